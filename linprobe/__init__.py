@@ -1,0 +1,46 @@
+"""Differentially private linear probing on frozen features.
+
+Estimators: `NoisyGD`, `AdaMix`, `NGD`, `PPGD`, `FullyPrivate`, `OnlyPublic`, `ZeroShot`, `NonPrivate`. Run folders:
+`load_run`. Nothing heavy is imported until one of these names is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from linprobe._version import __version__
+
+if TYPE_CHECKING:
+    from linprobe.artifact import load_run
+    from linprobe.estimators import (
+        NGD,
+        PPGD,
+        AdaMix,
+        FullyPrivate,
+        NoisyGD,
+        NonPrivate,
+        OnlyPublic,
+        ZeroShot,
+    )
+
+_HOMES = {"load_run": "linprobe.artifact"}
+
+__all__ = [
+    "NGD",
+    "PPGD",
+    "AdaMix",
+    "FullyPrivate",
+    "NoisyGD",
+    "NonPrivate",
+    "OnlyPublic",
+    "ZeroShot",
+    "__version__",
+    "load_run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'linprobe' has no attribute {name!r}")
+    return getattr(import_module(_HOMES.get(name, "linprobe.estimators")), name)

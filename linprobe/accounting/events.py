@@ -1,0 +1,47 @@
+"""Events: what a mechanism did to the private rows, in the units an accountant needs.
+
+An event says what happened; it never judges what it cost. Accountants (`accounting.accountants`) judge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianEvent:
+    """One release of a sum over private rows with Gaussian noise added.
+
+    Adjacency: add or remove one record.
+
+    Attributes:
+        purpose: what the sum was used for, e.g. `gradient` or `histogram`.
+        step: index of the release within its purpose, from 0.
+        sensitivity: L2 bound on one record's contribution to the sum (public).
+        noise_multiplier: noise standard deviation divided by `sensitivity`, dimensionless.
+        sampling_rate: Poisson probability that a record joined the sum; 1 for a sum over all rows.
+    """
+
+    purpose: str
+    step: int
+    sensitivity: float
+    noise_multiplier: float
+    sampling_rate: float = 1.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The event as JSON-ready fields."""
+        return {"event": "gaussian", **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> GaussianEvent:
+        """Inverse of `as_dict`. Raises KeyError, TypeError or ValueError on anything else."""
+        if fields.get("event") != "gaussian":
+            raise ValueError(f"event {fields.get('event')!r} is not known to this version; known: 'gaussian'")
+        return cls(
+            purpose=str(fields["purpose"]),
+            step=int(fields["step"]),
+            sensitivity=float(fields["sensitivity"]),
+            noise_multiplier=float(fields["noise_multiplier"]),
+            sampling_rate=float(fields["sampling_rate"]),
+        )

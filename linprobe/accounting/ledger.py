@@ -1,0 +1,70 @@
+"""The append-only ledger: every touch of the private rows, written down before its result exists.
+
+A crash between the line and the result makes the ledger over-count, never under-count.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+from linprobe.accounting.events import GaussianEvent
+from linprobe.errors import PrivacyError
+
+
+class Ledger:
+    """Events of one run, in order; kept in memory and, when given a path, in a JSON-lines file.
+
+    Args:
+        path: file to append to, created if absent; None keeps the ledger in memory only.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.events: list[GaussianEvent] = []
+        self._stream = None
+        if path is not None:
+            if path.exists():
+                self.events = read_ledger(path)
+            self._stream = path.open("a", encoding="utf-8")
+
+    def append(self, event: GaussianEvent) -> None:
+        """Record `event`; it reaches the operating system before this returns."""
+        if self._stream is not None:
+            self._stream.write(json.dumps(event.as_dict()) + "\n")
+            self._stream.flush()
+        self.events.append(event)
+
+    def close(self) -> None:
+        """Force the file to the disk and close it; called before any result is written."""
+        if self._stream is not None:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+            self._stream = None
+
+
+def read_ledger(path: Path) -> list[GaussianEvent]:
+    """Events of the ledger file at `path`.
+
+    Raises:
+        PrivacyError: the file is missing, or a line is not an event with finite, positive figures.
+    """
+    events = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            event = GaussianEvent.from_dict(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PrivacyError(f"ledger {path} line {number} is not an event ({error}); restore the file") from None
+        if not (math.isfinite(event.noise_multiplier) and event.noise_multiplier > 0 and event.sampling_rate == 1.0):
+            raise PrivacyError(
+                f"ledger {path} line {number} has noise multiplier {event.noise_multiplier} and sampling rate "
+                f"{event.sampling_rate}; allowed: finite above 0, and 1.0 in this version; restore the file"
+            )
+        events.append(event)
+    return events

@@ -1,0 +1,137 @@
+"""The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
+
+No pickle anywhere. `per_record.npz` has mode 0600 and must not be published.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.errors import DataError, LinprobeError, UsageError
+from linprobe.files import replace_when_complete
+from linprobe.reporting.manifest import MANIFEST_FORMAT, read_manifest, seal
+
+MODEL, LEDGER, HISTORY, PER_RECORD = "model.npz", "ledger.jsonl", "history.csv", "per_record.npz"
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run folder in memory.
+
+    Attributes:
+        folder: where it lies. manifest: the JSON object.
+        weights (n_features, n_classes), bias (n_classes,): act on L2-normalised raw rows.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+
+    @property
+    def class_names(self) -> list[str]:
+        """Class names in label order."""
+        return list(self.manifest["class_names"])
+
+
+@contextmanager
+def new_run_folder(out: Path) -> Iterator[Path]:
+    """A temporary folder beside `out`, renamed to `out` when the block ends well.
+
+    On an error or Ctrl-C it is removed: nothing computed from private rows has left it. A killed process leaves it,
+    under a name ending in `.partial`, with the ledger of what it had already spent.
+    """
+    if out.exists():
+        raise UsageError(f"run folder {out} already exists; give --out another name, or remove it first")
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); give --out a writable place") from None
+    try:
+        yield partial
+        partial.rename(out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def commitment(key: bytes, digest: str) -> str:
+    """HMAC-SHA256 of a private digest: binds the manifest to the data and tells nothing without the key."""
+    return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
+
+
+def write_model(folder: Path, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> None:
+    """Write `model.npz`: weights (n_features, n_classes) and bias (n_classes,)."""
+    with replace_when_complete(folder / MODEL) as stream:
+        np.savez(stream, weights=weights, bias=bias)
+
+
+def write_history(folder: Path, history: list[dict[str, float]]) -> None:
+    """Write `history.csv`, public facts of each step; an empty file where there were no steps."""
+    with replace_when_complete(folder / HISTORY, "w") as stream:
+        if history:
+            writer = csv.DictWriter(stream, fieldnames=list(history[0]))
+            writer.writeheader()
+            writer.writerows(history)
+
+
+def write_per_record(folder: Path, ids: list[str], mu: NDArray[np.float64], key: bytes) -> None:
+    """Write the private sidecar, mode 0600: record ids, each record's mu_i, and the data commitment's key."""
+    with replace_when_complete(folder / PER_RECORD, private=True) as stream:
+        note = "PRIVATE: derived from private rows without noise; do not publish"
+        np.savez(
+            stream, note=np.array(note), id=np.array(ids, dtype=np.str_), mu=mu, key=np.frombuffer(key, dtype=np.uint8)
+        )
+
+
+def read_per_record(folder: Path) -> tuple[list[str], NDArray[np.float64], bytes]:
+    """Ids, mu_i (n_private,) and commitment key from the private sidecar; DataError if it is not there."""
+    try:
+        with np.load(folder / PER_RECORD, allow_pickle=False) as archive:
+            return [str(name) for name in archive["id"]], archive["mu"], archive["key"].tobytes()
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{folder} has no readable {PER_RECORD} ({type(error).__name__}); it is private and is written only by methods that "
+            "spend privacy; use the folder where the run was trained"
+        ) from None
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any], extra_files: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Seal and write `manifest.json`; returns what was written."""
+    files = (MODEL, LEDGER, HISTORY, *extra_files)
+    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, files)
+    with replace_when_complete(folder / "manifest.json", "w") as stream:
+        json.dump(sealed, stream, indent=2, ensure_ascii=False)
+        stream.write("\n")
+    return sealed
+
+
+def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
+    """Load a run folder.
+
+    Raises:
+        DataError: not a run folder, another version's format, or a damaged model file.
+    """
+    path = Path(folder)
+    manifest = read_manifest(path)
+    try:
+        with np.load(path / MODEL, allow_pickle=False) as archive:
+            weights, bias = archive["weights"], archive["bias"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path / MODEL} cannot be read ({type(error).__name__}); restore it from a copy") from None
+    return LoadedRun(path, manifest, weights, bias)

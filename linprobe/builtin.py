@@ -1,0 +1,32 @@
+"""Built-in data set: `digits`, 1,797 real images of handwritten digits that ship with scikit-learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from linprobe.feature_file import Description, FeatureWriter
+from linprobe.splits import id_hash
+
+DIGITS_SHOTS = 2
+TEST_SHARE = 0.25
+
+
+def write_digits(path: Path) -> None:
+    """Write the digits feature file: pixels 0..16 as 64 features; a quarter is test, chosen by record id."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    ids = np.array([f"digits/{row:04d}" for row in range(len(labels))])
+    test = np.array([id_hash(str(record_id), 0) < TEST_SHARE * 2**64 for record_id in ids])
+    description = Description(
+        class_names=tuple(str(digit) for digit in range(10)),
+        backbone="pixels",
+        preprocessing="8x8 grey values 0..16, flattened",
+        source="scikit-learn load_digits (UCI optical recognition of handwritten digits, test part)",
+    )
+    with FeatureWriter(path, description) as writer:
+        for group, rows in (("train", ~test), ("test", test)):
+            x = pixels[rows]
+            writer.write_group(group, *x.shape, [x], labels[rows], ids[rows].tolist(), np.float16)

@@ -1,0 +1,88 @@
+"""The command line: one file a command, each of which parses, calls one function of pipeline.py, and prints.
+
+stdout carries results only; everything for people goes to stderr. Exit status: 0 done, 1 other errors, 2 usage,
+3 bad data, 4 privacy refusal, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from linprobe.cli import (
+    evaluate,
+    import_,
+    info,
+    methods,
+    pdp_report,
+    predict,
+    train,
+    verify,
+)
+from linprobe.errors import LinprobeError
+
+app = typer.Typer(
+    name="linprobe",
+    help="Differentially private linear probing on frozen features.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (train, evaluate, predict, pdp_report, verify, import_, info, methods):
+    command.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from linprobe._version import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")] = False,
+) -> None:
+    """Differentially private linear probing on frozen features."""
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"linprobe: error: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; returns its exit status. Every error is one line on stderr, without a traceback."""
+    debug = "--debug" in arguments
+    # --debug is allowed anywhere, as people add it at the end of a command that failed
+    arguments = [word for word in arguments if word != "--debug"]
+    try:
+        status = app(arguments, prog_name="linprobe", standalone_mode=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _fail("interrupted; nothing was written", 130)
+    except BrokenPipeError:
+        # the reader went away, as `| head` does; Python would complain again while closing stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except LinprobeError as error:
+        if debug:
+            raise
+        return _fail(str(error), error.exit_status)
+    except Exception as error:
+        if debug:
+            raise
+        if type(error).__name__ == "Abort":
+            return _fail("interrupted; nothing was written", 130)
+        if hasattr(error, "format_message"):  # typer's own usage errors
+            return _fail(f"{error.format_message()} See linprobe --help.", 2)
+        return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)
+    return status if isinstance(status, int) else 0

@@ -1,0 +1,31 @@
+"""`linprobe import`: arrays to a feature file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command("import")
+    def import_(
+        arrays: Annotated[
+            list[Path],
+            typer.Argument(metavar="ARRAYS...", help="One .npz; or X_train.npy, y_train.npy, ... (.pt too); or train.csv, test.csv."),
+        ],
+        out: Annotated[Path, typer.Option(help="Feature file to write.")],
+        classes: Annotated[Path | None, typer.Option(help="Class names in label order, one a line.")] = None,
+    ) -> None:
+        """Make a feature file from arrays you already have, and print its path."""
+        from linprobe import pipeline, render
+
+        description = pipeline.import_features(arrays, out, classes)
+        rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
+        render.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} classes")
+        if description["class_names_from"] != "declared":
+            render.note("the class list was read off the test labels, which are public; --classes declares another")
+        typer.echo(str(out))

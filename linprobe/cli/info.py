@@ -1,0 +1,37 @@
+"""`linprobe info`: what a feature file or a run folder says about itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command()
+    def info(
+        path: Annotated[str, typer.Argument(metavar="FILE_OR_RUN|-", help="Feature file or run folder; - reads its path.")],
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    ) -> None:
+        """Describe a feature file or a run folder."""
+        from linprobe import pipeline
+        from linprobe.cli._shared import print_json
+        from linprobe.files import path_from
+
+        description = pipeline.info(path_from(path))
+        if as_json:
+            print_json(description)
+            return
+        for key, value in description.items():
+            shown = value
+            if isinstance(value, list) and len(value) > 8:
+                shown = f"{', '.join(map(str, value[:8]))}, ... ({len(value)})"
+            elif isinstance(value, list):
+                shown = "; ".join(map(str, value))
+            elif isinstance(value, dict) and len(value) > 20:
+                shown = f"{len(value)} entries"
+            elif isinstance(value, dict):
+                shown = ", ".join(f"{name} {item}" for name, item in value.items())
+            typer.echo(f"{key:<24} {shown}")

@@ -1,0 +1,28 @@
+"""`linprobe methods`: what can be given to `--method`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command()
+    def methods(
+        as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list on stdout.")] = False,
+    ) -> None:
+        """List every method with its paper and the data it needs."""
+        from linprobe import pipeline
+        from linprobe.cli._shared import print_json
+
+        listed = pipeline.list_methods()
+        if as_json:
+            print_json(listed)
+            return
+        for entry in listed:
+            needs = ", ".join(entry["needs"])
+            typer.echo(f"{entry['method']:<14} {entry['summary']}")
+            typer.echo(f"{'':<14} needs: {needs}; {entry['paper']}")

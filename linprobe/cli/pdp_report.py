@@ -1,0 +1,48 @@
+"""`linprobe pdp-report`: each private record's own loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command("pdp-report")
+    def pdp_report(
+        run: Annotated[str, typer.Argument(metavar="RUN|-", help="Run folder; - reads its path.")],
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")] = False,
+        csv: Annotated[Path | None, typer.Option(help="Write id and epsilon of every record. Private.")] = None,
+        plot: Annotated[Path | None, typer.Option(help="Draw the sorted curve, .png or .svg. Private.")] = None,
+        publish_epsilon: Annotated[
+            float | None, typer.Option(help="Release a noisy histogram and charge this epsilon to the run.")
+        ] = None,
+    ) -> None:
+        """Summarise each private record's own privacy loss. The output is private; only the histogram may be published."""
+        from linprobe import pipeline, render
+        from linprobe.cli._shared import print_json
+        from linprobe.files import path_from
+
+        result = pipeline.pdp_report(path_from(run), csv=csv, plot=plot, publish_epsilon=publish_epsilon)
+        report = result.report
+        render.note(report["note"])
+        if result.published is not None:
+            render.note(
+                f"published a histogram for epsilon {publish_epsilon:g}; the run has now spent "
+                f"epsilon {result.published['epsilon_of_run_now']:.6g}"
+            )
+            report = {**report, "published": result.published}
+        if as_json:
+            print_json(report)
+            return
+        typer.echo(f"records           {report['records']}")
+        typer.echo(f"worst case bound  {report['epsilon']:.4f} at delta {report['delta']:g}")
+        typer.echo(f"largest           {report['max']:.4f}")
+        typer.echo(f"mean              {report['mean']:.4f}")
+        for level, value in report["quantiles"].items():
+            typer.echo(f"quantile {level:<8} {value:.4f}")
+        typer.echo(f"below half budget {100 * report['share_below_half']:.1f} %")
+        typer.echo(f"sorted            {result.sparkline}")

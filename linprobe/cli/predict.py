@@ -1,0 +1,36 @@
+"""`linprobe predict`: classes of rows, as CSV."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command()
+    def predict(
+        run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder.")],
+        features: Annotated[
+            str, typer.Argument(metavar="FEATURES|-", help="Feature file or .npy array of rows; - reads its path.")
+        ],
+        group: Annotated[str, typer.Option(help="Rows of a feature file: test, train, public.")] = "test",
+    ) -> None:
+        """Print id, label and score of every row as CSV."""
+        import csv
+        import sys
+        from pathlib import Path
+
+        from linprobe import pipeline
+        from linprobe.files import path_from
+
+        rows = pipeline.predict(Path(run), path_from(features), group)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        header = ["id", "label", "score"]
+        for record_id, label, score in rows:
+            if header:
+                writer.writerow(header)
+                header = []
+            writer.writerow([record_id, label, f"{score:.6f}"])

@@ -1,0 +1,35 @@
+"""`linprobe verify`: recompute a run's guarantee."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command()
+    def verify(
+        run: Annotated[str, typer.Argument(metavar="RUN|-", help="Run folder; - reads its path.")],
+        features: Annotated[
+            Path | None, typer.Option(help="Feature file, to check that its private rows are the run's.")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    ) -> None:
+        """Recompute epsilon from the ledger with two accountants; exit 4 on any mismatch or edit."""
+        from linprobe import pipeline, render
+        from linprobe.cli._shared import print_json
+        from linprobe.files import path_from
+
+        result = pipeline.verify(path_from(run), features)
+        if as_json:
+            print_json(result)
+            return
+        render.note(
+            f"epsilon {render.figure(result['epsilon'], '.6g')} (cross-check "
+            f"{render.figure(result['epsilon_cross_check'], '.6g')}), {result['releases']} releases; data {result['data']}"
+        )
+        typer.echo("verified")

@@ -1,0 +1,34 @@
+"""Errors a user can act on: the value got, the values allowed, the next step.
+
+Every error carries the exit status the command line returns for it; see `docs/cli.md`.
+"""
+
+from __future__ import annotations
+
+
+class LinprobeError(Exception):
+    """Base of every error linprobe raises on purpose; its text is one line."""
+
+    exit_status = 1
+
+
+class UsageError(LinprobeError):
+    """The command or the arguments are wrong."""
+
+    exit_status = 2
+
+
+class DataError(LinprobeError, ValueError):
+    """A file is missing, damaged, or holds what it should not."""
+
+    exit_status = 3
+
+
+class PrivacyError(LinprobeError):
+    """The request would break, or cannot prove, the privacy guarantee."""
+
+    exit_status = 4
+
+
+class ParameterError(UsageError, ValueError):
+    """A parameter's value is not among those allowed."""

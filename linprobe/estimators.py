@@ -1,0 +1,562 @@
+"""scikit-learn estimators, one a method: the Python face of linprobe, and what the command line calls.
+
+    probe = AdaMix(epsilon=3, classes=range(10)).fit(X, y, X_public=X_pub, y_public=y_pub)
+    probe.predict(X_new); probe.privacy_["epsilon"]
+
+Rows are L2-normalised, and centred on the public mean where there are public rows; both are folded into `coef_` and
+`intercept_`, so predictions take raw feature rows. Classes are declared by the caller (or read off public labels),
+never off private ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from linprobe.accounting.calibrate import DEFAULT_DELTA, Budget, calibrate
+from linprobe.accounting.ledger import Ledger
+from linprobe.errors import DataError, ParameterError, UsageError
+from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.methods import METHODS, Method, Problem, Run, Schedule
+from linprobe.reporting.manifest import privacy_statement
+from linprobe.rows import ArraySource, ChainedSource, Preprocessing, Source, normalise_rows, prepare
+
+Centre = Literal["auto", "none", "public"]
+
+
+def _nothing() -> None:
+    """The progress callback of a caller who asks for none."""
+
+
+class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """What every probe shares: fitting through the method's file, folding, predicting.
+
+    Adjacency: add or remove one private record; the number of private records is public.
+
+    Attributes set by `fit`:
+        classes_ (n_classes,), coef_ (n_classes, n_features), intercept_ (n_classes,), n_features_in_: the model.
+        privacy_: the guarantee and how it was reached, JSON-ready; see `docs/privacy.md`.
+        history_: public facts of each step.
+        private_per_instance_mu_ (n_private,): each private record's own GDP parameter. PRIVATE: do not publish.
+    """
+
+    _method: ClassVar[str]
+
+    @property
+    def method(self) -> Method:
+        """The registered method behind this estimator."""
+        return METHODS[self._method]
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        X_public: ArrayLike | None = None,
+        y_public: ArrayLike | None = None,
+        text_weights: ArrayLike | None = None,
+    ) -> Self:
+        """Train on private rows `X` (n_private, n_features) with labels `y`, and public rows if given.
+
+        Args:
+            X, y: private rows and labels. only-public and zero-shot accept and ignore them.
+            X_public, y_public: public rows (n_public, n_features) and labels.
+            text_weights: class-name encodings (n_features, n_classes).
+
+        Raises:
+            ParameterError, UsageError: a parameter or combination that is not allowed.
+            DataError: labels outside the declared classes, NaN, wrong shapes.
+            PrivacyError: delta of at least 1/n_private, or noise too small for one step.
+        """
+        X, y = validate_data(self, X, y, dtype=[np.float32, np.float64])
+        check_classification_targets(y)
+        public_labels = None if y_public is None else np.asarray(y_public)
+        self.classes_ = self._declared_classes(np.asarray(y), public_labels)
+        private = ArraySource(X, self._indices(np.asarray(y), "y"))
+        public = None
+        if X_public is not None and public_labels is not None:
+            rows = np.asarray(validate_data(self, X_public, dtype=[np.float32, np.float64], reset=False))
+            if len(rows) != len(public_labels):
+                raise DataError(f"X_public has {len(rows)} rows and y_public {len(public_labels)}; allowed: as many")
+            public = ArraySource(rows, self._indices(public_labels, "y_public"))
+        text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
+        return self._train(private, public, text, Ledger(), _nothing, None)
+
+    def fit_sources(
+        self,
+        private: Source,
+        public: Source | None = None,
+        text_weights: NDArray[np.floating] | None = None,
+        *,
+        ledger: Ledger | None = None,
+        on_step: Callable[[], None] = _nothing,
+        on_start: Callable[[int], None] | None = None,
+    ) -> Self:
+        """Train on streamed rows whose labels are indices into the declared classes.
+
+        Args:
+            private, public: rows that can be passed over any number of times.
+            text_weights: class-name encodings (n_features, n_classes).
+            ledger: where events go before their results exist; in memory if None.
+            on_step: called after every step. on_start: called with the number of steps.
+        """
+        self.classes_ = self._declared_classes(None, None)
+        return self._train(private, public, text_weights, Ledger() if ledger is None else ledger, on_step, on_start)
+
+    def _train(
+        self,
+        private: Source,
+        public: Source | None,
+        text_weights: NDArray[np.floating] | None,
+        ledger: Ledger,
+        on_step: Callable[[], None],
+        on_start: Callable[[int], None] | None,
+    ) -> Self:
+        method = self.method
+        options = method.make_options(self._option_values())
+        self.n_features_in_ = private.n_features
+        if public is not None and not public.n_rows:
+            public = None
+        self._check_needs(public, text_weights)
+        if method.joins_public and public is not None:
+            private, public = ChainedSource(private, public), None
+        budget = self._budget(private.n_rows)
+        preprocessing = self._preprocessing(public)
+        n_features = private.n_features + bool(preprocessing.intercept)
+        problem = Problem(
+            n_features,
+            len(self.classes_),
+            private=prepare(private, preprocessing) if "private" in method.needs else None,
+            public=None if public is None else prepare(public, preprocessing),
+            text_weights=self._training_text_weights(text_weights, preprocessing),
+        )
+        source = NoiseSource(getattr(self, "insecure_seed", None))
+        mechanism = GaussianMechanism(source, ledger.append)
+        schedule = Schedule(0, 0.0, 0.0)
+        if budget is not None:
+            schedule = Schedule(budget.n_steps, budget.noise_multiplier, budget.gdp_mu)
+        if on_start is not None:
+            on_start(schedule.n_steps)
+        fitted = method.fit(problem, options, Run(schedule, mechanism, on_step))
+        ledger.close()
+        weights, bias = preprocessing.fold(fitted.weights)
+        self.coef_, self.intercept_ = np.ascontiguousarray(weights.T), bias
+        self.history_ = fitted.history
+        self.n_iter_ = max(1, schedule.n_steps)
+        self.private_per_instance_mu_ = mechanism.per_instance_mu
+        self.centre_ = "none" if preprocessing.centre is None else "public"
+        self.privacy_ = privacy_statement(
+            method,
+            budget,
+            ledger.events,
+            n_private=private.n_rows,
+            n_public=0 if public is None else public.n_rows,
+            noise_kind=source.kind if method.spends else "none drawn",
+            insecure=getattr(self, "insecure_seed", None) is not None,
+        )
+        return self
+
+    def _budget(self, n_private: int) -> Budget | None:
+        if not self.method.spends:
+            return None
+        return calibrate(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            n_private=n_private,
+            noise_multiplier=self.noise_multiplier,
+            steps=self.n_steps,
+        )
+
+    def _option_values(self) -> dict[str, Any]:
+        return {option.name: getattr(self, option.name) for option in fields(self.method.options)}
+
+    def _check_needs(self, public: Source | None, text_weights: Any) -> None:
+        if "public" in self.method.needs and public is None:
+            raise UsageError(
+                f"method {self._method} needs public rows and got none; "
+                "give --public FILE or --public-shots K (in Python: X_public, y_public)"
+            )
+        if "text" in self.method.needs and text_weights is None:
+            raise UsageError(
+                f"method {self._method} needs text weights and got none; "
+                "use a feature file with text/weights (in Python: text_weights)"
+            )
+
+    def _preprocessing(self, public: Source | None) -> Preprocessing:
+        centre = getattr(self, "centre", "none")
+        intercept = getattr(self, "intercept", 0.0)
+        if centre not in ("auto", "none", "public"):
+            raise ParameterError(f"centre is {centre!r}; allowed: auto, none, public")
+        if centre == "public" and public is None:
+            raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
+        if not 0 <= intercept <= 1e3:
+            raise ParameterError(f"intercept is {intercept}; allowed: 0 (no bias column) to 1000")
+        centring = centre == "public" or (centre == "auto" and self.method.centres and public is not None)
+        if intercept and centring:
+            raise UsageError(f"intercept {intercept:g} needs uncentred rows; use centre none, or intercept 0")
+        if not centring or public is None:
+            return Preprocessing(intercept=intercept)
+        return Preprocessing.centred_on(np.concatenate([rows for rows, _ in public.blocks()]))
+
+    def _training_text_weights(
+        self, text_weights: NDArray[np.floating] | None, preprocessing: Preprocessing
+    ) -> NDArray[np.float64] | None:
+        if text_weights is None:
+            return None
+        expected = (self.n_features_in_, len(self.classes_))
+        if text_weights.shape != expected:
+            raise DataError(f"text weights have shape {text_weights.shape}; allowed: {expected}")
+        encodings = normalise_rows(text_weights.T.astype(np.float32)).T.astype(np.float64)
+        padding = np.zeros((int(bool(preprocessing.intercept)), len(self.classes_)))
+        return np.concatenate([encodings, padding])
+
+    def _declared_classes(
+        self, y: NDArray[Any] | None, y_public: NDArray[Any] | None
+    ) -> NDArray[Any]:
+        """Classes in label order: as declared, else from public labels. `y` is private and not looked at."""
+        if self.classes is not None:
+            classes = np.asarray(list(self.classes))
+        elif y_public is not None:
+            classes = np.unique(y_public)
+        else:
+            raise ParameterError(
+                "classes is None; allowed: the list of classes, which must not be read off private labels; "
+                "pass classes=[...]"
+            )
+        if len(classes) < 2 or len(np.unique(classes)) != len(classes):
+            raise ParameterError(f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, all different")
+        return classes
+
+    def _indices(self, labels: NDArray[Any], name: str) -> NDArray[np.int64]:
+        """Labels to indices into `classes_`, shape (n,)."""
+        order = np.argsort(self.classes_, kind="stable")
+        ordered = self.classes_[order]
+        try:
+            places = np.clip(np.searchsorted(ordered, labels), 0, len(ordered) - 1)
+            known = ordered[places] == labels
+        except TypeError:
+            known, places = np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=np.int64)
+        if not np.all(known):
+            raise DataError(
+                f"{name} holds {int(np.sum(~known))} labels outside the {len(ordered)} declared classes; "
+                "allowed: those in classes"
+            )
+        return np.asarray(order[places], dtype=np.int64)
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Class scores (nats) of raw rows `X`: (n, n_classes), or (n,) for two classes, positive for the second."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=[np.float32, np.float64], reset=False)
+        scores = (normalise_rows(np.asarray(X, dtype=np.float32)) @ self.coef_.T + self.intercept_).astype(np.float64)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class of each raw row of `X` (n, n_features), shape (n,)."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+
+class NoisyGD(LinearProbe):
+    """Full-batch gradient descent on clipped, noised sums (AdaMix paper, Algorithm 1).
+
+    Guarantee: (epsilon, delta)-DP of the private rows under add/remove of one record.
+
+    Args:
+        epsilon: target, in (0, 100]. delta: target, below 1/n_private.
+        classes: list of classes; may be left out only where public labels are given.
+        noise_multiplier: noise std over clip norm, fixes the steps. n_steps: fixes the noise instead; 50 if both None.
+        centre: subtract the public mean: `auto` (where there are public rows), `none`, `public`.
+        intercept: value of a constant bias column; 0 for none.
+        insecure_seed: makes the noise reproducible and the result NOT PRIVATE; for tests only.
+        init, clip_norm, schedule, learning_rate, score_noise, weight_decay, reference, radius, average, text_scale:
+            see `linprobe.methods.noisy_gd.NoisyGDOptions`.
+    """
+
+    _method = "noisy-gd"
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float = DEFAULT_DELTA,
+        classes: Iterable[Any] | None = None,
+        noise_multiplier: float | None = None,
+        n_steps: int | None = None,
+        centre: Centre = "auto",
+        intercept: float = 0.0,
+        insecure_seed: int | None = None,
+        init: str = "auto",
+        clip_norm: float = 0.5,
+        schedule: str = "constant",
+        learning_rate: float | None = None,
+        score_noise: float = 1.0,
+        weight_decay: float = 1e-2,
+        reference: str = "init",
+        radius: float | None = None,
+        average: str = "tail",
+        text_scale: float = 100.0,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.noise_multiplier = noise_multiplier
+        self.n_steps = n_steps
+        self.centre = centre
+        self.intercept = intercept
+        self.insecure_seed = insecure_seed
+        self.init = init
+        self.clip_norm = clip_norm
+        self.schedule = schedule
+        self.learning_rate = learning_rate
+        self.score_noise = score_noise
+        self.weight_decay = weight_decay
+        self.reference = reference
+        self.radius = radius
+        self.average = average
+        self.text_scale = text_scale
+
+
+class AdaMix(LinearProbe):
+    """Warm start, clip norm and subspace from public rows (AdaMix paper, Algorithms 2 and 3). Needs public rows.
+
+    Guarantee: (epsilon, delta)-DP of the private rows under add/remove, for every fixed public set.
+
+    Args: as for `NoisyGD`, and variant, clip_quantile, subspace, subspace_dim, radius, strong_convexity: see
+        `linprobe.methods.adamix.AdaMixOptions`.
+    """
+
+    _method = "adamix"
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float = DEFAULT_DELTA,
+        classes: Iterable[Any] | None = None,
+        noise_multiplier: float | None = None,
+        n_steps: int | None = None,
+        centre: Centre = "auto",
+        intercept: float = 0.0,
+        insecure_seed: int | None = None,
+        variant: str = "practical",
+        init: str = "auto",
+        clip_quantile: float = 0.9,
+        subspace: str = "none",
+        subspace_dim: int | None = None,
+        learning_rate: float | None = None,
+        score_noise: float = 1.0,
+        weight_decay: float = 1e-2,
+        reference: str = "init",
+        average: str = "tail",
+        text_scale: float = 100.0,
+        radius: float | None = None,
+        strong_convexity: float = 0.02,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.noise_multiplier = noise_multiplier
+        self.n_steps = n_steps
+        self.centre = centre
+        self.intercept = intercept
+        self.insecure_seed = insecure_seed
+        self.variant = variant
+        self.init = init
+        self.clip_quantile = clip_quantile
+        self.subspace = subspace
+        self.subspace_dim = subspace_dim
+        self.learning_rate = learning_rate
+        self.score_noise = score_noise
+        self.weight_decay = weight_decay
+        self.reference = reference
+        self.average = average
+        self.text_scale = text_scale
+        self.radius = radius
+        self.strong_convexity = strong_convexity
+
+
+class NGD(LinearProbe):
+    """AdaMix with a fixed clip norm and no projection. Needs public rows. Args and guarantee as for `NoisyGD`."""
+
+    _method = "ngd"
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float = DEFAULT_DELTA,
+        classes: Iterable[Any] | None = None,
+        noise_multiplier: float | None = None,
+        n_steps: int | None = None,
+        centre: Centre = "auto",
+        intercept: float = 0.0,
+        insecure_seed: int | None = None,
+        init: str = "auto",
+        clip_norm: float = 0.5,
+        learning_rate: float | None = None,
+        score_noise: float = 1.0,
+        weight_decay: float = 1e-2,
+        reference: str = "init",
+        average: str = "tail",
+        text_scale: float = 100.0,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.noise_multiplier = noise_multiplier
+        self.n_steps = n_steps
+        self.centre = centre
+        self.intercept = intercept
+        self.insecure_seed = insecure_seed
+        self.init = init
+        self.clip_norm = clip_norm
+        self.learning_rate = learning_rate
+        self.score_noise = score_noise
+        self.weight_decay = weight_decay
+        self.reference = reference
+        self.average = average
+        self.text_scale = text_scale
+
+
+class PPGD(LinearProbe):
+    """A private model, then public training pulled towards it (Wang and Zhou 2020). Needs public rows.
+
+    Args and guarantee as for `NoisyGD`.
+    """
+
+    _method = "ppgd"
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float = DEFAULT_DELTA,
+        classes: Iterable[Any] | None = None,
+        noise_multiplier: float | None = None,
+        n_steps: int | None = None,
+        centre: Centre = "auto",
+        intercept: float = 0.0,
+        insecure_seed: int | None = None,
+        learning_rate: float | None = None,
+        score_noise: float = 1.0,
+        weight_decay: float = 1e-2,
+        average: str = "tail",
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.noise_multiplier = noise_multiplier
+        self.n_steps = n_steps
+        self.centre = centre
+        self.intercept = intercept
+        self.insecure_seed = insecure_seed
+        self.learning_rate = learning_rate
+        self.score_noise = score_noise
+        self.weight_decay = weight_decay
+        self.average = average
+
+
+class FullyPrivate(LinearProbe):
+    """NoisyGD from zero with public rows protected like private ones. Args and guarantee as for `NoisyGD`."""
+
+    _method = "fully-private"
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float = DEFAULT_DELTA,
+        classes: Iterable[Any] | None = None,
+        noise_multiplier: float | None = None,
+        n_steps: int | None = None,
+        intercept: float = 0.0,
+        insecure_seed: int | None = None,
+        clip_norm: float = 0.5,
+        learning_rate: float | None = None,
+        score_noise: float = 1.0,
+        weight_decay: float = 1e-2,
+        average: str = "tail",
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.noise_multiplier = noise_multiplier
+        self.n_steps = n_steps
+        self.intercept = intercept
+        self.insecure_seed = insecure_seed
+        self.clip_norm = clip_norm
+        self.learning_rate = learning_rate
+        self.score_noise = score_noise
+        self.weight_decay = weight_decay
+        self.average = average
+
+
+class OnlyPublic(LinearProbe):
+    """The public rows alone; private rows are ignored. Guarantee: epsilon = 0. Needs public rows.
+
+    Args: classes, centre, intercept as for `NoisyGD`; weight_decay: lambda on the summed loss.
+    """
+
+    _method = "only-public"
+
+    def __init__(
+        self,
+        *,
+        classes: Iterable[Any] | None = None,
+        centre: Centre = "auto",
+        intercept: float = 0.0,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        self.classes = classes
+        self.centre = centre
+        self.intercept = intercept
+        self.weight_decay = weight_decay
+
+
+class ZeroShot(LinearProbe):
+    """Text encodings of the class names; no row is used. Guarantee: epsilon = 0. Needs text weights.
+
+    Args: classes as for `NoisyGD`; text_scale: beta.
+    """
+
+    _method = "zero-shot"
+
+    def __init__(self, *, classes: Iterable[Any] | None = None, text_scale: float = 100.0) -> None:
+        self.classes = classes
+        self.text_scale = text_scale
+
+
+class NonPrivate(LinearProbe):
+    """All rows without protection. Guarantee: none; `privacy_["epsilon"]` is None.
+
+    Args: classes, centre, intercept as for `NoisyGD`; weight_decay: lambda on the summed loss.
+    """
+
+    _method = "non-private"
+
+    def __init__(
+        self,
+        *,
+        classes: Iterable[Any] | None = None,
+        centre: Centre = "auto",
+        intercept: float = 0.0,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        self.classes = classes
+        self.centre = centre
+        self.intercept = intercept
+        self.weight_decay = weight_decay
+
+
+ESTIMATORS: dict[str, type[LinearProbe]] = {
+    estimator._method: estimator
+    for estimator in (NoisyGD, AdaMix, NGD, PPGD, FullyPrivate, OnlyPublic, ZeroShot, NonPrivate)
+}

@@ -1,0 +1,1 @@
+"""Measures of a trained probe on rows it was not trained on."""

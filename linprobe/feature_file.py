@@ -1,0 +1,283 @@
+"""The feature file: HDF5 with `train`, `test`, optional `public` rows and optional text weights.
+
+The schema is documented in `features/README.md`. Files are written under a temporary name and renamed when complete;
+rows are read in blocks, so that memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe._version import __version__
+from linprobe.errors import DataError
+from linprobe.rows import BLOCK_ROWS
+
+SCHEMA_VERSION = 1
+GROUPS = ("train", "test", "public")
+CHUNK_BYTES = 1 << 19
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a feature file says about itself.
+
+    Attributes:
+        class_names: names in label order; declared, never read off the private labels.
+        backbone, weights, weights_digest, preprocessing, normalisation, source: free text, empty if unknown.
+        class_names_from: where the list of classes came from.
+    """
+
+    class_names: tuple[str, ...]
+    backbone: str = ""
+    weights: str = ""
+    weights_digest: str = ""
+    preprocessing: str = ""
+    normalisation: str = "none"
+    source: str = ""
+    class_names_from: str = "declared"
+    tool_version: str = field(default=__version__)
+
+
+class FeatureWriter:
+    """Write a feature file; it appears under its own name only when the `with` block ends without an error.
+
+    Args:
+        path: the file to make; replaced if it exists.
+        description: class names and provenance.
+    """
+
+    def __init__(self, path: Path, description: Description) -> None:
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+        if not path.parent.is_dir():
+            raise DataError(f"folder {path.parent} does not exist; make it, or give --out another place")
+        self._file = h5py.File(self._temporary, "w")
+        self._file.attrs["schema_version"] = SCHEMA_VERSION
+        self._file.attrs["complete"] = False
+        self._file.attrs["class_names"] = json.dumps(list(description.class_names), ensure_ascii=False)
+        for name in _TEXT_ATTRIBUTES:
+            self._file.attrs[name] = getattr(description, name)
+
+    def write_group(
+        self,
+        name: str,
+        n_rows: int,
+        n_features: int,
+        blocks: Iterable[NDArray[Any]],
+        y: NDArray[np.integer],
+        ids: Iterable[str],
+        dtype: type[np.floating] = np.float32,
+    ) -> None:
+        """Write group `name`: `blocks` of rows in order, labels `y` (n_rows,), and one stable id a row."""
+        group = self._file.create_group(name)
+        itemsize = np.dtype(dtype).itemsize
+        chunk = max(1, min(n_rows, CHUNK_BYTES // max(1, n_features * itemsize)))
+        x = group.create_dataset("x", (n_rows, n_features), dtype=dtype, chunks=(chunk, n_features))
+        start = 0
+        for block in blocks:
+            x[start : start + len(block)] = block
+            start += len(block)
+        group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
+        group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
+
+    def write_text_weights(self, weights: NDArray[np.floating]) -> None:
+        """Store class-name encodings, shape (n_features, n_classes)."""
+        self._file.create_dataset("text/weights", data=np.asarray(weights, dtype=np.float32))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._file.attrs["complete"] = True
+            self._file.close()
+            if kind is None:
+                with FeatureFile(self._temporary, shown_as=self._path) as written:
+                    written.scan()
+                self._temporary.replace(self._path)
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+
+_TEXT_ATTRIBUTES = (
+    "backbone",
+    "weights",
+    "weights_digest",
+    "preprocessing",
+    "normalisation",
+    "source",
+    "class_names_from",
+    "tool_version",
+)
+
+
+class FeatureFile:
+    """A feature file opened for reading and checked: schema, shapes, labels, classes. Use as a context manager.
+
+    Raises:
+        DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
+            labels outside the declared classes, an empty class list.
+    """
+
+    def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
+        self.path = shown_as or path
+        if not path.is_file():
+            raise DataError(f"feature file {path} does not exist; make one with `linprobe import` first")
+        try:
+            self._file = h5py.File(path, "r")
+        except OSError as error:
+            what = "is truncated" if "truncated" in str(error) else "is not an HDF5 file"
+            raise DataError(f"feature file {path} {what}; make it again with `linprobe import`") from None
+        try:
+            self._check()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _check(self) -> None:
+        attributes = self._file.attrs
+        schema = attributes.get("schema_version")
+        if schema is None:
+            raise DataError(f"{self.path} is HDF5 but has no schema_version; allowed: files made by linprobe import")
+        if int(schema) > SCHEMA_VERSION:
+            raise DataError(
+                f"{self.path} has schema version {schema}; this linprobe reads up to {SCHEMA_VERSION}; upgrade linprobe"
+            )
+        if not attributes.get("complete", False):
+            raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
+        try:
+            names = tuple(str(name) for name in json.loads(attributes["class_names"]))
+            texts = {name: str(attributes.get(name, "")) for name in _TEXT_ATTRIBUTES}
+        except (KeyError, ValueError, TypeError) as error:
+            raise DataError(f"{self.path} has no readable class_names ({error}); make it again") from None
+        if len(names) < 2 or len(set(names)) != len(names):
+            raise DataError(f"{self.path} declares {len(names)} classes; allowed: at least 2, all different")
+        self.description = Description(class_names=names, **texts)
+        self.sizes: dict[str, int] = {}
+        widths = set()
+        for name in GROUPS:
+            if name not in self._file:
+                if name == "public":
+                    continue
+                raise DataError(f"{self.path} has no group {name!r}; it needs train and test")
+            self.sizes[name] = self._check_group(name, len(names))
+            widths.add(self._file[name]["x"].shape[1])
+        if len(widths) != 1:
+            raise DataError(f"{self.path}: groups have {sorted(widths)} features; allowed: one width for all")
+        self.n_features = int(widths.pop())
+        text = self._file.get("text/weights")
+        if text is not None and text.shape != (self.n_features, len(names)):
+            raise DataError(
+                f"{self.path}: text/weights has shape {text.shape}; allowed: {(self.n_features, len(names))}"
+            )
+
+    def _check_group(self, name: str, n_classes: int) -> int:
+        group = self._file[name]
+        for part in ("x", "y", "id"):
+            if part not in group:
+                raise DataError(f"{self.path}: group {name!r} has no {part!r}; make the file again")
+        x, y, ids = group["x"], group["y"], group["id"]
+        if x.ndim != 2 or x.shape[1] < 1 or x.dtype not in (np.float16, np.float32):
+            raise DataError(
+                f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
+            )
+        if y.shape != (x.shape[0],) or ids.shape != (x.shape[0],):
+            raise DataError(
+                f"{self.path}: {name} has {x.shape[0]} rows, {y.shape[0]} labels and {ids.shape[0]} ids; "
+                "allowed: the same number of each"
+            )
+        labels = y[:]
+        wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
+        if wrong.size:
+            raise DataError(
+                f"{self.path}: {name} has {wrong.size} labels outside the {n_classes} declared classes, first at row "
+                f"{wrong[0]} (label {labels[wrong[0]]}); allowed: 0 to {n_classes - 1}"
+            )
+        return int(x.shape[0])
+
+    def labels(self, group: str) -> NDArray[np.int64]:
+        """Class indices of a group, shape (n_rows,)."""
+        return np.asarray(self._file[group]["y"][:], dtype=np.int64)
+
+    def ids(self, group: str) -> list[str]:
+        """Record ids of a group, in row order."""
+        return [str(name) for name in self._file[group]["id"].asstr()[:]]
+
+    def text_weights(self) -> NDArray[np.float32] | None:
+        """Class-name encodings, shape (n_features, n_classes), or None."""
+        text = self._file.get("text/weights")
+        return None if text is None else np.asarray(text[:], dtype=np.float32)
+
+    def blocks(
+        self, group: str, keep: NDArray[np.bool_] | None = None, block_rows: int = BLOCK_ROWS
+    ) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
+        """Blocks `(x, y)` of a group in row order, only the rows where `keep` (n_rows,) is true if given."""
+        x, y = self._file[group]["x"], self.labels(group)
+        for start in range(0, x.shape[0], block_rows):
+            part = slice(start, start + block_rows)
+            rows, labels = x[part], y[part]
+            if keep is not None:
+                rows, labels = rows[keep[part]], labels[keep[part]]
+            if len(rows):
+                yield rows, labels
+
+    def scan(self) -> None:
+        """Read every row once and refuse NaN, infinities and repeated ids.
+
+        Raises:
+            DataError: with the number of bad rows and the first of them.
+        """
+        for group in self.sizes:
+            bad: list[int] = []
+            start = 0
+            try:
+                for rows, _ in self.blocks(group):
+                    finite = np.isfinite(rows).all(axis=1)
+                    bad.extend((start + np.flatnonzero(~finite)).tolist())
+                    start += len(rows)
+            except OSError as error:
+                raise DataError(f"{self.path}: {group}/x cannot be read ({error}); make the file again") from None
+            if bad:
+                raise DataError(
+                    f"{self.path}: {group} has {len(bad)} rows with NaN or infinity, first at rows {bad[:5]}; "
+                    "allowed: finite features; remove or repair those rows"
+                )
+            ids = self.ids(group)
+            if len(set(ids)) != len(ids):
+                raise DataError(f"{self.path}: {group} has {len(ids) - len(set(ids))} repeated ids; a record has one")
+
+    def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
+        """SHA-256 of a group's ids, labels and rows with the class names, streamed. Of `train`: private."""
+        sha = hashlib.sha256(json.dumps(self.description.class_names).encode())
+        ids = self.ids(group)
+        kept = ids if keep is None else [name for name, wanted in zip(ids, keep, strict=True) if wanted]
+        sha.update("\0".join(kept).encode())
+        for rows, labels in self.blocks(group, keep):
+            sha.update(str((rows.shape, rows.dtype)).encode())
+            sha.update(np.ascontiguousarray(rows).tobytes())
+            sha.update(labels.astype("<i8").tobytes())
+        return sha.hexdigest()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

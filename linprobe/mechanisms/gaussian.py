@@ -1,0 +1,94 @@
+"""The Gaussian mechanism: a clipped sum in, `Release(value, event)` out.
+
+Dwork et al. 2006; exact privacy: Balle and Wang 2018. The event is recorded before the noise is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.events import GaussianEvent
+from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.entropy import NoiseSource
+
+GRID_BITS = 20
+
+
+class Projection(Protocol):
+    """An orthogonal projection of the feature axis."""
+
+    def project(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+        """U U^T matrix, shape unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A value that carries its noise, and the event that pays for it."""
+
+    value: NDArray[np.float64]
+    event: GaussianEvent
+
+
+class GaussianMechanism:
+    """The one way from private sums to the outside, one per run.
+
+    Args:
+        source: where the noise comes from.
+        record: called with each event before its noise is drawn, e.g. `Ledger.append`.
+    """
+
+    def __init__(self, source: NoiseSource, record: Callable[[GaussianEvent], None]) -> None:
+        self._source = source
+        self._record = record
+        self._releases: dict[str, int] = {}
+        self.squared_mu = np.zeros(0)
+
+    def release(
+        self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
+    ) -> Release:
+        """`clipped.value + N(0, (noise_multiplier * sensitivity)^2 I)`, projected if asked.
+
+        Guarantee: (1 / noise_multiplier)-GDP under add/remove of one record. Projecting sum and noise together has
+        the law of projecting the sum and adding noise inside the subspace, so `clipped.contributions` may be
+        measured there. The result is rounded to a public grid of 2^-20 of the noise, so that the last bits of a
+        floating-point number say nothing about the sum under it (Mironov 2012).
+
+        Raises:
+            ValueError: a negative or non-finite multiplier, or noise asked for an unbounded sum.
+        """
+        if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
+            raise ValueError(f"noise multiplier is {noise_multiplier}; allowed: a finite number of at least 0")
+        if noise_multiplier > 0 and not (0 < clipped.sensitivity < math.inf):
+            raise ValueError(f"sensitivity is {clipped.sensitivity}; allowed with noise: finite, above 0")
+        step = self._releases.get(purpose, 0)
+        self._releases[purpose] = step + 1
+        event = GaussianEvent(purpose, step, clipped.sensitivity, noise_multiplier)
+        self._record(event)
+        value = clipped.value
+        if noise_multiplier > 0:
+            std = noise_multiplier * clipped.sensitivity
+            value = value + std * self._source.standard_normal(value.shape)
+            self._charge(clipped.contributions / noise_multiplier)
+        if projection is not None:
+            value = projection.project(value)
+        if noise_multiplier > 0:
+            grid = 2.0 ** (math.floor(math.log2(std)) - GRID_BITS)
+            value = np.rint(value / grid) * grid
+        return Release(value, event)
+
+    def _charge(self, mu: NDArray[np.float64]) -> None:
+        """Add one release's per-record mu_i^2 to the run's (Proposition 14)."""
+        if not self.squared_mu.size:
+            self.squared_mu = np.zeros_like(mu)
+        self.squared_mu += mu**2
+
+    @property
+    def per_instance_mu(self) -> NDArray[np.float64]:
+        """mu_i of every private record over all releases so far, shape (n_private,). Private."""
+        return np.sqrt(self.squared_mu)

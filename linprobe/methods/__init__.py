@@ -1,0 +1,65 @@
+"""The registry: every method by the name given to `--method`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from linprobe.errors import UsageError
+from linprobe.methods import (
+    adamix,
+    fully_private,
+    ngd,
+    noisy_gd,
+    non_private,
+    only_public,
+    ppgd,
+    zero_shot,
+)
+from linprobe.methods._base import Fitted, Method, Problem, Run, Schedule
+
+METHODS: dict[str, Method] = {
+    module.METHOD.name: module.METHOD
+    for module in (noisy_gd, adamix, ngd, ppgd, fully_private, only_public, zero_shot, non_private)
+}
+
+
+def find_method(name: str) -> Method:
+    """The registered method called `name`; UsageError with the nearest name otherwise."""
+    if name in METHODS:
+        return METHODS[name]
+    near = get_close_matches(name, METHODS, n=1)
+    hint = f"did you mean {near[0]}?" if near else "see `linprobe methods`"
+    raise UsageError(f"method is {name!r}; allowed: {', '.join(METHODS)}; {hint}")
+
+
+PAPER_SETTINGS: dict[str, Any] = {
+    "learning_rate": 0.0025,
+    "weight_decay": 1e-2,
+    "reference": "zero",
+    "average": "last",
+    "subspace": "gradient",
+    "subspace_dim": 2000,
+    "clip_quantile": 0.9,
+}
+PAPER_NOISE_MULTIPLIER = 20.0
+
+
+def paper_options(method: Method) -> dict[str, Any]:
+    """The AdaMix paper's settings (section 4, A.6), those of them that `method` has."""
+    known = {option.name for option in fields(method.options)}
+    return {name: value for name, value in PAPER_SETTINGS.items() if name in known}
+
+
+__all__ = [
+    "METHODS",
+    "PAPER_NOISE_MULTIPLIER",
+    "Fitted",
+    "Method",
+    "Problem",
+    "Run",
+    "Schedule",
+    "find_method",
+    "paper_options",
+]

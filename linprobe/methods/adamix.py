@@ -1,0 +1,143 @@
+"""AdaMix: NoisyGD warm-started on public rows, clipped and projected by what public gradients look like.
+
+Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Algorithm 2.
+
+    1  W_1 <- optimum on the public rows (or text weights)
+    2  for t = 1..T:
+    3      tau_t <- 90th percentile of the public per-example gradient norms at W_t
+    4      U     <- top-P left singular vectors of the public gradient G_pub(W_t)
+    5      G     <- U (U^T sum_i clip_{tau_t}(g_i) + N(0, sigma^2 tau_t^2 I))
+    6      W     <- W - eta_t (G_pub(W_t) + G + lambda (W - W_ref))
+    7  return the last iterate or the mean of the last tenth
+
+| paper | code          |  | paper  | code             |
+| ----- | ------------- |  | ------ | ---------------- |
+| tau_t | clip_norm     |  | sigma  | noise_multiplier |
+| P, U  | subspace_dim, subspace | | lambda | weight_decay |
+| eta_t | learning_rate |  | W_ref  | reference        |
+
+Guarantee: sqrt(T)/sigma - Gaussian DP of the private rows under add/remove, for every fixed public set (Proposition 5, with
+rho = T/(2 sigma^2)). tau_t, U and G_pub are functions of public rows and of earlier releases only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from linprobe.errors import ParameterError
+from linprobe.methods import adamix_theory
+from linprobe.methods._base import (
+    Average,
+    Fitted,
+    Init,
+    IterateAverage,
+    Method,
+    Problem,
+    Run,
+    floor_clip_norm,
+    initial_weights,
+    learning_rate,
+    reference_weights,
+)
+from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
+from linprobe.probe import Weights, clipped_sum, gradient_norms, loss_and_gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaMixOptions:
+    """Options of `adamix`.
+
+    Attributes:
+        variant: `practical` (Algorithm 2) or `theory` (Algorithm 3, which reads only `weight_decay`, `radius` and
+            `strong_convexity`).
+        init: W_1: `auto` or `public` (public optimum), `text`, `zero`.
+        clip_quantile: tau_t is this quantile of the public per-example gradient norms.
+        subspace: project private gradients on top singular vectors of the public `gradient`, of the public
+            `features`, or `none`.
+        subspace_dim: P; None is n_classes - 1, the rank of the public gradient.
+        learning_rate, score_noise, weight_decay, reference, average, text_scale: as for `noisy-gd`.
+        radius: B of the theory variant; None is twice the norm of its public warm start.
+        strong_convexity: c of the theory variant's public pass, per record.
+    """
+
+    variant: Literal["practical", "theory"] = "practical"
+    init: Init = "auto"
+    clip_quantile: float = 0.9
+    subspace: Literal["none", "gradient", "features"] = "none"
+    subspace_dim: int | None = None
+    learning_rate: float | None = None
+    score_noise: float = 1.0
+    weight_decay: float = 1e-2
+    reference: Literal["init", "zero"] = "init"
+    average: Average = "tail"
+    text_scale: float = 100.0
+    radius: float | None = None
+    strong_convexity: float = 0.02
+
+
+def _captured_energy(subspace: OrthonormalSubspace | None, public_gradient: Weights) -> float:
+    """Share of the public gradient's squared norm inside the subspace."""
+    total = float((public_gradient**2).sum())
+    if subspace is None or total == 0:
+        return 1.0
+    return float((subspace.project(public_gradient) ** 2).sum()) / total
+
+
+def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
+    """Train; shapes and guarantee as the module's docstring says."""
+    if options.variant == "theory":
+        return adamix_theory.fit(
+            problem, run, radius=options.radius, strong_convexity=options.strong_convexity
+        )
+    if options.variant != "practical":
+        raise ParameterError(f"variant is {options.variant!r}; allowed: practical, theory")
+    if options.subspace not in ("none", "gradient", "features"):
+        raise ParameterError(f"subspace is {options.subspace!r}; allowed: none, gradient, features")
+    schedule, public = run.schedule, problem.public_rows
+    weights = initial_weights(
+        problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
+    )
+    reference = reference_weights(options.reference, weights)
+    dim = problem.n_classes - 1 if options.subspace_dim is None else int(options.subspace_dim)
+    subspace = None
+    if options.subspace == "features":
+        subspace = top_left_subspace(np.concatenate([block.x for block in public.blocks()]).T.astype(np.float64), dim)
+    average = IterateAverage(options.average, schedule.n_steps)
+    history = []
+    for t in range(1, schedule.n_steps + 1):
+        tau = floor_clip_norm(float(np.quantile(gradient_norms(public, weights), options.clip_quantile)))
+        public_loss, public_gradient = loss_and_gradient(public, weights)
+        if options.subspace == "gradient":
+            subspace = top_left_subspace(public_gradient, dim)
+        clipped = clipped_sum(problem.private_rows, weights, tau, subspace)
+        gradient = run.mechanism.release(
+            clipped, schedule.noise_multiplier, purpose="gradient", projection=subspace
+        ).value
+        eta = learning_rate(options.learning_rate, options.score_noise, schedule, tau)
+        before = weights
+        weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
+        average.add(t, before, weights)
+        history.append(
+            {
+                "step": t,
+                "clip_norm": tau,
+                "learning_rate": eta,
+                "captured_energy": _captured_energy(subspace, public_gradient),
+                "public_loss": public_loss / public.n_rows,
+            }
+        )
+        run.on_step()
+    return Fitted(average.result(), history)
+
+
+METHOD = Method(
+    name="adamix",
+    summary="warm start, clip norm and subspace from public rows, then noisy descent on both",
+    paper="Golatkar et al. 2022 (AdaMix), Algorithms 2 and 3",
+    options=AdaMixOptions,
+    fit=fit,
+    needs=("private", "public"),
+)

@@ -1,0 +1,78 @@
+"""NGD: AdaMix without its adaptive parts, the ablation baseline of the same paper.
+
+Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Appendix A.1 and Figure 5.
+
+    1  W_1 <- optimum on the public rows (or text weights)
+    2  for t = 1..T:
+    3      G <- sum_i clip_tau(g_i(W_t)) + N(0, sigma^2 tau^2 I)          tau fixed, no projection
+    4      W <- W - eta_t (G_pub(W_t) + G + lambda (W - W_ref))
+    5  return the last iterate or the mean of the last tenth
+
+Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private rows under add/remove.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from linprobe.methods._base import (
+    Average,
+    Fitted,
+    Init,
+    IterateAverage,
+    Method,
+    Problem,
+    Run,
+    initial_weights,
+    learning_rate,
+    reference_weights,
+)
+from linprobe.probe import clipped_sum, loss_and_gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class NGDOptions:
+    """Options of `ngd`: those of `noisy-gd` without schedule and radius."""
+
+    init: Init = "auto"
+    clip_norm: float = 0.5
+    learning_rate: float | None = None
+    score_noise: float = 1.0
+    weight_decay: float = 1e-2
+    reference: Literal["init", "zero"] = "init"
+    average: Average = "tail"
+    text_scale: float = 100.0
+
+
+def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
+    """Train; shapes and guarantee as the module's docstring says."""
+    schedule, public = run.schedule, problem.public_rows
+    weights = initial_weights(
+        problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
+    )
+    reference = reference_weights(options.reference, weights)
+    eta = learning_rate(options.learning_rate, options.score_noise, schedule, options.clip_norm)
+    average = IterateAverage(options.average, schedule.n_steps)
+    history = []
+    for t in range(1, schedule.n_steps + 1):
+        public_loss, public_gradient = loss_and_gradient(public, weights)
+        clipped = clipped_sum(problem.private_rows, weights, options.clip_norm)
+        gradient = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient").value
+        before = weights
+        weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
+        average.add(t, before, weights)
+        facts = {"clip_norm": options.clip_norm, "learning_rate": eta, "public_loss": public_loss / public.n_rows}
+        history.append({"step": t, **facts})
+        run.on_step()
+    return Fitted(average.result(), history)
+
+
+METHOD = Method(
+    name="ngd",
+    summary="AdaMix with a fixed clip norm and no projection",
+    paper="Golatkar et al. 2022 (AdaMix), Appendix A.1",
+    options=NGDOptions,
+    fit=fit,
+    needs=("private", "public"),
+)

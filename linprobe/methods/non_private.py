@@ -1,0 +1,47 @@
+"""Non-private: softmax regression on all rows, the paragon that private methods are held against.
+
+Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Table 1, column Non-Private.
+
+    1  return argmin_W  loss(W; private and public rows) + lambda / 2 ||W||^2
+
+Guarantee: none. The manifest says `not private` and reports no epsilon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linprobe.methods._base import Fitted, Method, Problem, Run
+from linprobe.probe import minimise
+from linprobe.rows import join
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonPrivateOptions:
+    """Options of `non-private`: `weight_decay`, lambda on the summed loss."""
+
+    weight_decay: float = 1e-2
+
+
+def fit(problem: Problem, options: NonPrivateOptions, run: Run) -> Fitted:
+    """Train on every row; weights (n_features, n_classes)."""
+    rows = problem.private_rows if problem.public is None else join(problem.private_rows, problem.public)
+    zeros = np.zeros((problem.n_features, problem.n_classes))
+    weights = minimise(
+        rows, zeros, weight_decay=options.weight_decay, reference=zeros, on_iteration=run.on_step
+    )
+    return Fitted(weights)
+
+
+METHOD = Method(
+    name="non-private",
+    summary="all rows without any protection, the upper bound",
+    paper="Golatkar et al. 2022 (AdaMix), Table 1",
+    options=NonPrivateOptions,
+    fit=fit,
+    needs=("private",),
+    spends=False,
+    private=False,
+)

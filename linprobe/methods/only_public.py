@@ -1,0 +1,37 @@
+"""Only-public: softmax regression on the public rows alone; the private rows are never read.
+
+Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Table 1, column Only-Public.
+
+    1  return argmin_W  public loss(W) + lambda / 2 ||W||^2
+
+Guarantee: epsilon = 0 for the private rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyPublicOptions:
+    """Options of `only-public`: `weight_decay`, lambda on the summed loss."""
+
+    weight_decay: float = 1e-2
+
+
+def fit(problem: Problem, options: OnlyPublicOptions, run: Run) -> Fitted:
+    """Train on public rows; weights (n_features, n_classes)."""
+    return Fitted(initial_weights(problem, init="public", weight_decay=options.weight_decay, text_scale=1.0))
+
+
+METHOD = Method(
+    name="only-public",
+    summary="the public rows alone",
+    paper="Golatkar et al. 2022 (AdaMix), Table 1",
+    options=OnlyPublicOptions,
+    fit=fit,
+    needs=("public",),
+    spends=False,
+)

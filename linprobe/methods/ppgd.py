@@ -1,0 +1,74 @@
+"""PPGD: a private model first, then a public-private one pulled towards it.
+
+Wang and Zhou, "Differentially Private Learning with Small Public Data", AAAI 2020, as used by Golatkar et al. 2022 (section 2).
+
+    1  W_1 <- 0
+    2  for t = 1..T:
+    3      tau_t <- || average public gradient at W_t ||
+    4      G     <- sum_i clip_{tau_t}(g_i(W_t)) + N(0, sigma^2 tau_t^2 I)
+    5      W     <- W - eta_t (G + lambda W)
+    6  W_pri <- the last iterate or the mean of the last tenth
+    7  return argmin_W  public loss(W) + lambda / 2 ||W - W_pri||^2          (post-processing: no privacy cost)
+
+Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private rows under add/remove.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linprobe.methods._base import (
+    Average,
+    Fitted,
+    IterateAverage,
+    Method,
+    Problem,
+    Run,
+    floor_clip_norm,
+    learning_rate,
+)
+from linprobe.probe import clipped_sum, loss_and_gradient, minimise
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPGDOptions:
+    """Options of `ppgd`; `weight_decay` is lambda in both stages, the rest as for `noisy-gd`."""
+
+    learning_rate: float | None = None
+    score_noise: float = 1.0
+    weight_decay: float = 1e-2
+    average: Average = "tail"
+
+
+def fit(problem: Problem, options: PPGDOptions, run: Run) -> Fitted:
+    """Train; shapes and guarantee as the module's docstring says."""
+    schedule, public = run.schedule, problem.public_rows
+    weights = np.zeros((problem.n_features, problem.n_classes))
+    average = IterateAverage(options.average, schedule.n_steps)
+    history = []
+    for t in range(1, schedule.n_steps + 1):
+        public_loss, public_gradient = loss_and_gradient(public, weights)
+        tau = floor_clip_norm(float(np.linalg.norm(public_gradient)) / public.n_rows)
+        clipped = clipped_sum(problem.private_rows, weights, tau)
+        gradient = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient").value
+        eta = learning_rate(options.learning_rate, options.score_noise, schedule, tau)
+        before = weights
+        weights = weights - eta * (gradient + options.weight_decay * weights)
+        average.add(t, before, weights)
+        facts = {"clip_norm": tau, "learning_rate": eta, "public_loss": public_loss / public.n_rows}
+        history.append({"step": t, **facts})
+        run.on_step()
+    private = average.result()
+    return Fitted(minimise(public, private, weight_decay=options.weight_decay, reference=private), history)
+
+
+METHOD = Method(
+    name="ppgd",
+    summary="a private model, then public training pulled towards it",
+    paper="Wang and Zhou 2020, as used by Golatkar et al. 2022",
+    options=PPGDOptions,
+    fit=fit,
+    needs=("private", "public"),
+)

@@ -1,0 +1,586 @@
+"""One function per command; the only place that sees both data and accounting.
+
+Every function returns plain data for the command line to print; none prints anything itself.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe import artifact
+from linprobe.accounting.accountants import epsilon_of, gdp_mu
+from linprobe.accounting.calibrate import DEFAULT_DELTA, calibrate, check_epsilon
+from linprobe.accounting.events import GaussianEvent
+from linprobe.accounting.ledger import Ledger, read_ledger
+from linprobe.accounting.per_instance import HISTOGRAM_BINS, histogram_counts
+from linprobe.builtin import DIGITS_SHOTS, write_digits
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.evaluation.metrics import class_accuracy, predictions
+from linprobe.feature_file import FeatureFile
+from linprobe.files import replace_when_complete
+from linprobe.importing import import_arrays
+from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.methods import METHODS, PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
+from linprobe.reporting import pdp_report as reports
+from linprobe.reporting import plots
+from linprobe.reporting.manifest import check_manifest, guarantee_text, read_manifest
+from linprobe.splits import public_shots
+
+DIGITS = "digits"
+HISTOGRAM = "published_histogram.json"
+
+
+class Progress(Protocol):
+    """What a command tells a person while it works."""
+
+    def note(self, text: str) -> None:
+        """One line."""
+
+    def start(self, total: int) -> None:
+        """The number of steps is known; 0 if it is not."""
+
+    def step(self) -> None:
+        """One more step is done."""
+
+
+class FileSource:
+    """The rows of one group of a feature file, streamed: those where `keep` is true, labels renumbered by `relabel`."""
+
+    def __init__(
+        self,
+        features: FeatureFile,
+        group: str,
+        keep: NDArray[np.bool_] | None = None,
+        relabel: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.features, self.group, self.keep, self.relabel = features, group, keep, relabel
+        self.n_rows = features.sizes[group] if keep is None else int(keep.sum())
+        self.n_features = features.n_features
+
+    def blocks(self) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
+        """Blocks of raw rows and class indices, in file order."""
+        for x, y in self.features.blocks(self.group, self.keep):
+            yield x, y if self.relabel is None else self.relabel[y]
+
+    def ids(self) -> list[str]:
+        """Record ids in the order of the rows."""
+        ids = self.features.ids(self.group)
+        return ids if self.keep is None else [name for name, kept in zip(ids, self.keep, strict=True) if kept]
+
+    def digest(self) -> str:
+        """SHA-256 of these rows, labels, ids and the class names."""
+        return self.features.digest(self.group, self.keep)
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What `linprobe train` was asked for. None means: use the default.
+
+    `options` holds the method's own options by name; `features` None is the built-in digits.
+    """
+
+    method: str
+    features: Path | None = None
+    epsilon: float | None = None
+    delta: float = DEFAULT_DELTA
+    sigma: float | None = None
+    steps: int | None = None
+    out: Path | None = None
+    public: Path | None = None
+    public_shots: int | None = None
+    split_seed: int = 0
+    centre: str | None = None
+    intercept: float | None = None
+    preset: str = "default"
+    noise_seed: int | None = None
+    insecure_seed: bool = False
+    options: dict[str, Any] | None = None
+
+
+@contextmanager
+def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureFile]:
+    """The feature file at `path`, every row checked if `whole`; the built-in digits for None."""
+    if path is None:
+        with tempfile.TemporaryDirectory() as folder:
+            digits = Path(folder) / "digits.h5"
+            write_digits(digits)
+            with FeatureFile(digits, shown_as=Path(DIGITS)) as features:
+                yield features
+        return
+    with FeatureFile(path) as features:
+        if whole:
+            features.scan()
+        yield features
+
+
+def _settings(request: TrainRequest, method: Method) -> dict[str, Any]:
+    """Constructor arguments of the method's estimator."""
+    from linprobe.estimators import ESTIMATORS
+
+    if request.preset not in ("default", "paper"):
+        raise UsageError(f"preset is {request.preset!r}; allowed: default, paper")
+    settings: dict[str, Any] = dict(request.options or {})
+    sigma, centre = request.sigma, request.centre
+    if request.preset == "paper":
+        settings = {**paper_options(method), **settings}
+        sigma = PAPER_NOISE_MULTIPLIER if sigma is None and request.steps is None else sigma
+        centre = "none" if centre is None else centre
+    method.make_options(settings)
+    known = ESTIMATORS[method.name]._get_param_names()
+    shared = {"centre": centre, "intercept": request.intercept}
+    settings |= {name: value for name, value in shared.items() if value is not None and name in known}
+    for name, value in shared.items():
+        if value and name not in known and not (request.preset == "paper" and request.centre is None):
+            raise UsageError(f"option {name} does nothing for {method.name}; leave it out")
+    spending = {"--eps": request.epsilon, "--sigma": request.sigma, "--steps": request.steps}
+    if not method.spends:
+        for flag, given in spending.items():
+            if given is not None and flag != "--eps":
+                raise UsageError(f"option {flag} does nothing for {method.name}, which adds no noise; leave it out")
+        return settings
+    if request.epsilon is None:
+        raise UsageError(f"method {method.name} needs a privacy budget and got none; give --eps, for example --eps 3")
+    check_epsilon(request.epsilon)
+    if (request.noise_seed is not None) != request.insecure_seed:
+        raise UsageError(
+            f"noise seed is {request.noise_seed} and --insecure-seed is {'on' if request.insecure_seed else 'off'}; a "
+            "seed makes the run not private, so give both --noise-seed N and --insecure-seed, or neither"
+        )
+    budget = {"epsilon": request.epsilon, "delta": request.delta, "noise_multiplier": sigma, "n_steps": request.steps}
+    return {**settings, **budget, "insecure_seed": request.noise_seed}
+
+
+def _public_source(
+    request: TrainRequest, features: FeatureFile, other: FeatureFile | None, shots: int | None
+) -> tuple[FileSource | None, NDArray[np.bool_] | None]:
+    """Public rows, and which training rows they were taken out of (None if they come from elsewhere)."""
+    if other is not None:
+        return _other_public_rows(features, other), None
+    if shots is not None:
+        if shots < 0:
+            raise UsageError(f"public shots is {shots}; allowed: 0 or more")
+        if shots == 0:
+            return None, None
+        names = features.description.class_names
+        mask = public_shots(features.ids("train"), features.labels("train"), names, shots, request.split_seed)
+        return FileSource(features, "train", mask), mask
+    if "public" in features.sizes:
+        return FileSource(features, "public"), None
+    return None, None
+
+
+def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
+    """Public rows of another file, classes matched by name: its `public` group, else its `train` group."""
+    if other.n_features != features.n_features:
+        raise DataError(
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; allowed: the same; "
+            "make both with the same backbone"
+        )
+    mine, theirs = features.description, other.description
+    for name in ("backbone", "weights_digest"):
+        here, there = getattr(mine, name), getattr(theirs, name)
+        if here and there and here != there:
+            raise DataError(f"{other.path} has {name} {there!r} and {features.path} {here!r}; allowed: the same")
+    index = {name: position for position, name in enumerate(mine.class_names)}
+    relabel = np.array([index.get(name, -1) for name in theirs.class_names])
+    group = "public" if "public" in other.sizes else "train"
+    keep = relabel[other.labels(group)] >= 0
+    if not keep.any():
+        raise DataError(
+            f"{other.path} shares no class name with {features.path}; allowed: at least one of "
+            f"{', '.join(mine.class_names[:5])}"
+        )
+    return FileSource(other, group, keep, relabel)
+
+
+def _default_out(request: TrainRequest) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    epsilon = "" if request.epsilon is None else f"-eps{request.epsilon:g}"
+    return Path("runs") / f"{request.method}{epsilon}-{stamp}-{secrets.token_hex(2)}"
+
+
+def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
+    """Train once, write a run folder, and say how it went. One release, one charge.
+
+    Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, n_private,
+        n_public, n_features, n_classes, test_accuracy, seconds, seed_kind.
+
+    Raises:
+        LinprobeError: whatever went wrong, with its exit status; no run folder is then left behind.
+    """
+    from linprobe.estimators import ESTIMATORS
+
+    started = time.perf_counter()
+    method = find_method(request.method)
+    settings = _settings(request, method)
+    shots = request.public_shots
+    if request.public is not None and shots is not None:
+        raise UsageError(f"public is {request.public} and public shots {shots}; give one of the two")
+    if request.features is None:
+        progress.note("no feature file given: using the built-in digits (1,797 real images)")
+        if request.public is None and shots is None:
+            shots = DIGITS_SHOTS
+            progress.note(f"{shots} public shots per class are taken out of the training rows")
+    elif shots is None and request.public is None:
+        _refuse_missing_public(method, request.features)
+    with open_features(request.features) as features:
+        other = None if request.public is None else FeatureFile(request.public)
+        try:
+            if other is not None:
+                other.scan()
+            public, taken = _public_source(request, features, other, shots)
+            private = FileSource(features, "train", None if taken is None else ~taken)
+            if method.spends:
+                protected = private.n_rows + (public.n_rows if method.joins_public and public is not None else 0)
+                names = ("epsilon", "delta", "noise_multiplier")
+                checked = {name: settings[name] for name in names}
+                calibrate(**checked, n_private=protected, steps=settings["n_steps"])
+            classes = list(range(len(features.description.class_names)))
+            estimator = ESTIMATORS[method.name](classes=classes, **settings)
+            out = request.out or _default_out(request)
+            with artifact.new_run_folder(out) as folder:
+                ledger = Ledger(folder / artifact.LEDGER)
+                text = features.text_weights()
+                estimator.fit_sources(
+                    private, public, text, ledger=ledger, on_step=progress.step, on_start=progress.start
+                )
+                correct, total = class_accuracy(
+                    features.blocks("test"), np.ascontiguousarray(estimator.coef_.T), estimator.intercept_
+                )
+                manifest = _write_run(folder, request, features, private, public, estimator, correct, total)
+        finally:
+            if other is not None:
+                other.close()
+    if manifest["epsilon"] is None and method.private:
+        progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")
+    keys = ("method", "epsilon", "delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "gdp_mu")
+    more = ("n_private", "n_public", "n_features", "n_classes", "test_accuracy", "seed_kind")
+    return {
+        "run": str(out),
+        **{key: manifest[key] for key in (*keys, *more)},
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _refuse_missing_public(method: Method, path: Path) -> None:
+    """Tell a user who forgot public rows so before the whole file is read."""
+    if "public" not in method.needs or not path.is_file():
+        return
+    with FeatureFile(path) as features:
+        if "public" not in features.sizes:
+            raise UsageError(
+                f"method {method.name} needs public rows and {path} has no public group; "
+                "give --public FILE or --public-shots K"
+            )
+
+
+def _write_run(
+    folder: Path,
+    request: TrainRequest,
+    features: FeatureFile,
+    private: FileSource,
+    public: FileSource | None,
+    estimator: Any,
+    correct: NDArray[np.int64],
+    total: NDArray[np.int64],
+) -> dict[str, Any]:
+    method = estimator.method
+    artifact.write_model(folder, np.ascontiguousarray(estimator.coef_.T), estimator.intercept_)
+    artifact.write_history(folder, estimator.history_)
+    private_commitment = None
+    if method.spends:
+        key = secrets.token_bytes(32)
+        private_commitment = artifact.commitment(key, private.digest())
+        ids = private.ids()
+        if method.joins_public and public is not None:
+            ids += public.ids()
+        artifact.write_per_record(folder, ids, estimator.private_per_instance_mu_, key)
+    description = features.description
+    names = description.class_names
+    per_class = {name: int(c) / int(t) if t else None for name, c, t in zip(names, correct, total, strict=True)}
+    n_test = int(total.sum())
+    manifest = {
+        **estimator.privacy_,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "n_features": features.n_features,
+        "n_classes": len(names),
+        "class_names": list(names),
+        "class_names_from": description.class_names_from,
+        "options": estimator.get_params(),
+        "preset": request.preset,
+        "centre": estimator.centre_,
+        "features": DIGITS if request.features is None else str(request.features),
+        "backbone": description.backbone,
+        "public_from": "nowhere" if public is None else f"group {public.group} of {public.features.path}",
+        "public_shots": None if public is None or public.keep is None or request.public else request.public_shots,
+        "split_seed": request.split_seed,
+        "public_digest": None if public is None or method.joins_public else public.digest(),
+        "private_commitment": private_commitment,
+        "test_accuracy": int(correct.sum()) / n_test if n_test else None,
+        "test_accuracy_per_class": per_class,
+        "n_test": n_test,
+        "published": [],
+    }
+    manifest["options"].pop("classes")
+    return artifact.write_manifest(folder, manifest)
+
+
+def import_features(sources: Sequence[Path], out: Path, classes: Path | None) -> dict[str, Any]:
+    """Make a feature file from arrays; returns its description as `info` gives it."""
+    names = None
+    if classes is not None:
+        try:
+            names = [line.strip() for line in classes.read_text(encoding="utf-8").splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"class list {classes} cannot be read ({error}); give one class name a line") from None
+    try:
+        import_arrays(sources, out, names)
+    except OSError as error:
+        raise LinprobeError(f"feature file {out} cannot be written ({error}); free some space or give another --out") from None
+    return describe_features(out)
+
+
+def describe_features(path: Path) -> dict[str, Any]:
+    """What a feature file holds."""
+    with open_features(path) as features:
+        description = features.description
+        return {
+            "file": str(path),
+            "rows": dict(features.sizes),
+            "n_features": features.n_features,
+            "n_classes": len(description.class_names),
+            "text_weights": features.text_weights() is not None,
+            **{key: value for key, value in vars(description).items() if key != "class_names"},
+            "class_names": list(description.class_names),
+        }
+
+
+def info(path: Path) -> dict[str, Any]:
+    """A feature file's description, or a run folder's manifest."""
+    if path.is_dir():
+        return read_manifest(path)
+    return describe_features(path)
+
+
+def _features_of(run: artifact.LoadedRun, features: Path | None) -> Path | None:
+    """The feature file to use with a run: the one given, else the one it was trained on."""
+    if features is not None:
+        return features
+    recorded = run.manifest["features"]
+    return None if recorded == DIGITS else Path(recorded)
+
+
+def evaluate(folder: Path, features: Path | None) -> dict[str, Any]:
+    """Accuracy of a run on the test rows of a feature file, overall and per class."""
+    run = artifact.load_run(folder)
+    with open_features(_features_of(run, features), whole=False) as opened:
+        if list(opened.description.class_names) != run.class_names:
+            raise DataError(f"{opened.path} declares other classes than the run {folder}; use a file with the same")
+        _check_width(run, opened.n_features, opened.path)
+        correct, total = class_accuracy(opened.blocks("test"), run.weights, run.bias)
+    per_class = {
+        name: int(c) / int(t) if t else None for name, c, t in zip(run.class_names, correct, total, strict=True)
+    }
+    return {
+        "run": str(folder),
+        "test_rows": int(total.sum()),
+        "test_accuracy": int(correct.sum()) / int(total.sum()),
+        "per_class": per_class,
+    }
+
+
+def _check_width(run: artifact.LoadedRun, n_features: int, where: Path) -> None:
+    if n_features != run.weights.shape[0]:
+        raise DataError(f"{where} has {n_features} features; allowed for this run: {run.weights.shape[0]}")
+
+
+def predict(folder: Path, features: Path, group: str) -> Iterator[tuple[str, str, float]]:
+    """(id, class name, softmax score) of each row: of a group of a feature file, or of a `.npy` array of rows."""
+    run = artifact.load_run(folder)
+    if features.suffix == ".npy":
+        try:
+            rows = np.load(features, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{features} cannot be read ({error}); give a .npy array of feature rows") from None
+        _check_width(run, rows.shape[1] if rows.ndim == 2 else 0, features)
+        ids: Iterator[str] = (str(row) for row in range(len(rows)))
+        blocks = (rows[start : start + 1024] for start in range(0, len(rows), 1024))
+        yield from _predicted(run, ids, blocks)
+        return
+    with open_features(features, whole=False) as opened:
+        if group not in opened.sizes:
+            raise UsageError(f"group is {group!r}; allowed for {features}: {', '.join(opened.sizes)}")
+        _check_width(run, opened.n_features, features)
+        yield from _predicted(run, iter(opened.ids(group)), (x for x, _ in opened.blocks(group)))
+
+
+def _predicted(
+    run: artifact.LoadedRun, ids: Iterator[str], blocks: Iterator[NDArray[np.floating]]
+) -> Iterator[tuple[str, str, float]]:
+    names = run.class_names
+    for best, score in predictions(blocks, run.weights, run.bias):
+        for index, value in zip(best.tolist(), score.tolist(), strict=True):
+            yield next(ids), names[index], value
+
+
+@dataclass(frozen=True)
+class PdpReport:
+    """The per-record report and what the terminal shows of it. Private."""
+
+    report: dict[str, Any]
+    sparkline: str
+    published: dict[str, Any] | None
+
+
+def pdp_report(
+    folder: Path, *, csv: Path | None = None, plot: Path | None = None, publish_epsilon: float | None = None
+) -> PdpReport:
+    """Summarise the per-record losses of a run; write them, draw them, or release their histogram, if asked.
+
+    Raises:
+        DataError: a folder without per-record figures. PrivacyError: the run claims no privacy.
+    """
+    if plot is not None:
+        plots.check_format(plot)
+    if publish_epsilon is not None:
+        check_epsilon(publish_epsilon)
+    run = artifact.load_run(folder)
+    manifest = run.manifest
+    if manifest["accountant"] is None:
+        raise UsageError(
+            f"run {folder} used method {manifest['method']}, which releases nothing with noise; "
+            "per-record losses exist for methods that spend a budget"
+        )
+    ids, mu, _ = artifact.read_per_record(folder)
+    published = None if publish_epsilon is None else _publish_histogram(run, mu, publish_epsilon)
+    manifest = read_manifest(folder)
+    # a published histogram costs every record alike
+    extra = sum((1 / release["noise_multiplier"]) ** 2 for release in manifest["published"])
+    mu = np.minimum(np.sqrt(mu**2 + extra), manifest["gdp_mu"])
+    worst = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
+    epsilons = reports.record_epsilons(mu, manifest["delta"], worst)
+    if csv is not None:
+        _writing(csv, lambda: reports.write_csv(csv, ids, epsilons))
+    if plot is not None:
+        _writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, manifest["method"]))
+    return PdpReport(
+        reports.report(epsilons, worst, manifest["delta"]), reports.sparkline(epsilons, worst), published
+    )
+
+
+def _writing(path: Path, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise LinprobeError(f"{path} cannot be written ({error.strerror}); give another place") from None
+
+
+def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon: float) -> dict[str, Any]:
+    """Release the histogram of epsilon_i with Gaussian noise and charge it to the run's ledger.
+
+    Given the released iterates each epsilon_i is a function of its own record, so one record moves one count by one:
+    L2 sensitivity 1. The charge is in the ledger and on the disk before the noise is drawn.
+    """
+    folder, manifest = run.folder, run.manifest
+    if not manifest["private"]:
+        raise PrivacyError(f"run {folder} is not private; nothing can be published from it")
+    check_manifest(manifest, folder, read_ledger(folder / artifact.LEDGER))
+    delta, training_mu = manifest["delta"], gdp_mu(
+        event for event in read_ledger(folder / artifact.LEDGER) if event.purpose == "gradient"
+    )
+    training_epsilon = epsilon_of(training_mu, delta)
+    budget = calibrate(epsilon=epsilon, delta=delta, n_private=manifest["n_private"], steps=1)
+    counts = histogram_counts(reports.record_epsilons(mu, delta, training_epsilon), training_epsilon)
+    ledger = Ledger(folder / artifact.LEDGER)
+
+    def charge(event: GaussianEvent) -> None:
+        ledger.append(event)
+        ledger.close()
+
+    mechanism = GaussianMechanism(NoiseSource(), charge)
+    clipped = ClippedSum(counts[:, None], 1.0, np.ones(1))
+    noisy = mechanism.release(clipped, budget.noise_multiplier, purpose="histogram").value[:, 0]
+    histogram = {
+        "what": "noisy number of records by their own training epsilon; safe to publish",
+        "bin_edges": np.linspace(0, training_epsilon, HISTOGRAM_BINS + 1).tolist(),
+        "noisy_counts": np.rint(noisy).astype(int).tolist(),
+        "noise_std": budget.noise_multiplier,
+        "epsilon_charged": epsilon,
+    }
+    total_mu = gdp_mu(ledger.events)
+    total = epsilon_of(total_mu, delta)
+    target = manifest["epsilon_target"] + epsilon
+    release = {"what": "histogram", "epsilon": epsilon, "noise_multiplier": budget.noise_multiplier, "file": HISTOGRAM}
+    updated = {
+        **manifest,
+        "guarantee": guarantee_text(total, delta, insecure=False),
+        "epsilon": total,
+        "epsilon_target": target,
+        "gdp_mu": total_mu,
+        "zcdp_rho": total_mu**2 / 2,
+        "published": [*manifest["published"], release],
+    }
+    histogram["epsilon_of_run_now"] = total
+    with replace_when_complete(folder / HISTOGRAM, "w") as stream:
+        import json
+
+        json.dump(histogram, stream, indent=2)
+        stream.write("\n")
+    artifact.write_manifest(folder, updated, (HISTOGRAM,))
+    return histogram
+
+
+def verify(folder: Path, features: Path | None) -> dict[str, Any]:
+    """Recompute a run's epsilon from its ledger with both accountants; check every file, and the data if given.
+
+    Raises:
+        PrivacyError: anything that does not match.
+    """
+    manifest = read_manifest(folder)
+    try:
+        result = check_manifest(manifest, folder, read_ledger(folder / artifact.LEDGER))
+    except (KeyError, TypeError) as error:
+        raise PrivacyError(f"{folder}/manifest.json lacks or garbles {error}; do not trust it") from None
+    data = "not checked: give --features FILE"
+    if features is not None:
+        data = _verify_data(manifest, folder, features)
+    return {"run": str(folder), "verified": True, "private": manifest["private"], **result, "data": data}
+
+
+def _verify_data(manifest: dict[str, Any], folder: Path, path: Path) -> str:
+    if manifest["private_commitment"] is None:
+        return "nothing to check: the run did not use private rows"
+    ids, _, key = artifact.read_per_record(folder)
+    with open_features(path) as features:
+        known = set(ids)
+        keep = np.array([name in known for name in features.ids("train")])
+        if artifact.commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
+            raise PrivacyError(f"{path} does not hold the private rows this run was trained on; find the right file")
+    return "the private rows are those the run was trained on"
+
+
+def list_methods() -> list[dict[str, Any]]:
+    """Every method: name, summary, paper, the data it needs."""
+    return [
+        {
+            "method": method.name,
+            "summary": method.summary,
+            "needs": list(method.needs),
+            "spends": method.spends,
+            "paper": method.paper,
+        }
+        for method in METHODS.values()
+    ]

@@ -1,0 +1,78 @@
+"""Everything a person sees: notes, tables, progress, errors. All to stderr; the only file that imports rich."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+
+def _console() -> Console:
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """One line on stderr."""
+    print(text, file=sys.stderr)
+
+
+class TerminalProgress:
+    """Notes as lines, steps as a bar; the bar only on a terminal."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def note(self, text: str) -> None:
+        """One line."""
+        note(text)
+
+    def start(self, total: int) -> None:
+        """Show the bar, of unknown length if `total` is 0."""
+        if not sys.stderr.isatty():
+            return
+        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=_console(), transient=True)
+        self._bar.start()
+        self._task = self._bar.add_task("training", total=total or None)
+
+    def step(self) -> None:
+        """One more step."""
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def table(title: str, rows: list[tuple[str, str]]) -> None:
+    """Two columns, name and value."""
+    grid = Table(title=title, show_header=False, title_justify="left")
+    grid.add_column()
+    grid.add_column(justify="right")
+    for row in rows:
+        grid.add_row(*row)
+    _console().print(grid)
+
+
+def columns(headers: list[str], rows: list[list[str]]) -> None:
+    """A table with a header."""
+    grid = Table(*headers)
+    for row in rows:
+        grid.add_row(*row)
+    _console().print(grid)
+
+
+def figure(value: float | None, form: str = ".4g") -> str:
+    """A number for a table; a dash for none."""
+    return "-" if value is None else format(value, form)

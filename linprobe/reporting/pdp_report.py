@@ -1,0 +1,52 @@
+"""The per-record report: each private record's own epsilon_i, summarised. Private unless released with noise.
+
+Source: AdaMix (Golatkar et al. 2022), Figure 3 and Proposition 14.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.per_instance import per_instance_epsilon, summary
+from linprobe.files import replace_when_complete
+
+VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
+SPARK = "▁▂▃▄▅▆▇█"
+
+
+def record_epsilons(mu: NDArray[np.float64], delta: float, worst_case: float) -> NDArray[np.float64]:
+    """epsilon_i of each record from mu_i, shapes (n,). mu_i <= mu, so rounding is cut off at the worst case."""
+    return np.minimum(per_instance_epsilon(mu, delta), worst_case)
+
+
+def report(epsilons: NDArray[np.float64], epsilon: float, delta: float) -> dict[str, Any]:
+    """The JSON report: epsilon, delta, records, max, mean, quantiles, share_below_half. Private."""
+    return {
+        "private": True,
+        "note": "PRIVATE: computed from private rows without noise; do not publish",
+        "epsilon": epsilon,
+        "delta": delta,
+        **summary(epsilons, epsilon),
+        "valid": VALIDITY,
+    }
+
+
+def sparkline(epsilons: NDArray[np.float64], epsilon: float, width: int = 60) -> str:
+    """The sorted curve as text, one column a quantile, full height at the worst case `epsilon`."""
+    if not epsilons.size:
+        return ""
+    heights = np.quantile(epsilons, (np.arange(width) + 0.5) / width) / epsilon
+    return "".join(SPARK[min(len(SPARK) - 1, int(height * len(SPARK)))] for height in heights)
+
+
+def write_csv(path: Path, ids: list[str], epsilons: NDArray[np.float64]) -> None:
+    """One line a record, `id,epsilon`, mode 0600."""
+    with replace_when_complete(path, "w", private=True) as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["id", "epsilon"])
+        writer.writerows((name, f"{value:.6g}") for name, value in zip(ids, epsilons.tolist(), strict=True))

@@ -1,0 +1,38 @@
+"""Public shots out of the training rows, chosen by record id and a split seed, never by content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.errors import DataError
+
+
+def id_hash(record_id: str, split_seed: int) -> int:
+    """A fixed pseudo-random 64-bit number for one record."""
+    return int.from_bytes(hashlib.sha256(f"{split_seed}\0{record_id}".encode()).digest()[:8], "little")
+
+
+def public_shots(
+    ids: Sequence[str], labels: NDArray[np.int64], class_names: Sequence[str], shots: int, split_seed: int
+) -> NDArray[np.bool_]:
+    """Which rows become public: per class, the `shots` records whose id hashes lowest. Shape (n_rows,).
+
+    Raises:
+        DataError: a class has fewer rows than `shots`, or no private row would be left.
+    """
+    order = np.array([id_hash(record_id, split_seed) for record_id in ids], dtype=np.uint64)
+    public = np.zeros(len(labels), dtype=bool)
+    for index, name in enumerate(class_names):
+        rows = np.flatnonzero(labels == index)
+        if len(rows) < shots:
+            raise DataError(
+                f"public shots is {shots}, but class {name!r} has only {len(rows)} training rows; lower --public-shots"
+            )
+        public[rows[np.argsort(order[rows], kind="stable")[:shots]]] = True
+    if public.all():
+        raise DataError(f"{shots} public shots per class take every training row; lower --public-shots")
+    return public

@@ -61,7 +61,9 @@ def new_run_folder(out: Path) -> Iterator[Path]:
     try:
         partial.mkdir(parents=True)
     except OSError as error:
-        raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); give --out a writable place") from None
+        raise LinprobeError(
+            f"run folder {out} cannot be made ({error.strerror}); give --out a writable place"
+        ) from None
     try:
         yield partial
         partial.rename(out)
@@ -95,7 +97,11 @@ def write_per_record(folder: Path, ids: list[str], mu: NDArray[np.float64], key:
     with replace_when_complete(folder / PER_RECORD, private=True) as stream:
         note = "PRIVATE: derived from private rows without noise; do not publish"
         np.savez(
-            stream, note=np.array(note), id=np.array(ids, dtype=np.str_), mu=mu, key=np.frombuffer(key, dtype=np.uint8)
+            stream,
+            note=np.array(note),
+            id=np.array(ids, dtype=np.str_),
+            mu=mu,
+            key=np.frombuffer(key, dtype=np.uint8),
         )
 
 
@@ -106,8 +112,8 @@ def read_per_record(folder: Path) -> tuple[list[str], NDArray[np.float64], bytes
             return [str(name) for name in archive["id"]], archive["mu"], archive["key"].tobytes()
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
-            f"{folder} has no readable {PER_RECORD} ({type(error).__name__}); it is private and is written only by methods that "
-            "spend privacy; use the folder where the run was trained"
+            f"{folder} has no readable {PER_RECORD} ({type(error).__name__}); it is private and written only by "
+            "methods that spend privacy; use the folder where the run was trained"
         ) from None
 
 

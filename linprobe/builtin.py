@@ -29,4 +29,4 @@ def write_digits(path: Path) -> None:
     with FeatureWriter(path, description) as writer:
         for group, rows in (("train", ~test), ("test", test)):
             x = pixels[rows]
-            writer.write_group(group, *x.shape, [x], labels[rows], ids[rows].tolist(), np.float16)
+            writer.write_group(group, len(x), x.shape[1], [x], labels[rows], ids[rows].tolist(), np.float16)

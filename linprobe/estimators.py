@@ -10,7 +10,6 @@ never off private ones.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any, ClassVar, Literal, Self
@@ -80,7 +79,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         public_labels = None if y_public is None else np.asarray(y_public)
         self.classes_ = self._declared_classes(np.asarray(y), public_labels)
-        private = ArraySource(X, self._indices(np.asarray(y), "y"))
+        private = ArraySource(np.asarray(X), self._indices(np.asarray(y), "y"))
         public = None
         if X_public is not None and public_labels is not None:
             rows = np.asarray(validate_data(self, X_public, dtype=[np.float32, np.float64], reset=False))
@@ -218,9 +217,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         padding = np.zeros((int(bool(preprocessing.intercept)), len(self.classes_)))
         return np.concatenate([encodings, padding])
 
-    def _declared_classes(
-        self, y: NDArray[Any] | None, y_public: NDArray[Any] | None
-    ) -> NDArray[Any]:
+    def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
         """Classes in label order: as declared, else from public labels. `y` is private and not looked at."""
         if self.classes is not None:
             classes = np.asarray(list(self.classes))
@@ -232,7 +229,9 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "pass classes=[...]"
             )
         if len(classes) < 2 or len(np.unique(classes)) != len(classes):
-            raise ParameterError(f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, all different")
+            raise ParameterError(
+                f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, all different"
+            )
         return classes
 
     def _indices(self, labels: NDArray[Any], name: str) -> NDArray[np.int64]:
@@ -255,13 +254,15 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Class scores (nats) of raw rows `X`: (n, n_classes), or (n,) for two classes, positive for the second."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=[np.float32, np.float64], reset=False)
-        scores = (normalise_rows(np.asarray(X, dtype=np.float32)) @ self.coef_.T + self.intercept_).astype(np.float64)
+        x = normalise_rows(np.asarray(X, dtype=np.float32)).astype(np.float64)
+        scores = x @ self.coef_.T.astype(np.float64) + self.intercept_
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class of each raw row of `X` (n, n_features), shape (n,)."""
         scores = self.decision_function(X)
-        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+        best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[best])
 
 
 class NoisyGD(LinearProbe):
@@ -358,7 +359,7 @@ class AdaMix(LinearProbe):
         average: str = "tail",
         text_scale: float = 100.0,
         radius: float | None = None,
-        strong_convexity: float = 0.02,
+        strong_convexity: float = 0.5,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta

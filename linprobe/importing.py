@@ -39,7 +39,9 @@ def read_arrays(sources: Sequence[Path]) -> Arrays:
             arrays |= read_arrays(inside)
             continue
         if not source.is_file():
-            raise DataError(f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder")
+            raise DataError(
+                f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
+            )
         try:
             arrays |= _read_one(source)
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
@@ -57,10 +59,7 @@ def _read_one(source: Path) -> Arrays:
         return _read_csv(source)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
-    if source.suffix == ".pt":
-        loaded = _read_torch(source)
-    else:
-        loaded = np.load(source, mmap_mode="r", allow_pickle=False)
+    loaded = _read_torch(source) if source.suffix == ".pt" else np.load(source, mmap_mode="r", allow_pickle=False)
     if isinstance(loaded, dict):
         return loaded
     if source.stem not in ARRAY_KEYS:
@@ -132,13 +131,16 @@ def _label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDAr
     index = {name: position for position, name in enumerate(names)}
     unknown = sorted({str(label) for label in labels} - set(index))
     if unknown:
-        raise DataError(f"{key} holds {len(unknown)} labels outside the declared classes, first {unknown[0]!r}; declare them with --classes")
+        raise DataError(
+            f"{key} holds {len(unknown)} labels outside the declared classes, first {unknown[0]!r}; "
+            "declare them with --classes"
+        )
     return np.array([index[str(label)] for label in labels], dtype=np.int64)
 
 
 def _storage_type(x: NDArray[Any]) -> type[np.floating]:
     """float16 where it holds every value exactly (float16, bytes), float32 otherwise."""
-    return np.float16 if x.dtype == np.float16 or x.dtype.kind in "bu" and x.dtype.itemsize == 1 else np.float32
+    return np.float16 if x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1) else np.float32
 
 
 def import_arrays(sources: Sequence[Path], out: Path, classes: Sequence[str] | None = None) -> Description:
@@ -174,7 +176,8 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
     x, y = arrays[f"X_{group}"], arrays.get(f"y_{group}")
     if y is None or y.shape != (len(x),) or x.ndim < 2:
         raise DataError(
-            f"X_{group} has shape {x.shape} and y_{group} {None if y is None else y.shape}; allowed: (rows, ...), (rows,)"
+            f"X_{group} has shape {x.shape} and y_{group} {None if y is None else y.shape}; "
+            "allowed: (rows, ...) and (rows,)"
         )
     width = int(np.prod(x.shape[1:]))
     rows = max(1, BLOCK_BYTES // (4 * max(1, width)))

@@ -159,7 +159,12 @@ def _settings(request: TrainRequest, method: Method) -> dict[str, Any]:
             f"noise seed is {request.noise_seed} and --insecure-seed is {'on' if request.insecure_seed else 'off'}; a "
             "seed makes the run not private, so give both --noise-seed N and --insecure-seed, or neither"
         )
-    budget = {"epsilon": request.epsilon, "delta": request.delta, "noise_multiplier": sigma, "n_steps": request.steps}
+    budget = {
+        "epsilon": request.epsilon,
+        "delta": request.delta,
+        "noise_multiplier": sigma,
+        "n_steps": request.steps,
+    }
     return {**settings, **budget, "insecure_seed": request.noise_seed}
 
 
@@ -186,8 +191,8 @@ def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
     """Public rows of another file, classes matched by name: its `public` group, else its `train` group."""
     if other.n_features != features.n_features:
         raise DataError(
-            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; allowed: the same; "
-            "make both with the same backbone"
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; "
+            "allowed: the same; make both with the same backbone"
         )
     mine, theirs = features.description, other.description
     for name in ("backbone", "weights_digest"):
@@ -266,7 +271,16 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
                 other.close()
     if manifest["epsilon"] is None and method.private:
         progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")
-    keys = ("method", "epsilon", "delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "gdp_mu")
+    keys = (
+        "method",
+        "epsilon",
+        "delta",
+        "epsilon_target",
+        "noise_multiplier",
+        "sampling_rate",
+        "steps",
+        "gdp_mu",
+    )
     more = ("n_private", "n_public", "n_features", "n_classes", "test_accuracy", "seed_kind")
     return {
         "run": str(out),
@@ -349,7 +363,9 @@ def import_features(sources: Sequence[Path], out: Path, classes: Path | None) ->
     try:
         import_arrays(sources, out, names)
     except OSError as error:
-        raise LinprobeError(f"feature file {out} cannot be written ({error}); free some space or give another --out") from None
+        raise LinprobeError(
+            f"feature file {out} cannot be written ({error}); free some space or give another --out"
+        ) from None
     return describe_features(out)
 
 
@@ -476,9 +492,7 @@ def pdp_report(
         _writing(csv, lambda: reports.write_csv(csv, ids, epsilons))
     if plot is not None:
         _writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, manifest["method"]))
-    return PdpReport(
-        reports.report(epsilons, worst, manifest["delta"]), reports.sparkline(epsilons, worst), published
-    )
+    return PdpReport(reports.report(epsilons, worst, manifest["delta"]), reports.sparkline(epsilons, worst), published)
 
 
 def _writing(path: Path, write: Callable[[], None]) -> None:
@@ -498,8 +512,9 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
     if not manifest["private"]:
         raise PrivacyError(f"run {folder} is not private; nothing can be published from it")
     check_manifest(manifest, folder, read_ledger(folder / artifact.LEDGER))
-    delta, training_mu = manifest["delta"], gdp_mu(
-        event for event in read_ledger(folder / artifact.LEDGER) if event.purpose == "gradient"
+    delta, training_mu = (
+        manifest["delta"],
+        gdp_mu(event for event in read_ledger(folder / artifact.LEDGER) if event.purpose == "gradient"),
     )
     training_epsilon = epsilon_of(training_mu, delta)
     budget = calibrate(epsilon=epsilon, delta=delta, n_private=manifest["n_private"], steps=1)
@@ -523,7 +538,12 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
     total_mu = gdp_mu(ledger.events)
     total = epsilon_of(total_mu, delta)
     target = manifest["epsilon_target"] + epsilon
-    release = {"what": "histogram", "epsilon": epsilon, "noise_multiplier": budget.noise_multiplier, "file": HISTOGRAM}
+    release = {
+        "what": "histogram",
+        "epsilon": epsilon,
+        "noise_multiplier": budget.noise_multiplier,
+        "file": HISTOGRAM,
+    }
     updated = {
         **manifest,
         "guarantee": guarantee_text(total, delta, insecure=False),

@@ -1,8 +1,8 @@
 """Softmax regression in closed form, streamed over blocks of rows.
 
 The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, so its norm
-is `||x|| ||r||` and a clipped sum is `X^T (c * R)`: no per-example gradient is ever formed. Scores, residuals, norms and
-products are taken while a block is in cache; `R^T X` is accumulated (not `X^T R`, whose tall thin factor is slow in
+is `||x|| ||r||` and a clipped sum is `X^T (c * R)`: no per-example gradient is ever formed. Scores, residuals, norms
+and products are taken while a block is in cache; `R^T X` is accumulated (not `X^T R`, whose tall thin factor is slow in
 BLAS), in float32 within a block and float64 across blocks.
 """
 
@@ -40,7 +40,8 @@ def residuals(x: NDArray[np.float32], y: NDArray[np.int64], weights: NDArray[np.
 
 
 def _residual_norms(r: NDArray[np.float32]) -> NDArray[np.float64]:
-    return np.sqrt(np.einsum("ij,ij->i", r, r)).astype(np.float64)
+    squared: NDArray[np.float32] = np.einsum("ij,ij->i", r, r)
+    return np.sqrt(squared.astype(np.float64))
 
 
 def clipped_sum(rows: Rows, weights: Weights, clip_norm: float, subspace: Subspace | None = None) -> ClippedSum:
@@ -99,7 +100,7 @@ def minimise(
     max_iterations: int = 300,
     on_iteration: Callable[[], None] | None = None,
 ) -> Weights:
-    """argmin of summed cross-entropy + weight_decay/2 ||W - reference||^2 by L-BFGS. For public rows, or without privacy.
+    """argmin of summed cross-entropy + weight_decay/2 ||W - reference||^2 by L-BFGS. Not private.
 
     Returns: weights (n_features, n_classes), float64.
     """

@@ -37,7 +37,8 @@ class Rows(Protocol):
 
 def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
     """L2 norm of each row, accumulated in float64, shape (n,)."""
-    return np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
+    squared: NDArray[np.float64] = np.einsum("ij,ij->i", x, x, dtype=np.float64)
+    return np.sqrt(squared)
 
 
 def normalise_rows(x: NDArray[np.float32]) -> NDArray[np.float32]:

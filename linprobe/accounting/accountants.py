@@ -67,18 +67,15 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 def epsilon_by_cross_check(events: Iterable[GaussianEvent], delta: float) -> float:
     """Epsilon of the same events by dp-accounting's privacy-loss distributions, a slight over-estimate."""
-    counts = Counter((event.noise_multiplier, event.sampling_rate) for event in events)
+    counts = Counter(event.noise_multiplier for event in events)
     if not counts:
         return 0.0
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+    from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
     from dp_accounting.pld import PLDAccountant
 
     accountant = PLDAccountant()
-    for (multiplier, rate), count in counts.items():
-        event = GaussianDpEvent(multiplier)
-        if rate < 1:
-            event = PoissonSampledDpEvent(rate, event)
-        accountant.compose(SelfComposedDpEvent(event, count))
+    for multiplier, count in counts.items():
+        accountant.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), count))
     return float(accountant.get_epsilon(delta))
 
 

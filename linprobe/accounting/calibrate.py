@@ -79,7 +79,12 @@ def _round_up(value: float, digits: int = 8) -> float:
 
 
 def calibrate(
-    *, epsilon: float, delta: float, n_private: int, noise_multiplier: float | None = None, steps: int | None = None
+    *,
+    epsilon: float,
+    delta: float,
+    n_private: int,
+    noise_multiplier: float | None = None,
+    steps: int | None = None,
 ) -> Budget:
     """Steps from a noise multiplier, or a noise multiplier from steps (50 when neither is given).
 

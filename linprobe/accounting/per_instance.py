@@ -34,7 +34,8 @@ def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.fl
         middle = (low + high) / 2
         first = log_ndtr(m / 2 - middle / m)
         second = middle + log_ndtr(-m / 2 - middle / m)
-        log_delta = first + np.log1p(-np.exp(np.minimum(second - first, -1e-300)))
+        with np.errstate(divide="ignore"):  # equal terms are a delta of zero, logarithm minus infinity
+            log_delta = first + np.log1p(-np.exp(np.minimum(second - first, 0.0)))
         too_low = log_delta > math.log(delta)
         low = np.where(too_low, middle, low)
         high = np.where(too_low, high, middle)

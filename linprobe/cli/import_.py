@@ -15,7 +15,10 @@ def register(app: typer.Typer) -> None:
     def import_(
         arrays: Annotated[
             list[Path],
-            typer.Argument(metavar="ARRAYS...", help="One .npz; or X_train.npy, y_train.npy, ... (.pt too); or train.csv, test.csv."),
+            typer.Argument(
+                metavar="ARRAYS...",
+                help="One .npz; or X_train.npy, y_train.npy, ... (.pt too); or train.csv, test.csv.",
+            ),
         ],
         out: Annotated[Path, typer.Option(help="Feature file to write.")],
         classes: Annotated[Path | None, typer.Option(help="Class names in label order, one a line.")] = None,

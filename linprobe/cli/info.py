@@ -12,7 +12,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def info(
-        path: Annotated[str, typer.Argument(metavar="FILE_OR_RUN|-", help="Feature file or run folder; - reads its path.")],
+        path: Annotated[
+            str, typer.Argument(metavar="FILE_OR_RUN|-", help="Feature file or run folder; - reads its path.")
+        ],
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     ) -> None:
         """Describe a feature file or a run folder."""

@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
             float | None, typer.Option(help="Release a noisy histogram and charge this epsilon to the run.")
         ] = None,
     ) -> None:
-        """Summarise each private record's own privacy loss. The output is private; only the histogram may be published."""
+        """Summarise each private record's own privacy loss. Private, all but the noisy histogram."""
         from linprobe import pipeline, render
         from linprobe.cli._shared import print_json
         from linprobe.files import path_from

@@ -14,7 +14,8 @@ def register(app: typer.Typer) -> None:
     def predict(
         run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder.")],
         features: Annotated[
-            str, typer.Argument(metavar="FEATURES|-", help="Feature file or .npy array of rows; - reads its path.")
+            str,
+            typer.Argument(metavar="FEATURES|-", help="Feature file or .npy array of rows; - reads its path."),
         ],
         group: Annotated[str, typer.Option(help="Rows of a feature file: test, train, public.")] = "test",
     ) -> None:

@@ -16,7 +16,8 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def train(
         features: Annotated[
-            str | None, typer.Argument(metavar="[FEATURES|-]", help="Feature file; - reads its path; none: digits.")
+            str | None,
+            typer.Argument(metavar="[FEATURES|-]", help="Feature file; - reads its path; none: digits."),
         ] = None,
         method: Annotated[str, typer.Option("--method", "-m", help="Method; see `linprobe methods`.")] = "adamix",
         eps: Annotated[float | None, typer.Option(help="Target epsilon, above 0, at most 100.")] = None,
@@ -44,15 +45,22 @@ def register(app: typer.Typer) -> None:
             typer.Option(help="First weights: auto, zero, public, text.", rich_help_panel=_METHOD_OPTIONS),
         ] = None,
         clip_norm: Annotated[
-            float | None, typer.Option(help="Fixed clip norm. [default: 0.5]", rich_help_panel=_METHOD_OPTIONS)
+            float | None,
+            typer.Option(help="Fixed clip norm. [default: 0.5]", rich_help_panel=_METHOD_OPTIONS),
         ] = None,
         clip_quantile: Annotated[
             float | None,
-            typer.Option(help="adamix: quantile of public gradient norms. [default: 0.9]", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(
+                help="adamix: quantile of public gradient norms. [default: 0.9]",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
         ] = None,
         learning_rate: Annotated[
             float | None,
-            typer.Option(help="Constant rate on summed gradients. [default: from --score-noise]", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(
+                help="Constant rate on summed gradients. [default: from --score-noise]",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
         ] = None,
         score_noise: Annotated[
             float | None,
@@ -64,18 +72,27 @@ def register(app: typer.Typer) -> None:
         ] = None,
         reference: Annotated[
             str | None,
-            typer.Option(help="What weight decay pulls towards: init, zero. [default: init]", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(
+                help="What weight decay pulls towards: init, zero. [default: init]",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
         ] = None,
         average: Annotated[
             str | None,
-            typer.Option(help="Released weights: last, tail, weighted. [default: tail]", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(
+                help="Released weights: last, tail, weighted. [default: tail]",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
         ] = None,
         schedule: Annotated[
             str | None, typer.Option(help="noisy-gd: constant, theory.", rich_help_panel=_METHOD_OPTIONS)
         ] = None,
         radius: Annotated[
             float | None,
-            typer.Option(help="noisy-gd, adamix theory: largest distance of the weights.", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(
+                help="noisy-gd, adamix theory: largest distance of the weights.",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
         ] = None,
         variant: Annotated[
             str | None, typer.Option(help="adamix: practical, theory.", rich_help_panel=_METHOD_OPTIONS)
@@ -90,7 +107,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         strong_convexity: Annotated[
             float | None,
-            typer.Option(help="adamix theory: c of the public pass. [default: 0.02]", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(help="adamix theory: c of the public pass. [default: 0.5]", rich_help_panel=_METHOD_OPTIONS),
         ] = None,
         text_scale: Annotated[
             float | None,

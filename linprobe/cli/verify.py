@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
             return
         render.note(
             f"epsilon {render.figure(result['epsilon'], '.6g')} (cross-check "
-            f"{render.figure(result['epsilon_cross_check'], '.6g')}), {result['releases']} releases; data {result['data']}"
+            f"{render.figure(result['epsilon_cross_check'], '.6g')}), {result['releases']} releases; "
+            f"data {result['data']}"
         )
         typer.echo("verified")

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from linprobe.rows import normalise_rows
 
 
-def scores_of(
-    x: NDArray[np.floating], weights: NDArray[np.float32], bias: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def scores_of(x: NDArray[np.floating], weights: NDArray[np.float32], bias: NDArray[np.float32]) -> NDArray[np.float32]:
     """Class scores (nats) of raw rows x (b, n_features), shape (b, n_classes)."""
     return np.asarray(normalise_rows(np.asarray(x, dtype=np.float32)) @ weights + bias, dtype=np.float32)
 

@@ -50,7 +50,12 @@ class GaussianMechanism:
         self.squared_mu = np.zeros(0)
 
     def release(
-        self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
+        self,
+        clipped: ClippedSum,
+        noise_multiplier: float,
+        *,
+        purpose: str,
+        projection: Projection | None = None,
     ) -> Release:
         """`clipped.value + N(0, (noise_multiplier * sensitivity)^2 I)`, projected if asked.
 

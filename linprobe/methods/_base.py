@@ -223,4 +223,3 @@ def reference_weights(kind: str, start: Weights) -> Weights:
 def floor_clip_norm(clip_norm: float) -> float:
     """A public clip norm kept away from zero, where a perfectly fitted public set would put it."""
     return max(clip_norm, SMALLEST_CLIP_NORM)
-

@@ -16,8 +16,8 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Alg
 | P, U  | subspace_dim, subspace | | lambda | weight_decay |
 | eta_t | learning_rate |  | W_ref  | reference        |
 
-Guarantee: sqrt(T)/sigma - Gaussian DP of the private rows under add/remove, for every fixed public set (Proposition 5, with
-rho = T/(2 sigma^2)). tau_t, U and G_pub are functions of public rows and of earlier releases only.
+Guarantee: sqrt(T)/sigma - Gaussian DP of the private rows under add/remove, for every fixed public set (Proposition 5,
+with rho = T/(2 sigma^2)). tau_t, U and G_pub are functions of public rows and of earlier releases only.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AdaMixOptions:
     average: Average = "tail"
     text_scale: float = 100.0
     radius: float | None = None
-    strong_convexity: float = 0.02
+    strong_convexity: float = 0.5
 
 
 def _captured_energy(subspace: OrthonormalSubspace | None, public_gradient: Weights) -> float:
@@ -89,9 +89,7 @@ def _captured_energy(subspace: OrthonormalSubspace | None, public_gradient: Weig
 def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     if options.variant == "theory":
-        return adamix_theory.fit(
-            problem, run, radius=options.radius, strong_convexity=options.strong_convexity
-        )
+        return adamix_theory.fit(problem, run, radius=options.radius, strong_convexity=options.strong_convexity)
     if options.variant != "practical":
         raise ParameterError(f"variant is {options.variant!r}; allowed: practical, theory")
     if options.subspace not in ("none", "gradient", "features"):
@@ -104,14 +102,15 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     dim = problem.n_classes - 1 if options.subspace_dim is None else int(options.subspace_dim)
     subspace = None
     if options.subspace == "features":
-        subspace = top_left_subspace(np.concatenate([block.x for block in public.blocks()]).T.astype(np.float64), dim)
+        rows = np.concatenate([block.x for block in public.blocks()])
+        subspace = top_left_subspace(rows.T.astype(np.float64), dim, public.n_rows)
     average = IterateAverage(options.average, schedule.n_steps)
     history = []
     for t in range(1, schedule.n_steps + 1):
         tau = floor_clip_norm(float(np.quantile(gradient_norms(public, weights), options.clip_quantile)))
         public_loss, public_gradient = loss_and_gradient(public, weights)
         if options.subspace == "gradient":
-            subspace = top_left_subspace(public_gradient, dim)
+            subspace = top_left_subspace(public_gradient, dim, problem.n_classes - 1)
         clipped = clipped_sum(problem.private_rows, weights, tau, subspace)
         gradient = run.mechanism.release(
             clipped, schedule.noise_multiplier, purpose="gradient", projection=subspace

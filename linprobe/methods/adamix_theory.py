@@ -9,9 +9,10 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Alg
     5      W <- Proj_B(W - 2 / (lambda (t + 1)) (G_pub(W_t) + G + lambda (W - W_ref)))
     6  return sum_t 2t / (T(T+1)) W_t
 
-L = sqrt(2) max ||x||: on unit rows sqrt(2), a true Lipschitz bound, so line 4 clips nothing; it enforces the sensitivity.
-lambda = (L / B) sqrt(2 d / rho), the value that balances the two terms of Theorem 3's proof with ||W* - W_ref|| bounded by
-B; the paper prints its reciprocal shape. Guarantee: sqrt(T)/sigma - Gaussian DP under add/remove.
+L = sqrt(2), a true Lipschitz bound on unit rows, so that line 4 clips nothing there; it enforces the sensitivity.
+lambda = (L / B) sqrt(2 d / rho) minimises d L^2 / (lambda rho) + lambda B^2 / 2, the terms of Theorem 3's proof that
+stay as T grows, where B bounds ||W* - W_ref||. The paper prints lambda with rho above and d below the line; its own
+proof gives the form used here. Guarantee: sqrt(T)/sigma - Gaussian DP under add/remove.
 """
 
 from __future__ import annotations
@@ -64,7 +65,12 @@ def fit(problem: Problem, run: Run, *, radius: float | None, strong_convexity: f
         weights = project_to_ball(weights, reference, bound)
         average.add(t, before, weights)
         history.append(
-            {"step": t, "clip_norm": LIPSCHITZ, "learning_rate": eta, "public_loss": public_loss / public.n_rows}
+            {
+                "step": t,
+                "clip_norm": LIPSCHITZ,
+                "learning_rate": eta,
+                "public_loss": public_loss / public.n_rows,
+            }
         )
         run.on_step()
     return Fitted(average.result(), history)

@@ -62,7 +62,11 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
         before = weights
         weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
         average.add(t, before, weights)
-        facts = {"clip_norm": options.clip_norm, "learning_rate": eta, "public_loss": public_loss / public.n_rows}
+        facts = {
+            "clip_norm": options.clip_norm,
+            "learning_rate": eta,
+            "public_loss": public_loss / public.n_rows,
+        }
         history.append({"step": t, **facts})
         run.on_step()
     return Fitted(average.result(), history)

@@ -1,6 +1,7 @@
 """PPGD: a private model first, then a public-private one pulled towards it.
 
-Wang and Zhou, "Differentially Private Learning with Small Public Data", AAAI 2020, as used by Golatkar et al. 2022 (section 2).
+Wang and Zhou, "Differentially Private Learning with Small Public Data", AAAI 2020, as used by
+Golatkar et al. 2022 (section 2).
 
     1  W_1 <- 0
     2  for t = 1..T:

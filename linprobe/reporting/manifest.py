@@ -138,7 +138,11 @@ def guarantee_text(epsilon: float, delta: float, *, insecure: bool) -> str:
 def software_versions() -> dict[str, str]:
     """Versions of linprobe, Python, and the libraries whose arithmetic the result rests on."""
     names = ("numpy", "scipy", "scikit-learn", "cryptography")
-    return {"linprobe": __version__, "python": platform.python_version(), **{name: version(name) for name in names}}
+    return {
+        "linprobe": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }
 
 
 def _canonical_digest(manifest: dict[str, Any]) -> str:
@@ -195,12 +199,19 @@ def check_manifest(manifest: dict[str, Any], folder: Path, events: list[Gaussian
         path = folder / name
         found = file_digest(path) if path.is_file() else "missing"
         if found != digest:
-            raise PrivacyError(f"{path} has digest {found[:16]}, the manifest says {digest[:16]}; do not trust this run")
+            raise PrivacyError(
+                f"{path} has digest {found[:16]}, the manifest says {digest[:16]}; do not trust this run"
+            )
     mu, delta = gdp_mu(events), manifest["delta"]
     if manifest["accountant"] is None:
         if events:
             raise PrivacyError(f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says none were made")
-        return {"epsilon": manifest["epsilon"], "epsilon_cross_check": manifest["epsilon"], "gdp_mu": mu, "releases": 0}
+        return {
+            "epsilon": manifest["epsilon"],
+            "epsilon_cross_check": manifest["epsilon"],
+            "gdp_mu": mu,
+            "releases": 0,
+        }
     gradient = sum(event.purpose == "gradient" for event in events)
     epsilon, cross_check = epsilon_of(mu, delta), epsilon_by_cross_check(events, delta)
     stated = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]

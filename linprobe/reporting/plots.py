@@ -31,7 +31,11 @@ def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, m
     figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
     axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color="tab:blue", label="each record's own ε")
     axes.axhline(epsilon, color="tab:red", linestyle="--", label=f"worst case, ε = {epsilon:.4g}")
-    axes.set(xlabel="private records, sorted", ylabel="per-record ε", title=f"{method}: privacy loss of each record")
+    axes.set(
+        xlabel="private records, sorted",
+        ylabel="per-record ε",
+        title=f"{method}: privacy loss of each record",
+    )
     axes.set_ylim(0, 1.08 * epsilon)
     axes.set_xlim(1, max(2, epsilons.size))
     axes.grid(alpha=0.3)

@@ -1,0 +1,119 @@
+"""Sensitivity: what one record can do to a clipped sum, in the arithmetic that is really used."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linprobe.mechanisms.clipping import clip_factors
+from linprobe.methods._subspace import top_left_subspace
+from linprobe.probe import clipped_sum, gradient_norms, loss_and_gradient
+from linprobe.rows import ArrayRows
+
+
+def random_rows(seed: int, n: int, d: int, c: int, scale: float = 1.0):
+    g = np.random.default_rng(seed)
+    x = (scale * g.normal(size=(n, d)) * np.exp(g.normal(size=(n, 1)))).astype(np.float32)
+    y = g.integers(0, c, n)
+    return x, y, g.normal(size=(d, c)) * 3
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 60),
+    d=st.integers(1, 20),
+    c=st.integers(2, 8),
+    scale=st.sampled_from([1e-3, 1.0, 1e3]),
+    clip_norm=st.floats(1e-3, 10),
+    block_rows=st.sampled_from([1, 7, 1024]),
+)
+def test_neighbours_differ_by_at_most_sensitivity(seed, n, d, c, scale, clip_norm, block_rows) -> None:
+    x, y, weights = random_rows(seed, n, d, c, scale)
+    removed = seed % n
+    keep = np.arange(n) != removed
+    whole = clipped_sum(ArrayRows(x, y, block_rows), weights, clip_norm)
+    without = clipped_sum(ArrayRows(x[keep], y[keep], block_rows), weights, clip_norm)
+    moved = np.linalg.norm(whole.value - without.value)
+    assert moved <= whole.sensitivity == clip_norm
+    # and by at most what the record is charged for
+    assert moved <= whole.contributions[removed] * clip_norm
+
+
+def test_rounding_of_float32_sums_stays_inside_the_margin_in_the_worst_case() -> None:
+    # 60,000 equal rows round alike, in every block, and removing the first shifts every block by one row
+    g = np.random.default_rng(0)
+    row = g.normal(size=(1, 256)).astype(np.float32)
+    x, y = np.repeat(row / np.linalg.norm(row), 60_000, axis=0), np.zeros(60_000, dtype=int)
+    weights = np.zeros((256, 10))
+    whole = clipped_sum(ArrayRows(x, y), weights, 0.5)
+    without = clipped_sum(ArrayRows(x[1:], y[1:]), weights, 0.5)
+    assert np.linalg.norm(whole.value - without.value) <= 0.5
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 40), d=st.integers(1, 15), c=st.integers(2, 6))
+def test_closed_form_equals_per_example_gradients(seed, n, d, c) -> None:
+    x, y, weights = random_rows(seed, n, d, c)
+    clip_norm = 0.7
+    total, norms = np.zeros((d, c)), []
+    for row, label in zip(x.astype(np.float64), y, strict=True):
+        scores = row @ weights
+        p = np.exp(scores - scores.max())
+        gradient = np.outer(row, p / p.sum() - np.eye(c)[label])
+        norms.append(np.linalg.norm(gradient))
+        total += gradient * min(1, clip_norm / max(norms[-1], 1e-300))
+    rows = ArrayRows(x, y)
+    scale = 1 + np.abs(x).max() * n
+    np.testing.assert_allclose(clipped_sum(rows, weights, clip_norm).value, total, atol=2e-3 * clip_norm * n)
+    np.testing.assert_allclose(gradient_norms(rows, weights), norms, atol=2e-5 * scale)
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 50))
+def test_block_size_does_not_change_the_sum(seed, n) -> None:
+    x, y, weights = random_rows(seed, n, 6, 4)
+    one = clipped_sum(ArrayRows(x, y), weights, 1.0)
+    many = clipped_sum(ArrayRows(x, y, 3), weights, 1.0)
+    np.testing.assert_allclose(one.value, many.value, atol=1e-5 * n)
+    np.testing.assert_allclose(one.contributions, many.contributions, atol=1e-5)
+
+
+def test_infinite_clip_gives_the_plain_gradient() -> None:
+    x, y, weights = random_rows(3, 500, 9, 5)
+    rows = ArrayRows(x, y)
+    np.testing.assert_allclose(
+        clipped_sum(rows, weights, np.inf).value, loss_and_gradient(rows, weights)[1], rtol=1e-4, atol=1e-3
+    )
+
+
+def test_gradient_is_the_derivative_of_the_loss() -> None:
+    x, y, weights = random_rows(4, 50, 5, 3)
+    rows = ArrayRows(x.astype(np.float32), y)
+    _, gradient = loss_and_gradient(rows, weights)
+    step = 1e-2
+    for place in ((0, 0), (2, 1), (4, 2)):
+        moved = np.zeros_like(weights)
+        moved[place] = step
+        slope = (loss_and_gradient(rows, weights + moved)[0] - loss_and_gradient(rows, weights - moved)[0]) / (2 * step)
+        assert slope == pytest.approx(gradient[place], rel=2e-2, abs=2e-2)
+
+
+def test_a_zero_gradient_is_left_alone() -> None:
+    assert clip_factors(np.zeros(3), 1.0).tolist() == [1.0, 1.0, 1.0]
+
+
+@given(seed=st.integers(0, 10**6), dim=st.integers(1, 12))
+def test_projected_contribution_is_the_length_inside_the_subspace(seed, dim) -> None:
+    x, y, weights = random_rows(seed, 30, 12, 4)
+    rows = ArrayRows(x, y)
+    subspace = top_left_subspace(loss_and_gradient(rows, weights)[1], dim, max_rank=3)
+    whole = clipped_sum(rows, weights, 0.5)
+    if subspace is None:
+        assert dim == 12
+        return
+    inside = clipped_sum(rows, weights, 0.5, subspace)
+    np.testing.assert_array_equal(inside.value, whole.value)
+    projector = subspace.project(np.eye(12))
+    np.testing.assert_allclose(projector @ projector, projector, atol=1e-9)
+    assert np.trace(projector) == pytest.approx(dim, abs=1e-6)
+    lengths = np.linalg.norm(x @ projector, axis=1) / np.linalg.norm(x, axis=1)
+    np.testing.assert_allclose(inside.contributions, whole.contributions * lengths, atol=3e-3)
+    assert (inside.contributions <= whole.contributions).all()

@@ -1,0 +1,102 @@
+"""The noise: right variance, independent, cryptographic, never replayed; the event before the value."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.mechanisms.gaussian import GaussianMechanism
+
+
+def zero_sum(shape=(200, 50), sensitivity=2.0) -> ClippedSum:
+    return ClippedSum(np.zeros(shape), sensitivity, np.ones(3))
+
+
+def noise(n_releases: int, multiplier: float = 3.0) -> np.ndarray:
+    mechanism = GaussianMechanism(NoiseSource(1), lambda event: None)
+    return np.stack([mechanism.release(zero_sum(), multiplier, purpose="gradient").value for _ in range(n_releases)])
+
+
+def variance_is(sample: np.ndarray, std: float) -> bool:
+    """Chi-square test of the variance at the 1e-6 level."""
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], sample.size)
+    return bool(low <= (sample**2).sum() / std**2 <= high)
+
+
+def test_noise_has_the_stated_variance_and_not_two_thirds_or_three_halves_of_it() -> None:
+    sample = noise(5)
+    assert variance_is(sample, 6.0)
+    assert not variance_is(sample, 6.0 * 2 / 3)
+    assert not variance_is(sample, 6.0 * 3 / 2)
+
+
+def test_noise_is_normal() -> None:
+    assert stats.kstest(noise(3).ravel() / 6.0, "norm").pvalue > 1e-6
+
+
+def test_noise_is_independent_across_classes_steps_and_rows() -> None:
+    sample = noise(2) / 6.0
+    size = 1 / math.sqrt(sample[0].size)
+    assert abs((sample[0] * sample[1]).mean()) < 6 * size
+    assert abs((sample[0][:, 1:] * sample[0][:, :-1]).mean()) < 6 * size
+    assert abs((sample[0][1:] * sample[0][:-1]).mean()) < 6 * size
+    correlations = np.corrcoef(sample[0].T) - np.eye(50)
+    assert np.abs(correlations).max() < 6 / math.sqrt(200)
+
+
+def test_both_tails_are_there() -> None:
+    sample = NoiseSource(5).standard_normal((4_000_000,))
+    assert sample.max() > 4.5
+    assert sample.min() < -4.5
+    assert np.isfinite(sample).all()
+
+
+def test_a_source_never_repeats_a_draw_and_two_sources_differ() -> None:
+    one, two = NoiseSource(), NoiseSource()
+    draws = [one.standard_normal((8,)), one.standard_normal((8,)), two.standard_normal((8,))]
+    assert len({draw.tobytes() for draw in draws}) == 3
+
+
+def test_only_a_seed_makes_noise_reproducible_and_it_says_so() -> None:
+    np.testing.assert_array_equal(NoiseSource(7).standard_normal((5,)), NoiseSource(7).standard_normal((5,)))
+    assert "not private" in NoiseSource(7).kind
+    assert "not private" not in NoiseSource().kind
+
+
+def test_the_event_is_recorded_before_the_noise_is_drawn() -> None:
+    order = []
+
+    class Source(NoiseSource):
+        def standard_normal(self, shape):
+            order.append("noise")
+            return super().standard_normal(shape)
+
+    mechanism = GaussianMechanism(Source(), lambda event: order.append(event.step))
+    for _ in range(2):
+        mechanism.release(zero_sum(), 3.0, purpose="gradient")
+    assert order == [0, "noise", 1, "noise"]
+
+
+def test_a_ledger_that_cannot_be_written_stops_the_release() -> None:
+    def full(event) -> None:
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        GaussianMechanism(NoiseSource(), full).release(zero_sum(), 3.0, purpose="gradient")
+
+
+def test_released_values_lie_on_a_public_grid() -> None:
+    grid = 2.0 ** (math.floor(math.log2(6.0)) - 20)
+    scaled = noise(1) / grid
+    np.testing.assert_array_equal(scaled, np.rint(scaled))
+
+
+@pytest.mark.parametrize(("multiplier", "sensitivity"), [(-1, 1), (math.nan, 1), (math.inf, 1), (3, math.inf), (3, 0)])
+def test_noise_without_a_meaning_is_refused(multiplier, sensitivity) -> None:
+    with pytest.raises(ValueError, match="allowed"):
+        GaussianMechanism(NoiseSource(), lambda event: None).release(
+            zero_sum(sensitivity=sensitivity), multiplier, purpose="gradient"
+        )

@@ -1,0 +1,154 @@
+"""What single methods compute."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.methods import METHODS, Problem, Run, Schedule
+from linprobe.methods._base import IterateAverage, learning_rate
+from linprobe.methods._subspace import top_left_subspace
+from linprobe.methods.adamix import AdaMixOptions
+from linprobe.methods.noisy_gd import NoisyGDOptions
+from linprobe.probe import gradient_norms, loss_and_gradient
+from linprobe.rows import ArrayRows, normalise_rows
+from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
+
+
+def noiseless(steps: int) -> Run:
+    return Run(Schedule(steps, 0.0, 1.0), GaussianMechanism(NoiseSource(0), lambda event: None), lambda: None)
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_zero_noise_and_infinite_clip_reach_scikit_learns_optimum(n_classes) -> None:
+    g = np.random.default_rng(1)
+    y = g.integers(0, n_classes, 300)
+    x = normalise_rows((g.normal(size=(n_classes, 6))[y] + g.normal(size=(300, 6))).astype(np.float32))
+    options = NoisyGDOptions(init="zero", clip_norm=np.inf, learning_rate=0.02, weight_decay=1.0, average="last")
+    data = Problem(6, n_classes, private=ArrayRows(x, y))
+    ours = METHODS["noisy-gd"].fit(data, options, noiseless(3000)).weights
+    theirs = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=5000).fit(x.astype(np.float64), y).coef_
+    if n_classes == 2:
+        # scikit-learn's binary weights w stand for scores (-w/2, w/2) at twice the penalty
+        theirs = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10, max_iter=5000).fit(x.astype(np.float64), y)
+        np.testing.assert_allclose(ours[:, 1] - ours[:, 0], theirs.coef_[0], atol=1e-4)
+    else:
+        np.testing.assert_allclose(ours, theirs.T, atol=1e-4)
+
+
+def test_public_warm_start_is_scikit_learns_optimum() -> None:
+    g = np.random.default_rng(2)
+    y = g.integers(0, 3, 60)
+    x = normalise_rows(g.normal(size=(60, 5)).astype(np.float32))
+    data = Problem(5, 3, public=ArrayRows(x, y))
+    ours = fit(METHODS["only-public"], {"weight_decay": 0.1}, data, SpyMechanism()).weights
+    theirs = LogisticRegression(C=10, fit_intercept=False, tol=1e-10, max_iter=9999).fit(x.astype(np.float64), y).coef_
+    np.testing.assert_allclose(ours, theirs.T, atol=2e-3)
+
+
+def test_one_noisy_gd_step_is_the_formula() -> None:
+    data = problem()
+    options = NoisyGDOptions(init="zero", clip_norm=1e6, learning_rate=0.3, weight_decay=0.7, average="last")
+    weights = METHODS["noisy-gd"].fit(data, options, noiseless(1)).weights
+    np.testing.assert_allclose(weights, -0.3 * loss_and_gradient(data.private, np.zeros((D, C)))[1], atol=1e-4)
+
+
+def test_adamix_clips_at_the_quantile_of_public_norms_and_counts_the_public_gradient() -> None:
+    data, spy = problem(), SpyMechanism()
+    options = AdaMixOptions(init="zero", learning_rate=0.1, average="last", clip_quantile=0.8)
+    run = Run(Schedule(1, 5.0, 0.2), spy, lambda: None)
+    weights = METHODS["adamix"].fit(data, options, run).weights
+    zeros = np.zeros((D, C))
+    assert spy.events[0].sensitivity == pytest.approx(np.quantile(gradient_norms(data.public, zeros), 0.8))
+    np.testing.assert_allclose(weights, -0.1 * (spy.values[0] + loss_and_gradient(data.public, zeros)[1]), atol=1e-6)
+
+
+def test_adamix_release_lies_in_the_public_gradients_subspace() -> None:
+    data, spy = problem(), SpyMechanism()
+    history = fit(METHODS["adamix"], {"init": "zero", "subspace": "gradient", "subspace_dim": 2}, data, spy).history
+    _, singular, _ = np.linalg.svd(spy.values[0])
+    assert (singular > 1e-3).sum() == 2
+    subspace = top_left_subspace(loss_and_gradient(data.public, np.zeros((D, C)))[1], 2, C - 1)
+    np.testing.assert_allclose(subspace.project(spy.values[0]), spy.values[0], atol=1e-3)
+    assert all(0 < step["captured_energy"] <= 1 for step in history)
+
+
+def test_adamix_survives_a_perfectly_fitted_public_set() -> None:
+    data = problem()
+    few = Problem(D, C, private=data.private, public=ArrayRows(data.public.x[:C], data.public.y[:C]))
+    weights = fit(METHODS["adamix"], {"weight_decay": 1e-9}, few, SpyMechanism()).weights
+    assert np.isfinite(weights).all()
+
+
+def test_ppgd_clips_at_the_norm_of_the_average_public_gradient_and_ends_on_the_public_rows() -> None:
+    data, spy = problem(), SpyMechanism()
+    weights = fit(METHODS["ppgd"], {}, data, spy).weights
+    average = loss_and_gradient(data.public, np.zeros((D, C)))[1] / data.public.n_rows
+    assert spy.events[0].sensitivity == pytest.approx(np.linalg.norm(average))
+    assert loss_and_gradient(data.public, weights)[0] < 0.5
+
+
+def test_fully_private_is_noisy_gd_from_zero() -> None:
+    fully = fit(METHODS["fully-private"], {}, problem(), SpyMechanism()).weights
+    plain = fit(METHODS["noisy-gd"], {"init": "zero"}, problem(), SpyMechanism()).weights
+    np.testing.assert_array_equal(fully, plain)
+
+
+def test_ngd_counts_public_rows_at_every_step_and_noisy_gd_does_not() -> None:
+    with_public = fit(METHODS["ngd"], {"init": "zero"}, problem(), SpyMechanism()).weights
+    without = fit(METHODS["noisy-gd"], {"init": "zero"}, problem(), SpyMechanism()).weights
+    assert np.linalg.norm(with_public - without) > 0.01
+
+
+def test_zero_shot_is_the_scaled_text_and_text_starts_noisy_gd() -> None:
+    data = problem()
+    np.testing.assert_array_equal(
+        fit(METHODS["zero-shot"], {"text_scale": 7.0}, data, SpyMechanism()).weights, 7 * data.text_weights
+    )
+    started = fit(METHODS["noisy-gd"], {"init": "text", "learning_rate": 1e-9}, data, SpyMechanism()).weights
+    np.testing.assert_allclose(started, 100 * data.text_weights, atol=1e-4)
+
+
+def test_non_private_learns_from_all_rows() -> None:
+    data = problem()
+    weights = fit(METHODS["non-private"], {}, data, SpyMechanism()).weights
+    accuracy = ((data.private.x @ weights).argmax(axis=1) == data.private.y).mean()
+    public = fit(METHODS["only-public"], {}, data, SpyMechanism()).weights
+    assert accuracy > ((data.private.x @ public).argmax(axis=1) == data.private.y).mean()
+
+
+def test_noise_of_the_whole_run_in_a_score_is_what_was_asked_for() -> None:
+    # no data at all: W after T steps is pure noise with std score_noise in every coordinate
+    empty = Problem(40, 50, private=ArrayRows(np.zeros((1, 40), np.float32), [0]))
+    options = NoisyGDOptions(init="zero", score_noise=0.7, weight_decay=1e-9, average="last")
+    schedule = Schedule(30, 12.0, 30**0.5 / 12.0)
+    mechanism = GaussianMechanism(NoiseSource(4), lambda event: None)
+    weights = METHODS["noisy-gd"].fit(empty, options, Run(schedule, mechanism, lambda: None)).weights
+    assert weights.std() == pytest.approx(0.7, rel=0.08)
+
+
+def test_a_given_learning_rate_is_used_as_it_is() -> None:
+    assert learning_rate(0.25, 1.0, Schedule(9, 3.0, 1.0), 0.5) == 0.25
+    assert learning_rate(None, 1.5, Schedule(9, 3.0, 1.0), 0.5) == pytest.approx(1.5 / (9 * 0.5))
+
+
+def test_averages_are_what_their_names_say() -> None:
+    iterates = [np.full((1, 1), float(t)) for t in range(21)]
+    expected = {
+        "last": 20.0,
+        "tail": (19 + 20) / 2,
+        "weighted": sum(2 * t / (20 * 21) * (t - 1) for t in range(1, 21)),
+    }
+    for kind, value in expected.items():
+        average = IterateAverage(kind, 20)
+        for t in range(1, 21):
+            average.add(t, iterates[t - 1], iterates[t])
+        assert average.result()[0, 0] == pytest.approx(value)
+
+
+def test_the_radius_bounds_the_weights() -> None:
+    weights = fit(
+        METHODS["noisy-gd"], {"init": "zero", "radius": 0.01, "average": "last"}, problem(), SpyMechanism()
+    ).weights
+    assert np.linalg.norm(weights) == pytest.approx(0.01)

@@ -12,8 +12,9 @@ import json
 import os
 import secrets
 import shutil
+import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from linprobe.errors import DataError, LinprobeError, UsageError
 from linprobe.files import replace_when_complete
 from linprobe.reporting.manifest import MANIFEST_FORMAT, read_manifest, seal
 
+# what numpy raises for a file that is not the archive it should be
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 MODEL, LEDGER, HISTORY, PER_RECORD = "model.npz", "ledger.jsonl", "history.csv", "per_record.npz"
 
 
@@ -58,6 +61,7 @@ def new_run_folder(out: Path) -> Iterator[Path]:
     if out.exists():
         raise UsageError(f"run folder {out} already exists; give --out another name, or remove it first")
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+    new_parents = [parent for parent in out.parents if not parent.exists()]
     try:
         partial.mkdir(parents=True)
     except OSError as error:
@@ -69,6 +73,9 @@ def new_run_folder(out: Path) -> Iterator[Path]:
         partial.rename(out)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
+        for parent in new_parents:
+            with suppress(OSError):  # another run may have moved in
+                parent.rmdir()
         raise
 
 
@@ -87,7 +94,7 @@ def write_history(folder: Path, history: list[dict[str, float]]) -> None:
     """Write `history.csv`, public facts of each step; an empty file where there were no steps."""
     with replace_when_complete(folder / HISTORY, "w") as stream:
         if history:
-            writer = csv.DictWriter(stream, fieldnames=list(history[0]))
+            writer = csv.DictWriter(stream, fieldnames=list(history[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(history)
 
@@ -110,7 +117,7 @@ def read_per_record(folder: Path) -> tuple[list[str], NDArray[np.float64], bytes
     try:
         with np.load(folder / PER_RECORD, allow_pickle=False) as archive:
             return [str(name) for name in archive["id"]], archive["mu"], archive["key"].tobytes()
-    except (OSError, ValueError, KeyError) as error:
+    except UNREADABLE as error:
         raise DataError(
             f"{folder} has no readable {PER_RECORD} ({type(error).__name__}); it is private and written only by "
             "methods that spend privacy; use the folder where the run was trained"
@@ -138,6 +145,6 @@ def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
     try:
         with np.load(path / MODEL, allow_pickle=False) as archive:
             weights, bias = archive["weights"], archive["bias"]
-    except (OSError, ValueError, KeyError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path / MODEL} cannot be read ({type(error).__name__}); restore it from a copy") from None
     return LoadedRun(path, manifest, weights, bias)

@@ -26,6 +26,7 @@ from linprobe.errors import DataError, ParameterError, UsageError
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule
+from linprobe.probe import check_weights
 from linprobe.reporting.manifest import privacy_statement
 from linprobe.rows import ArraySource, ChainedSource, Preprocessing, Source, normalise_rows, prepare
 
@@ -81,6 +82,9 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = self._declared_classes(np.asarray(y), public_labels)
         private = ArraySource(np.asarray(X), self._indices(np.asarray(y), "y"))
         public = None
+        if (X_public is None) != (public_labels is None):
+            missing = "y_public" if public_labels is None else "X_public"
+            raise UsageError(f"{missing} is None, and the other half of the public rows is not; give both or neither")
         if X_public is not None and public_labels is not None:
             rows = np.asarray(validate_data(self, X_public, dtype=[np.float32, np.float64], reset=False))
             if len(rows) != len(public_labels):
@@ -145,6 +149,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if on_start is not None:
             on_start(schedule.n_steps)
         fitted = method.fit(problem, options, Run(schedule, mechanism, on_step))
+        check_weights(fitted.weights)
         ledger.close()
         weights, bias = preprocessing.fold(fitted.weights)
         self.coef_, self.intercept_ = np.ascontiguousarray(weights.T), bias

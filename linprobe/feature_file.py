@@ -7,7 +7,9 @@ rows are read in blocks, so that memory does not grow with their number.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -49,6 +51,31 @@ class Description:
     tool_version: str = field(default=__version__)
 
 
+class _FailureKeepingFile(io.FileIO):
+    """A file that never fails under h5py, whose library crashes on a full disk, but keeps the failure for later."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all of `data`, or remember why not."""
+        view = memoryview(data).cast("B")
+        size = len(view)
+        try:
+            while self.failure is None and len(view):
+                view = view[super().write(view) :]
+        except OSError as error:
+            self.failure = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        """Truncate, or remember why not."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failure = self.failure or error
+            return size or 0
+
+
 class FeatureWriter:
     """Write a feature file; it appears under its own name only when the `with` block ends without an error.
 
@@ -62,12 +89,23 @@ class FeatureWriter:
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         if not path.parent.is_dir():
             raise DataError(f"folder {path.parent} does not exist; make it, or give --out another place")
-        self._file = h5py.File(self._temporary, "w")
-        self._file.attrs["schema_version"] = SCHEMA_VERSION
-        self._file.attrs["complete"] = False
-        self._file.attrs["class_names"] = json.dumps(list(description.class_names), ensure_ascii=False)
-        for name in _TEXT_ATTRIBUTES:
-            self._file.attrs[name] = getattr(description, name)
+        self._stream = _FailureKeepingFile(self._temporary, "w+")
+        self._file = h5py.File(self._stream, "w")
+        try:
+            self._file.attrs["schema_version"] = SCHEMA_VERSION
+            self._file.attrs["complete"] = False
+            self._file.attrs["class_names"] = json.dumps(list(description.class_names))
+            for name in _TEXT_ATTRIBUTES:
+                # a file name may hold bytes that are no text
+                self._file.attrs[name] = getattr(description, name).encode("utf-8", "replace").decode()
+        except BaseException:
+            self._discard()
+            raise
+
+    def _discard(self) -> None:
+        self._file.close()
+        self._stream.close()
+        self._temporary.unlink(missing_ok=True)
 
     def write_group(
         self,
@@ -80,6 +118,10 @@ class FeatureWriter:
         dtype: type[np.floating] = np.float32,
     ) -> None:
         """Write group `name`: `blocks` of rows in order, labels `y` (n_rows,), and one stable id a row."""
+        if n_rows < 1 or n_features < 1:
+            raise DataError(
+                f"{self._path}: {name} has {n_rows} rows of {n_features} features; allowed: at least 1 of each"
+            )
         group = self._file.create_group(name)
         itemsize = np.dtype(dtype).itemsize
         chunk = max(1, min(n_rows, CHUNK_BYTES // max(1, n_features * itemsize)))
@@ -88,6 +130,10 @@ class FeatureWriter:
         for block in blocks:
             x[start : start + len(block)] = block
             start += len(block)
+            if self._stream.failure is not None:
+                raise self._stream.failure
+        if start != n_rows:
+            raise DataError(f"{self._path}: {name} got {start} rows; allowed: the {n_rows} that were announced")
         group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
         group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
 
@@ -105,12 +151,15 @@ class FeatureWriter:
             if kind is None:
                 self._file.attrs["complete"] = True
             self._file.close()
+            if kind is None and self._stream.failure is not None:
+                raise self._stream.failure
             if kind is None:
+                os.fsync(self._stream.fileno())
                 with FeatureFile(self._temporary, shown_as=self._path) as written:
                     written.scan()
                 self._temporary.replace(self._path)
         finally:
-            self._temporary.unlink(missing_ok=True)
+            self._discard()
 
 
 _TEXT_ATTRIBUTES = (
@@ -151,8 +200,10 @@ class FeatureFile:
     def _check(self) -> None:
         attributes = self._file.attrs
         schema = attributes.get("schema_version")
-        if schema is None:
-            raise DataError(f"{self.path} is HDF5 but has no schema_version; allowed: files made by linprobe import")
+        if not isinstance(schema, int | np.integer):
+            raise DataError(
+                f"{self.path} is HDF5 but has no whole-number schema_version; allowed: files made by linprobe import"
+            )
         if int(schema) > SCHEMA_VERSION:
             raise DataError(
                 f"{self.path} has schema version {schema}; this linprobe reads up to {SCHEMA_VERSION}; upgrade linprobe"
@@ -160,7 +211,10 @@ class FeatureFile:
         if not attributes.get("complete", False):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
         try:
-            names = tuple(str(name) for name in json.loads(attributes["class_names"]))
+            listed = json.loads(attributes["class_names"])
+            if not isinstance(listed, list):
+                raise TypeError(f"not a JSON list but {listed!r}")
+            names = tuple(str(name) for name in listed)
             texts = {name: str(attributes.get(name, "")) for name in _TEXT_ATTRIBUTES}
         except (KeyError, ValueError, TypeError) as error:
             raise DataError(f"{self.path} has no readable class_names ({error}); make it again") from None
@@ -188,17 +242,23 @@ class FeatureFile:
     def _check_group(self, name: str, n_classes: int) -> int:
         group = self._file[name]
         for part in ("x", "y", "id"):
-            if part not in group:
-                raise DataError(f"{self.path}: group {name!r} has no {part!r}; make the file again")
+            if not isinstance(group, h5py.Group) or not isinstance(group.get(part), h5py.Dataset):
+                raise DataError(f"{self.path}: group {name!r} has no data set {part!r}; make the file again")
         x, y, ids = group["x"], group["y"], group["id"]
-        if x.ndim != 2 or x.shape[1] < 1 or x.dtype not in (np.float16, np.float32):
+        if x.shape[:1] == (0,):
+            raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
+        if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
             raise DataError(
                 f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
             )
         if y.shape != (x.shape[0],) or ids.shape != (x.shape[0],):
             raise DataError(
-                f"{self.path}: {name} has {x.shape[0]} rows, {y.shape[0]} labels and {ids.shape[0]} ids; "
-                "allowed: the same number of each"
+                f"{self.path}: {name} has {x.shape[0]} rows, {y.size} labels and {ids.size} ids; "
+                "allowed: one of each a row"
+            )
+        if y.dtype.kind not in "iu" or h5py.check_string_dtype(ids.dtype) is None:
+            raise DataError(
+                f"{self.path}: {name} labels have type {y.dtype} and its id {ids.dtype}; allowed: integers, and text"
             )
         labels = y[:]
         wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
@@ -236,7 +296,7 @@ class FeatureFile:
                 yield rows, labels
 
     def scan(self) -> None:
-        """Read every row once and refuse NaN, infinities and repeated ids.
+        """Read every row once and refuse NaN, infinities, repeated ids, and ids both private and public.
 
         Raises:
             DataError: with the number of bad rows and the first of them.
@@ -259,6 +319,11 @@ class FeatureFile:
             ids = self.ids(group)
             if len(set(ids)) != len(ids):
                 raise DataError(f"{self.path}: {group} has {len(ids) - len(set(ids))} repeated ids; a record has one")
+            if group == "public" and not set(ids).isdisjoint(self.ids("train")):
+                raise DataError(f"{self.path}: some ids are both in train and in public; a record is private or public")
+        text = self.text_weights()
+        if text is not None and not np.isfinite(text).all():
+            raise DataError(f"{self.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again")
 
     def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
         """SHA-256 of a group's ids, labels and rows with the class names, streamed. Of `train`: private."""

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from linprobe.errors import UsageError
+
 PRIVATE_MODE = 0o600
 
 
@@ -40,4 +42,6 @@ def path_from(argument: str) -> Path:
     if argument != "-":
         return Path(argument)
     lines = [line.strip() for line in sys.stdin if line.strip()]
-    return Path(lines[-1]) if lines else Path()
+    if not lines:
+        raise UsageError("- asks for a path on standard input, which is empty; did the command before it fail?")
+    return Path(lines[-1])

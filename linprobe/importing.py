@@ -77,8 +77,15 @@ def _read_torch(source: Path) -> Any:
     except (pickle.UnpicklingError, RuntimeError) as error:
         raise ValueError(f"not a plain tensor or dictionary of tensors: {type(error).__name__}") from None
     if isinstance(loaded, dict):
-        return {str(key): torch.as_tensor(value).numpy() for key, value in loaded.items() if key in ARRAY_KEYS}
-    return torch.as_tensor(loaded).numpy()
+        return {str(key): _to_numpy(value) for key, value in loaded.items() if key in ARRAY_KEYS}
+    return _to_numpy(loaded)
+
+
+def _to_numpy(value: Any) -> Any:
+    import torch
+
+    tensor = torch.as_tensor(value)
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _read_csv(source: Path) -> Arrays:
@@ -97,26 +104,34 @@ def _read_csv(source: Path) -> Arrays:
     label, record = header.index("label"), header.index("id") if "id" in header else None
     arrays: Arrays = {
         f"X_{group}": np.array([[float(row[column]) for column in features] for row in rows], dtype=np.float32),
-        f"y_{group}": _numbers_if_all_numbers([row[label] for row in rows]),
+        f"y_{group}": np.array([row[label] for row in rows]),
     }
     if record is not None:
         arrays[f"id_{group}"] = np.array([row[record] for row in rows])
     return arrays
 
 
-def _numbers_if_all_numbers(texts: list[str]) -> NDArray[Any]:
+def _settle_labels(arrays: Arrays, declared: Sequence[str] | None) -> Arrays:
+    """The arrays with whole-number labels as integers: floats, and text that is no declared name and all numbers."""
+    keys = [key for key in arrays if key.startswith("y_")]
+    labels = {key: np.asarray(arrays[key]) for key in keys}
+    if all(array.dtype.kind == "f" and np.array_equal(array, np.floor(array)) for array in labels.values()):
+        return arrays | {key: array.astype(np.int64) for key, array in labels.items()}
+    if any(array.dtype.kind not in "US" for array in labels.values()):
+        return arrays
+    texts = {key: [str(text) for text in array] for key, array in labels.items()}
+    if declared is not None and all(set(declared) >= set(text) for text in texts.values()):
+        return arrays
     try:
-        return np.array([int(text) for text in texts], dtype=np.int64)
+        return arrays | {key: np.array([int(text) for text in array]) for key, array in texts.items()}
     except ValueError:
-        return np.array(texts)
+        return arrays
 
 
 def _class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
     """Class names and where they came from: declared, or read off the test labels, which are public."""
     if declared is not None:
         return tuple(declared), "declared"
-    if "class_names" in arrays:
-        return tuple(str(name) for name in arrays["class_names"]), "declared"
     labels = arrays["y_test"]
     if labels.dtype.kind in "iub":
         return tuple(str(index) for index in range(int(labels.max(initial=-1)) + 1)), "test labels"
@@ -126,8 +141,6 @@ def _class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[s
 def _label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArray[np.int64]:
     if labels.dtype.kind in "iub":
         return np.asarray(labels, dtype=np.int64)
-    if labels.dtype.kind == "f" and np.array_equal(labels, labels.astype(np.int64)):
-        return labels.astype(np.int64)
     index = {name: position for position, name in enumerate(names)}
     unknown = sorted({str(label) for label in labels} - set(index))
     if unknown:
@@ -156,6 +169,9 @@ def import_arrays(sources: Sequence[Path], out: Path, classes: Sequence[str] | N
     for key in ("X_train", "y_train", "X_test", "y_test"):
         if key not in arrays:
             raise DataError(f"{', '.join(map(str, sources))} holds no {key}; needed: X_train, y_train, X_test, y_test")
+    if classes is None and "class_names" in arrays:
+        classes = [str(name) for name in arrays["class_names"]]
+    arrays = _settle_labels(arrays, classes)
     names, names_from = _class_list(arrays, classes)
     images = arrays["X_train"].ndim > 2
     description = Description(
@@ -179,6 +195,8 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
             f"X_{group} has shape {x.shape} and y_{group} {None if y is None else y.shape}; "
             "allowed: (rows, ...) and (rows,)"
         )
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"X_{group} has type {x.dtype}; allowed: real numbers; convert it first")
     width = int(np.prod(x.shape[1:]))
     rows = max(1, BLOCK_BYTES // (4 * max(1, width)))
     ids = arrays.get(f"id_{group}")

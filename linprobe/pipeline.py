@@ -5,10 +5,11 @@ Every function returns plain data for the command line to print; none prints any
 
 from __future__ import annotations
 
+import json
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,7 +41,7 @@ from linprobe.reporting.manifest import check_manifest, guarantee_text, read_man
 from linprobe.splits import public_shots
 
 DIGITS = "digits"
-HISTOGRAM = "published_histogram.json"
+HISTOGRAM = "published_histogram_{}.json"
 
 
 class Progress(Protocol):
@@ -113,7 +114,7 @@ class TrainRequest:
 @contextmanager
 def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureFile]:
     """The feature file at `path`, every row checked if `whole`; the built-in digits for None."""
-    if path is None:
+    if path is None or (str(path) == DIGITS and not path.exists()):
         with tempfile.TemporaryDirectory() as folder:
             digits = Path(folder) / "digits.h5"
             write_digits(digits)
@@ -145,15 +146,16 @@ def _settings(request: TrainRequest, method: Method) -> dict[str, Any]:
     for name, value in shared.items():
         if value and name not in known and not (request.preset == "paper" and request.centre is None):
             raise UsageError(f"option {name} does nothing for {method.name}; leave it out")
-    spending = {"--eps": request.epsilon, "--sigma": request.sigma, "--steps": request.steps}
+    if request.epsilon is not None:
+        check_epsilon(request.epsilon)
     if not method.spends:
+        spending = {"--sigma": request.sigma, "--steps": request.steps, "--noise-seed": request.noise_seed}
         for flag, given in spending.items():
-            if given is not None and flag != "--eps":
+            if given is not None:
                 raise UsageError(f"option {flag} does nothing for {method.name}, which adds no noise; leave it out")
         return settings
     if request.epsilon is None:
         raise UsageError(f"method {method.name} needs a privacy budget and got none; give --eps, for example --eps 3")
-    check_epsilon(request.epsilon)
     if (request.noise_seed is not None) != request.insecure_seed:
         raise UsageError(
             f"noise seed is {request.noise_seed} and --insecure-seed is {'on' if request.insecure_seed else 'off'}; a "
@@ -202,6 +204,11 @@ def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
     index = {name: position for position, name in enumerate(mine.class_names)}
     relabel = np.array([index.get(name, -1) for name in theirs.class_names])
     group = "public" if "public" in other.sizes else "train"
+    if group == "train" and other.digest("train") == features.digest("train"):
+        raise PrivacyError(
+            f"{other.path} holds the very training rows of {features.path}; private rows cannot be public too; "
+            "give other rows, or --public-shots K"
+        )
     keep = relabel[other.labels(group)] >= 0
     if not keep.any():
         raise DataError(
@@ -246,6 +253,8 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
         try:
             if other is not None:
                 other.scan()
+            if method.joins_public and shots:
+                shots = 0  # all training rows are protected anyway
             public, taken = _public_source(request, features, other, shots)
             private = FileSource(features, "train", None if taken is None else ~taken)
             if method.spends:
@@ -265,7 +274,9 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
                 correct, total = class_accuracy(
                     features.blocks("test"), np.ascontiguousarray(estimator.coef_.T), estimator.intercept_
                 )
-                manifest = _write_run(folder, request, features, private, public, estimator, correct, total)
+                manifest = _write_run(folder, request, shots, features, private, public, estimator, correct, total)
+        except OSError as error:
+            raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None
         finally:
             if other is not None:
                 other.close()
@@ -304,6 +315,7 @@ def _refuse_missing_public(method: Method, path: Path) -> None:
 def _write_run(
     folder: Path,
     request: TrainRequest,
+    shots: int | None,
     features: FeatureFile,
     private: FileSource,
     public: FileSource | None,
@@ -339,7 +351,7 @@ def _write_run(
         "features": DIGITS if request.features is None else str(request.features),
         "backbone": description.backbone,
         "public_from": "nowhere" if public is None else f"group {public.group} of {public.features.path}",
-        "public_shots": None if public is None or public.keep is None or request.public else request.public_shots,
+        "public_shots": None if public is None else shots,
         "split_seed": request.split_seed,
         "public_digest": None if public is None or method.joins_public else public.digest(),
         "private_commitment": private_commitment,
@@ -354,6 +366,8 @@ def _write_run(
 
 def import_features(sources: Sequence[Path], out: Path, classes: Path | None) -> dict[str, Any]:
     """Make a feature file from arrays; returns its description as `info` gives it."""
+    if out.is_dir():
+        raise UsageError(f"feature file {out} is a folder; give --out a file name")
     names = None
     if classes is not None:
         try:
@@ -402,7 +416,7 @@ def _features_of(run: artifact.LoadedRun, features: Path | None) -> Path | None:
 def evaluate(folder: Path, features: Path | None) -> dict[str, Any]:
     """Accuracy of a run on the test rows of a feature file, overall and per class."""
     run = artifact.load_run(folder)
-    with open_features(_features_of(run, features), whole=False) as opened:
+    with open_features(_features_of(run, features)) as opened:
         if list(opened.description.class_names) != run.class_names:
             raise DataError(f"{opened.path} declares other classes than the run {folder}; use a file with the same")
         _check_width(run, opened.n_features, opened.path)
@@ -418,6 +432,20 @@ def evaluate(folder: Path, features: Path | None) -> dict[str, Any]:
     }
 
 
+def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
+    """The same blocks, refused at the first NaN or infinity."""
+    start = 0
+    for x in blocks:
+        bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
+        if bad.size:
+            raise DataError(
+                f"{where} has rows with NaN or infinity, first at row {start + bad[0]}; "
+                "allowed: finite features; remove or repair those rows"
+            )
+        start += len(x)
+        yield x
+
+
 def _check_width(run: artifact.LoadedRun, n_features: int, where: Path) -> None:
     if n_features != run.weights.shape[0]:
         raise DataError(f"{where} has {n_features} features; allowed for this run: {run.weights.shape[0]}")
@@ -429,18 +457,22 @@ def predict(folder: Path, features: Path, group: str) -> Iterator[tuple[str, str
     if features.suffix == ".npy":
         try:
             rows = np.load(features, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{features} cannot be read ({error}); give a .npy array of feature rows") from None
+        except artifact.UNREADABLE as error:
+            reason = str(error) or type(error).__name__
+            raise DataError(f"{features} cannot be read ({reason}); give a .npy array of feature rows") from None
+        if rows.dtype.kind not in "fiub":
+            raise DataError(f"{features} has type {rows.dtype}; allowed: real numbers")
         _check_width(run, rows.shape[1] if rows.ndim == 2 else 0, features)
         ids: Iterator[str] = (str(row) for row in range(len(rows)))
         blocks = (rows[start : start + 1024] for start in range(0, len(rows), 1024))
-        yield from _predicted(run, ids, blocks)
+        yield from _predicted(run, ids, _finite(blocks, features))
         return
     with open_features(features, whole=False) as opened:
         if group not in opened.sizes:
             raise UsageError(f"group is {group!r}; allowed for {features}: {', '.join(opened.sizes)}")
         _check_width(run, opened.n_features, features)
-        yield from _predicted(run, iter(opened.ids(group)), (x for x, _ in opened.blocks(group)))
+        rows = _finite((x for x, _ in opened.blocks(group)), features)
+        yield from _predicted(run, iter(opened.ids(group)), rows)
 
 
 def _predicted(
@@ -525,7 +557,7 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
         ledger.append(event)
         ledger.close()
 
-    mechanism = GaussianMechanism(NoiseSource(), charge)
+    mechanism = GaussianMechanism(NoiseSource(), charge, first_step=len(ledger.events))
     clipped = ClippedSum(counts[:, None], 1.0, np.ones(1))
     noisy = mechanism.release(clipped, budget.noise_multiplier, purpose="histogram").value[:, 0]
     histogram = {
@@ -538,12 +570,8 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
     total_mu = gdp_mu(ledger.events)
     total = epsilon_of(total_mu, delta)
     target = manifest["epsilon_target"] + epsilon
-    release = {
-        "what": "histogram",
-        "epsilon": epsilon,
-        "noise_multiplier": budget.noise_multiplier,
-        "file": HISTOGRAM,
-    }
+    name = HISTOGRAM.format(len(manifest["published"]) + 1)
+    release = {"what": "histogram", "epsilon": epsilon, "noise_multiplier": budget.noise_multiplier, "file": name}
     updated = {
         **manifest,
         "guarantee": guarantee_text(total, delta, insecure=False),
@@ -554,12 +582,10 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
         "published": [*manifest["published"], release],
     }
     histogram["epsilon_of_run_now"] = total
-    with replace_when_complete(folder / HISTOGRAM, "w") as stream:
-        import json
-
+    with replace_when_complete(folder / name, "w") as stream:
         json.dump(histogram, stream, indent=2)
         stream.write("\n")
-    artifact.write_manifest(folder, updated, (HISTOGRAM,))
+    artifact.write_manifest(folder, updated, tuple(release["file"] for release in updated["published"]))
     return histogram
 
 
@@ -582,11 +608,13 @@ def verify(folder: Path, features: Path | None) -> dict[str, Any]:
 
 def _verify_data(manifest: dict[str, Any], folder: Path, path: Path) -> str:
     if manifest["private_commitment"] is None:
-        return "nothing to check: the run did not use private rows"
+        return "not committed to: the run makes no release about private rows"
     ids, _, key = artifact.read_per_record(folder)
     with open_features(path) as features:
         known = set(ids)
         keep = np.array([name in known for name in features.ids("train")])
+        if find_method(manifest["method"]).joins_public:
+            keep[:] = True  # and the public rows among the ids come from elsewhere
         if artifact.commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
             raise PrivacyError(f"{path} does not hold the private rows this run was trained on; find the right file")
     return "the private rows are those the run was trained on"

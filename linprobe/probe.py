@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from linprobe.errors import LinprobeError
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
-from linprobe.rows import Block, Rows
+from linprobe.rows import Rows
 
+LARGEST_WEIGHTS = 1e30
 Weights = NDArray[np.float64]
 
 
@@ -44,6 +46,18 @@ def _residual_norms(r: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.sqrt(squared.astype(np.float64))
 
 
+def check_weights(weights: NDArray[np.floating]) -> None:
+    """Refuse weights too large for float32 scores, where a clip factor would stop bounding anything.
+
+    Weights are public at this point: the initial ones, or releases.
+    """
+    if not np.linalg.norm(weights.astype(np.float64)) < LARGEST_WEIGHTS:
+        raise LinprobeError(
+            f"training diverged: the weights grew beyond {LARGEST_WEIGHTS:g}; nothing was written; "
+            "lower --learning-rate or --score-noise"
+        )
+
+
 def clipped_sum(rows: Rows, weights: Weights, clip_norm: float, subspace: Subspace | None = None) -> ClippedSum:
     """Sum over rows of per-example gradients, each clipped to `clip_norm`, at `weights` (n_features, n_classes).
 
@@ -51,6 +65,7 @@ def clipped_sum(rows: Rows, weights: Weights, clip_norm: float, subspace: Subspa
     summed. With `subspace`, contributions are measured inside it; the sum itself is left whole.
     """
     narrow = np.ascontiguousarray(weights, dtype=np.float32)
+    check_weights(narrow)
     total = np.zeros(weights.shape[::-1])
     contributions = np.empty(rows.n_rows)
     for block in rows.blocks():
@@ -121,8 +136,3 @@ def minimise(
         options={"maxiter": max_iterations, "maxcor": 20, "gtol": 1e-4, "ftol": 1e-9},
     )
     return np.asarray(result.x, dtype=np.float64).reshape(shape)
-
-
-def block_scores(block: Block, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> NDArray[np.float32]:
-    """x W + bias for one block, shape (b, n_classes)."""
-    return np.asarray(block.x @ weights + bias, dtype=np.float32)

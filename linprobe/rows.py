@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 BLOCK_ROWS = 1024
 IN_MEMORY_BYTES = 4 << 30
+SMALLEST_FLOAT32_NORM = 1e-30
 
 
 class Block(NamedTuple):
@@ -44,7 +45,12 @@ def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
 def normalise_rows(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Each row divided by its L2 norm; a zero row stays zero."""
     norms = row_norms(x)
-    return x * np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)[:, None].astype(np.float32)
+    extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
+    inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
+    unit = x * inverse[:, None].astype(np.float32)
+    # the inverse of such a norm is no float32
+    unit[extreme] = (x[extreme].astype(np.float64) / norms[extreme, None]).astype(np.float32)
+    return unit
 
 
 @dataclass(frozen=True)

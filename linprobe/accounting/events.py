@@ -17,7 +17,7 @@ class GaussianEvent:
 
     Attributes:
         purpose: what the sum was used for, e.g. `gradient` or `histogram`.
-        step: index of the release within its purpose, from 0.
+        step: index of the release within its run, from 0.
         sensitivity: L2 bound on one record's contribution to the sum (public).
         noise_multiplier: noise standard deviation divided by `sensitivity`, dimensionless.
         sampling_rate: Poisson probability that a record joined the sum; 1 for a sum over all rows.

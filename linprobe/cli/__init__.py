@@ -24,10 +24,11 @@ from linprobe.cli import (
 )
 from linprobe.errors import LinprobeError
 
+INTERRUPTED = 130  # what typer turns Ctrl-C into
+
 app = typer.Typer(
     name="linprobe",
     help="Differentially private linear probing on frozen features.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -59,20 +60,26 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
+def _reader_left() -> int:
+    """The reader of stdout went away, as `| head` does; Python would complain again while closing it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit status. Every error is one line on stderr, without a traceback."""
     debug = "--debug" in arguments
     # --debug is allowed anywhere, as people add it at the end of a command that failed
     arguments = [word for word in arguments if word != "--debug"]
     try:
-        status = app(arguments, prog_name="linprobe", standalone_mode=False)
+        status = app(arguments or ["--help"], prog_name="linprobe", standalone_mode=False)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return _fail("interrupted; nothing was written", 130)
     except BrokenPipeError:
-        # the reader went away, as `| head` does; Python would complain again while closing stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _reader_left()
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # typer's own handling of it
+            return _reader_left()
+        raise
     except LinprobeError as error:
         if debug:
             raise
@@ -80,9 +87,9 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        if type(error).__name__ == "Abort":
-            return _fail("interrupted; nothing was written", 130)
         if hasattr(error, "format_message"):  # typer's own usage errors
             return _fail(f"{error.format_message()} See linprobe --help.", 2)
         return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)
+    if status == INTERRUPTED:
+        return _fail("interrupted; no result was written", INTERRUPTED)
     return status if isinstance(status, int) else 0

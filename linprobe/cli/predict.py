@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Print id, label and score of every row as CSV."""
         import csv
+        import itertools
         import sys
         from pathlib import Path
 
@@ -29,9 +30,7 @@ def register(app: typer.Typer) -> None:
 
         rows = pipeline.predict(Path(run), path_from(features), group)
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        header = ["id", "label", "score"]
-        for record_id, label, score in rows:
-            if header:
-                writer.writerow(header)
-                header = []
+        first = next(rows, None)  # a bad file is refused here, before anything is printed
+        writer.writerow(["id", "label", "score"])
+        for record_id, label, score in () if first is None else itertools.chain([first], rows):
             writer.writerow([record_id, label, f"{score:.6f}"])

@@ -41,12 +41,13 @@ class GaussianMechanism:
     Args:
         source: where the noise comes from.
         record: called with each event before its noise is drawn, e.g. `Ledger.append`.
+        first_step: number of the first release.
     """
 
-    def __init__(self, source: NoiseSource, record: Callable[[GaussianEvent], None]) -> None:
+    def __init__(self, source: NoiseSource, record: Callable[[GaussianEvent], None], first_step: int = 0) -> None:
         self._source = source
         self._record = record
-        self._releases: dict[str, int] = {}
+        self._next_step = first_step
         self.squared_mu = np.zeros(0)
 
     def release(
@@ -71,8 +72,8 @@ class GaussianMechanism:
             raise ValueError(f"noise multiplier is {noise_multiplier}; allowed: a finite number of at least 0")
         if noise_multiplier > 0 and not (0 < clipped.sensitivity < math.inf):
             raise ValueError(f"sensitivity is {clipped.sensitivity}; allowed with noise: finite, above 0")
-        step = self._releases.get(purpose, 0)
-        self._releases[purpose] = step + 1
+        step = self._next_step
+        self._next_step += 1
         event = GaussianEvent(purpose, step, clipped.sensitivity, noise_multiplier)
         self._record(event)
         value = clipped.value

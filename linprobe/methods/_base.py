@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -142,6 +142,19 @@ _RANGES: dict[str, tuple[float, float]] = {
     "text_scale": (0, 1e6),
     "weight_decay": (0, 1e9),
 }
+
+
+def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
+    """Refuse options among `idle` that were changed from their defaults and would do nothing.
+
+    Raises:
+        UsageError: naming the first of them.
+    """
+    defaults = {option.name: option.default for option in fields(options)}
+    for name in idle:
+        value = getattr(options, name)
+        if value != defaults[name]:
+            raise UsageError(f"option {name.replace('_', '-')} {value} does nothing with {why}; leave it out")
 
 
 def initial_weights(problem: Problem, *, init: Init, weight_decay: float, text_scale: float) -> Weights:

@@ -22,7 +22,7 @@ with rho = T/(2 sigma^2)). tau_t, U and G_pub are functions of public rows and o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -41,6 +41,7 @@ from linprobe.methods._base import (
     initial_weights,
     learning_rate,
     reference_weights,
+    refuse_idle,
 )
 from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
 from linprobe.probe import Weights, clipped_sum, gradient_norms, loss_and_gradient
@@ -51,7 +52,7 @@ class AdaMixOptions:
     """Options of `adamix`.
 
     Attributes:
-        variant: `practical` (Algorithm 2) or `theory` (Algorithm 3, which reads only `weight_decay`, `radius` and
+        variant: `practical` (Algorithm 2) or `theory` (Algorithm 3, whose only other options are `radius` and
             `strong_convexity`).
         init: W_1: `auto` or `public` (public optimum), `text`, `zero`.
         clip_quantile: tau_t is this quantile of the public per-example gradient norms.
@@ -88,10 +89,14 @@ def _captured_energy(subspace: OrthonormalSubspace | None, public_gradient: Weig
 
 def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
+    theory_only = ("radius", "strong_convexity")
     if options.variant == "theory":
+        idle = [option.name for option in fields(options) if option.name not in ("variant", *theory_only)]
+        refuse_idle(options, idle, "variant theory")
         return adamix_theory.fit(problem, run, radius=options.radius, strong_convexity=options.strong_convexity)
     if options.variant != "practical":
         raise ParameterError(f"variant is {options.variant!r}; allowed: practical, theory")
+    refuse_idle(options, theory_only, "variant practical")
     if options.subspace not in ("none", "gradient", "features"):
         raise ParameterError(f"subspace is {options.subspace!r}; allowed: none, gradient, features")
     schedule, public = run.schedule, problem.public_rows

@@ -37,6 +37,7 @@ from linprobe.methods._base import (
     learning_rate,
     project_to_ball,
     reference_weights,
+    refuse_idle,
 )
 from linprobe.probe import clipped_sum
 
@@ -74,6 +75,8 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
     schedule = run.schedule
     if options.schedule not in ("constant", "theory"):
         raise ParameterError(f"schedule is {options.schedule!r}; allowed: constant, theory")
+    if options.schedule == "theory":
+        refuse_idle(options, ("learning_rate", "score_noise"), "schedule theory")
     weights = initial_weights(
         problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
     )

@@ -30,6 +30,22 @@ from linprobe.mechanisms.entropy import INSECURE, SECURE
 from linprobe.methods import Method
 
 MANIFEST_FORMAT = 1
+REQUIRED_KEYS = (
+    "method",
+    "guarantee",
+    "private",
+    "seed_kind",
+    "epsilon",
+    "delta",
+    "epsilon_target",
+    "gdp_mu",
+    "accountant",
+    "class_names",
+    "features",
+    "files",
+    "published",
+    "manifest_digest",
+)
 ADJACENCY = "add or remove one private record"
 PUBLIC_QUANTITIES = (
     "public rows and their labels",
@@ -175,6 +191,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         found = manifest.get("format")
+        missing = [key for key in REQUIRED_KEYS if key not in manifest]
     except (ValueError, AttributeError, OSError) as error:
         raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
     if found != MANIFEST_FORMAT:
@@ -182,6 +199,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{path} has format {found}; this linprobe ({__version__}) reads format {MANIFEST_FORMAT}; "
             "use the version that wrote it"
         )
+    if missing:
+        raise DataError(f"{path} lacks {', '.join(missing[:3])}; it is not whole; restore it from a copy")
     return dict(manifest)
 
 
@@ -215,10 +234,27 @@ def check_manifest(manifest: dict[str, Any], folder: Path, events: list[Gaussian
     gradient = sum(event.purpose == "gradient" for event in events)
     epsilon, cross_check = epsilon_of(mu, delta), epsilon_by_cross_check(events, delta)
     stated = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
+    if manifest["private"] != (manifest["seed_kind"] == "os"):
+        raise PrivacyError(
+            f"the manifest says private: {manifest['private']}, but its seed kind is {manifest['seed_kind']!r}; "
+            "do not trust it"
+        )
     if gradient != manifest["steps"]:
         raise PrivacyError(f"the ledger holds {gradient} gradient releases, the manifest {manifest['steps']}")
     if abs(mu - manifest["gdp_mu"]) > 1e-9 * mu or stated < epsilon * (1 - 1e-12):
         raise PrivacyError(f"the ledger costs epsilon {epsilon:.6g} (mu {mu:.6g}), the manifest says {stated:.6g}")
+    multipliers = {event.noise_multiplier for event in events if event.purpose == "gradient"}
+    if multipliers != {manifest["noise_multiplier"]} or manifest["sampling_rate"] != 1.0:
+        raise PrivacyError(
+            f"the ledger used noise multipliers {sorted(multipliers)} on all rows, the manifest says "
+            f"{manifest['noise_multiplier']} at sampling rate {manifest['sampling_rate']}"
+        )
+    if abs(manifest["zcdp_rho"] - mu**2 / 2) > 1e-9 * mu**2:
+        raise PrivacyError(
+            f"zcdp_rho follows from the ledger as {mu**2 / 2:.6g}, the manifest says {manifest['zcdp_rho']}"
+        )
+    if manifest["guarantee"] != guarantee_text(stated, delta, insecure=not manifest["private"]):
+        raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
     if not accountants_agree(stated, cross_check):
         raise PrivacyError(f"{CROSS_CHECK} finds epsilon {cross_check:.6g}, the manifest says {stated:.6g}")
     if stated > manifest["epsilon_target"]:

@@ -47,6 +47,6 @@ def sparkline(epsilons: NDArray[np.float64], epsilon: float, width: int = 60) ->
 def write_csv(path: Path, ids: list[str], epsilons: NDArray[np.float64]) -> None:
     """One line a record, `id,epsilon`, mode 0600."""
     with replace_when_complete(path, "w", private=True) as stream:
-        writer = csv.writer(stream)
+        writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["id", "epsilon"])
         writer.writerows((name, f"{value:.6g}") for name, value in zip(ids, epsilons.tolist(), strict=True))

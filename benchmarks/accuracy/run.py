@@ -1,0 +1,98 @@
+"""Test accuracy over seeds on the built-in digits and on feature files, as tables and JSON.
+
+    python benchmarks/accuracy/run.py [--study methods|settings] [--seeds 5] [--shots 2] [--json FILE] [FILE.h5 ...]
+
+A seed chooses the public shots; noise is fresh in every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from linprobe.methods import METHODS
+from linprobe.pipeline import TrainRequest, train
+
+EPSILONS = (1.0, 3.0)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "no centring": {"centre": "none"},
+    "score noise 0.5": {"options": {"score_noise": 0.5}},
+    "score noise 2": {"options": {"score_noise": 2.0}},
+    "25 steps": {"steps": 25},
+    "100 steps": {"steps": 100},
+    "last iterate": {"options": {"average": "last"}},
+    "subspace gradient, P = rank": {"options": {"subspace": "gradient"}},
+    "subspace features, P = n_public": {"options": {"subspace": "features", "subspace_dim": 10**6}},
+    "theory variant": {"options": {"variant": "theory"}},
+    "preset paper": {"preset": "paper"},
+}
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+    def start(self, total: int) -> None:
+        """Nothing."""
+
+    def step(self) -> None:
+        """Nothing."""
+
+
+def accuracies(features: Path | None, seeds: int, shots: int, **request: Any) -> list[float]:
+    """Test accuracy for each seed."""
+    figures = []
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            asked = TrainRequest(
+                features=features, public_shots=shots, split_seed=seed, out=Path(folder) / "run", **request
+            )
+            figures.append(train(asked, Silent())["test_accuracy"])
+    return figures
+
+
+def jobs(study: str) -> list[tuple[str, float | None, dict[str, Any]]]:
+    """(row name, epsilon, request) of every row of the table."""
+    if study == "settings":
+        return [(name, eps, {"method": "adamix", **extra}) for name, extra in SETTINGS.items() for eps in EPSILONS]
+    wanted: list[tuple[str, float | None, dict[str, Any]]] = []
+    for method in METHODS.values():
+        if "text" not in method.needs:
+            wanted += [(method.name, eps, {"method": method.name}) for eps in (EPSILONS if method.spends else (None,))]
+    return wanted
+
+
+def main() -> None:
+    """Run the study, print one line a row, and write JSON if asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--study", choices=("methods", "settings"), default="methods")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--shots", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("features", nargs="*", type=Path)
+    arguments = parser.parse_args()
+    results = []
+    for features in (None, *arguments.features):
+        name = "digits" if features is None else features.stem
+        for row, epsilon, request in jobs(arguments.study):
+            figures = accuracies(features, arguments.seeds, arguments.shots, epsilon=epsilon, **request)
+            mean, spread = statistics.mean(figures), statistics.stdev(figures)
+            results.append(
+                {"data": name, "row": row, "epsilon": epsilon, "mean": mean, "std": spread, "accuracies": figures}
+            )
+            shown = "-" if epsilon is None else f"{epsilon:g}"
+            print(f"{name:<12} {row:<34} eps {shown:<4} {mean:.4f} +- {spread:.4f}", flush=True)
+    if arguments.json:
+        document = {"shots": arguments.shots, "seeds": arguments.seeds, "results": results}
+        arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

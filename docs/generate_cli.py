@@ -1,0 +1,93 @@
+"""Write docs/cli.md from the code: `python docs/generate_cli.py`. A test compares the file with `render`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import linprobe.cli
+from linprobe import errors
+
+TARGET = Path(__file__).with_name("cli.md")
+INTRODUCTION = """\
+# Command line reference
+
+<!-- Made by `python docs/generate_cli.py`. Do not edit: change the help texts in linprobe/cli/. -->
+
+Results go to stdout. Notes, tables and errors go to stderr. Where an argument says `-`, the path is read from
+the last line of standard input, so commands can be joined with `|`.
+
+Which method has which option, and with which default: [methods](methods/README.md).
+"""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _default(parameter: Any) -> str:
+    """The default as written on the command line; empty where the help text says it, or there is none."""
+    value = parameter.default
+    if value is None or isinstance(value, bool):
+        return ""
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _parameter_row(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        name = f"`{_cell(parameter.metavar or parameter.name.upper())}`"
+    else:
+        name = ", ".join(f"`{option}`" for option in parameter.opts)
+    required = "required" if parameter.required else _default(parameter)
+    return f"| {name} | {_cell(parameter.help or '')} | {required} |"
+
+
+def _usage(name: str, command: Any) -> str:
+    arguments = [p.metavar or p.name.upper() for p in command.params if p.param_type_name == "argument"]
+    needed = [p for p in command.params if p.param_type_name == "option" and p.required]
+    required = [f"{p.opts[0]} {p.name.upper()}" for p in needed]
+    return " ".join(["linprobe", name, *arguments, *required, "[OPTIONS]"])
+
+
+def _command(name: str, command: Any) -> str:
+    rows = [_parameter_row(parameter) for parameter in command.params]
+    table = "\n".join(["| argument or option | meaning | default |", "| --- | --- | --- |", *rows])
+    return f"## linprobe {name}\n\n    {_usage(name, command)}\n\n{command.help.strip()}\n\n{table}\n"
+
+
+def _exit_statuses() -> str:
+    """The exit-status table, from the error classes and their docstrings."""
+    rows = ["| 0 | Done. A reader of stdout that went away early is no error. |"]
+    found: dict[int, str] = {}
+    for error in (errors.LinprobeError, *errors.LinprobeError.__subclasses__()):
+        found.setdefault(error.exit_status, _cell(error.__doc__ or ""))
+    found[errors.LinprobeError.exit_status] = "Any other error: a file that cannot be written, a full disk, a bug."
+    rows += [f"| {status} | {meaning} |" for status, meaning in sorted(found.items())]
+    rows.append("| 130 | Interrupted with Ctrl-C. Nothing was written. |")
+    introduction = "Every error is one line on stderr. `--debug` shows where it came from."
+    table = "\n".join(["| status | meaning |", "| --- | --- |", *rows])
+    return f"## Exit status\n\n{introduction}\n\n{table}"
+
+
+def render() -> str:
+    """The whole page."""
+    program: Any = typer.main.get_command(linprobe.cli.app)
+    rows = [_parameter_row(parameter) for parameter in program.params]
+    common = "\n".join(["| option | meaning | default |", "| --- | --- | --- |", *rows])
+    commands = [_command(name, command) for name, command in program.commands.items()]
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "## Options of every command\n",
+            f"`-h` or `--help` after any command prints its help.\n\n{common}\n",
+            *commands,
+            _exit_statuses(),
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(), encoding="utf-8")

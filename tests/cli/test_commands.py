@@ -1,0 +1,266 @@
+"""The commands as a user runs them: pipes, signals, what is printed where, and what a reviewer can check."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.methods import METHODS
+
+BUDGET_KEYS = {
+    "epsilon",
+    "delta",
+    "epsilon_target",
+    "noise_multiplier",
+    "sampling_rate",
+    "steps",
+    "gdp_mu",
+    "seed_kind",
+}
+TRAIN_KEYS = BUDGET_KEYS | {
+    "run",
+    "method",
+    "n_private",
+    "n_public",
+    "n_features",
+    "n_classes",
+    "test_accuracy",
+    "seconds",
+}
+EPSILON_WITHOUT_NOISE = {"only-public": 0.0, "zero-shot": 0.0, "non-private": None}
+COMMANDS = ["train", "evaluate", "predict", "pdp-report", "verify", "import", "info", "methods"]
+NOISY = ["--method", "noisy-gd", "--eps", "3"]
+
+Cli = Callable[..., Any]
+
+
+def result_of(outcome: Any) -> dict[str, Any]:
+    """The one JSON object a command printed."""
+    assert outcome.status == 0, outcome
+    return dict(json.loads(outcome.stdout))
+
+
+def weights_of(run: Path) -> Any:
+    with np.load(run / "model.npz") as model:
+        return model["weights"]
+
+
+# pipes and processes
+
+
+def test_reader_that_goes_away_is_no_error(shell: Cli) -> None:
+    outcome = shell(script="linprobe methods | head -1; echo ${PIPESTATUS[0]}")
+    assert outcome.stdout.splitlines()[0].startswith("noisy-gd ")
+    assert outcome.stdout.splitlines()[-1] == "0"
+    assert outcome.stderr == ""
+
+
+def test_reader_that_goes_away_early_is_no_error(shell: Cli, trained_run: Path, features_file: Path) -> None:
+    script = f"linprobe predict {trained_run} {features_file} | true; echo ${{PIPESTATUS[0]}}"
+    outcome = shell(script=script)
+    assert (outcome.stdout, outcome.stderr) == ("0\n", "")
+
+
+def test_import_train_and_report_work_as_one_pipeline(shell: Cli, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(300) % 3
+    rows = (4 * np.eye(3, 8)[labels] + 1 + rng.standard_normal((300, 8))).astype(np.float32)
+    np.savez(tmp_path / "a.npz", X_train=rows[:200], y_train=labels[:200], X_test=rows[200:], y_test=labels[200:])
+    outcome = shell(
+        script="linprobe import a.npz --out f.h5 | linprobe train - --method noisy-gd --eps 3 "
+        "| tee run.txt | linprobe pdp-report - --json"
+    )
+    report = result_of(outcome)
+    assert report["records"] == 200
+    run = tmp_path / (tmp_path / "run.txt").read_text().strip()
+    assert run.parent == tmp_path / "runs"
+    assert run.name.startswith("noisy-gd-eps3-")
+    assert (run / "manifest.json").is_file()
+
+
+def test_module_and_version(shell: Cli) -> None:
+    from linprobe import __version__
+
+    outcome = shell("--version")
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (0, f"{__version__}\n", "")
+
+
+def test_shell_completion_completes_commands_and_options(shell: Cli) -> None:
+    for words, position, expected in (("linprobe tr", 1, "train"), ("linprobe train --public-", 2, "--public-shots")):
+        outcome = shell(
+            env={"_LINPROBE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)},
+        )
+        assert outcome.status == 0, outcome
+        assert expected in outcome.stdout.split()
+    source = shell(env={"_LINPROBE_COMPLETE": "source_bash"})
+    assert "complete_bash" in source.stdout
+
+
+def _start_long_training(features_file: Path, tmp_path: Path) -> subprocess.Popen[str]:
+    """A process in the middle of a long training run, at its tenth release or later."""
+    command = [sys.executable, "-m", "linprobe", "train", str(features_file), *NOISY]
+    process = subprocess.Popen(
+        [*command, "--steps", "500000", "--out", "run"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for _ in range(3000):
+        ledgers = list(tmp_path.glob(".run.*.partial/ledger.jsonl"))
+        if ledgers and ledgers[0].read_text().count("\n") >= 10:
+            return process
+        if process.poll() is not None:
+            break
+        time.sleep(0.01)
+    process.kill()
+    raise AssertionError(f"training did not get under way: {process.communicate()}")
+
+
+def test_interrupted_training_says_so_and_leaves_nothing(features_file: Path, tmp_path: Path) -> None:
+    process = _start_long_training(features_file, tmp_path)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stdout == ""
+    assert [line for line in stderr.splitlines() if line] == ["linprobe: error: interrupted; no result was written"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_training_leaves_its_ledger_under_another_name(features_file: Path, tmp_path: Path) -> None:
+    process = _start_long_training(features_file, tmp_path)
+    process.kill()
+    process.communicate(timeout=30)
+    assert not (tmp_path / "run").exists()
+    (partial,) = tmp_path.iterdir()
+    assert re.fullmatch(r"\.run\.[0-9a-f]{8}\.partial", partial.name)
+    lines = (partial / "ledger.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["purpose"] == "gradient" for line in lines[:-1])
+    assert len(lines) >= 10
+
+
+# what is printed where
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(cli: Cli, command: str) -> None:
+    outcome = cli(command, "--help")
+    assert outcome.status == 0
+    assert f"linprobe {command}" in outcome.stdout
+    assert outcome.stderr == ""
+
+
+def test_no_command_at_all_shows_the_help(cli: Cli) -> None:
+    outcome = cli()
+    printed = outcome.stdout + outcome.stderr
+    assert "linprobe: error: Usage" not in printed
+    assert all(re.search(rf"^\W*{command} ", printed, re.MULTILINE) for command in COMMANDS)
+
+
+def test_help_lists_every_command(cli: Cli) -> None:
+    outcome = cli("--help")
+    assert outcome.status == 0
+    assert all(re.search(rf"^\W*{command} ", outcome.stdout, re.MULTILINE) for command in COMMANDS)
+
+
+def test_methods_lists_every_method_with_paper_and_needs(cli: Cli) -> None:
+    listed = json.loads(cli("methods", "--json").stdout)
+    assert {entry["method"] for entry in listed} == set(METHODS)
+    text = cli("methods").stdout
+    for entry in listed:
+        assert entry["method"] in text
+        assert entry["paper"] in text
+        assert ", ".join(entry["needs"]) in text
+
+
+def test_training_prints_only_the_run_folder_on_stdout(cli: Cli, features_file: Path) -> None:
+    outcome = cli("train", features_file, *NOISY, "--out", "run")
+    assert (outcome.status, outcome.stdout) == (0, "run\n")
+    assert "test accuracy" in outcome.stderr
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_training_json_has_every_key_and_says_what_it_cost(cli: Cli, method: str, features_file: Path) -> None:
+    budget = ["--eps", "3"] if METHODS[method].spends else []
+    outcome = cli("train", features_file, "--method", method, *budget, "--out", "run", "--json")
+    result = result_of(outcome)
+    assert set(result) >= TRAIN_KEYS
+    assert outcome.stderr == ""
+    assert (result["method"], result["n_features"], result["n_classes"]) == (method, 10, 4)
+    if METHODS[method].spends:
+        assert 2.99 < result["epsilon"] <= 3
+        assert (result["seed_kind"], result["sampling_rate"], result["steps"]) == ("os", 1.0, 50)
+    else:
+        assert result["epsilon"] == EPSILON_WITHOUT_NOISE[method]
+    assert (result["n_private"], result["n_public"]) == ((412, 0) if method == "fully-private" else (400, 12))
+    assert cli("verify", "run").status == 0
+
+
+def test_evaluation_gives_the_accuracy_training_gave(cli: Cli, trained_run: Path, features_file: Path) -> None:
+    stated = json.loads((trained_run / "manifest.json").read_text())["test_accuracy"]
+    assert stated > 0.9
+    result = result_of(cli("evaluate", trained_run, "--json"))
+    assert result["test_accuracy"] == stated
+    assert result["test_rows"] == 120
+    assert set(result["per_class"]) == {"ant", "bee", "cat", "dog"}
+    assert cli("evaluate", "-", features_file, stdin=f"{trained_run}\n").stdout == f"{stated:.4f}\n"
+
+
+def _predicted(outcome: Any) -> list[dict[str, str]]:
+    assert outcome.status == 0, outcome
+    assert outcome.stderr == ""
+    return list(csv.DictReader(io.StringIO(outcome.stdout)))
+
+
+def test_predictions_are_the_same_from_every_kind_of_source(
+    cli: Cli, trained_run: Path, features_file: Path, tmp_path: Path
+) -> None:
+    import h5py
+
+    with h5py.File(features_file) as file:
+        rows, labels = file["test/x"][:], file["test/y"][:]
+    np.save(tmp_path / "rows.npy", rows)
+    from_file = _predicted(cli("predict", trained_run, features_file))
+    from_pipe = _predicted(cli("predict", trained_run, "-", stdin=f"{features_file}\n"))
+    from_array = _predicted(cli("predict", trained_run, "rows.npy"))
+    assert list(from_file[0]) == ["id", "label", "score"]
+    assert from_pipe == from_file
+    assert [row["id"] for row in from_file] == [f"test/{index:04d}" for index in range(120)]
+    assert [row["id"] for row in from_array] == [str(index) for index in range(120)]
+    assert [(row["label"], row["score"]) for row in from_array] == [(row["label"], row["score"]) for row in from_file]
+    names = np.array(["ant", "bee", "cat", "dog"])[labels]
+    accuracy = np.mean([row["label"] == name for row, name in zip(from_file, names, strict=True)])
+    assert accuracy == result_of(cli("evaluate", trained_run, "--json"))["test_accuracy"]
+    assert all(0.25 <= float(row["score"]) <= 1 for row in from_file)
+    assert len(_predicted(cli("predict", trained_run, features_file, "--group", "public"))) == 12
+
+
+def test_info_describes_a_file_and_a_run(cli: Cli, trained_run: Path, features_file: Path) -> None:
+    described = result_of(cli("info", features_file, "--json"))
+    assert described["rows"] == {"train": 400, "test": 120, "public": 12}
+    assert (described["n_features"], described["n_classes"], described["text_weights"]) == (10, 4, True)
+    manifest = result_of(cli("info", trained_run, "--json"))
+    assert manifest == json.loads((trained_run / "manifest.json").read_text())
+    for path, keys in ((features_file, described), (trained_run, manifest)):
+        lines = cli("info", path).stdout.splitlines()
+        assert [line.split()[0] for line in lines] == list(keys)
+
+
+def test_public_classes_of_another_file_are_matched_by_name(
+    cli: Cli, private_file: Path, make_features: Callable[..., Path], tmp_path: Path
+) -> None:
+    same = make_features(tmp_path / "same.h5")
+    shuffled = make_features(tmp_path / "other.h5", class_names=("dog", "cat", "ant", "bee"), order=(2, 3, 1, 0))
+    for public in (same, shuffled):
+        command = ["train", private_file, "--eps", "3", "--public", public, "--noise-seed", "1", "--insecure-seed"]
+        assert result_of(cli(*command, "--out", public.stem, "--json"))["n_public"] == 12
+    assert np.allclose(weights_of(tmp_path / "same"), weights_of(tmp_path / "other"), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,241 @@
+"""What a privacy reviewer can check: an edited run is refused, every release is charged, the report stays private."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+NOISY = ["--method", "noisy-gd", "--eps", "3"]
+
+Cli = Callable[..., Any]
+
+
+def result_of(outcome: Any) -> dict[str, Any]:
+    """The one JSON object a command printed."""
+    assert outcome.status == 0, outcome
+    return dict(json.loads(outcome.stdout))
+
+
+def weights_of(run: Path) -> Any:
+    with np.load(run / "model.npz") as model:
+        return model["weights"]
+
+
+def test_seeded_noise_is_reproducible_and_not_private(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", "7"), ("b", "7"), ("c", "8")):
+        outcome = cli("train", features_file, *NOISY, "--noise-seed", seed, "--insecure-seed", "--out", name, "--json")
+        result = result_of(outcome)
+        assert (result["epsilon"], result["seed_kind"]) == (None, "insecure")
+        assert "NOT PRIVATE" in outcome.stderr
+    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    assert manifest["private"] is False
+    assert manifest["guarantee"].startswith("not private")
+    assert np.array_equal(weights_of(tmp_path / "a"), weights_of(tmp_path / "b"))
+    assert not np.array_equal(weights_of(tmp_path / "a"), weights_of(tmp_path / "c"))
+    assert cli("pdp-report", "a", "--publish-epsilon", "1").status == 4
+    assert result_of(cli("verify", "a", "--json"))["private"] is False
+
+
+def test_noise_differs_between_runs_without_a_seed(cli: Cli, trained_run: Path, features_file: Path) -> None:
+    assert cli("train", features_file, *NOISY, "--out", "again").status == 0
+    assert not np.array_equal(weights_of(Path("again")), weights_of(trained_run))
+
+
+def test_good_run_is_verified_with_and_without_its_features(cli: Cli, trained_run: Path, features_file: Path) -> None:
+    result = result_of(cli("verify", trained_run, "--features", features_file, "--json"))
+    assert result["verified"] is True
+    assert result["epsilon"] == pytest.approx(result["epsilon_cross_check"], rel=2e-3)
+    assert "trained on" in result["data"]
+    assert cli("verify", trained_run).stdout == "verified\n"
+
+
+@pytest.mark.parametrize("method", ["adamix", "fully-private"])
+@pytest.mark.parametrize("public", ["group", "shots"])
+def test_features_are_verified_whatever_became_of_the_public_rows(
+    cli: Cli, features_file: Path, method: str, public: str
+) -> None:
+    shots = ["--public-shots", "3"] if public == "shots" else []
+    assert cli("train", features_file, "--method", method, "--eps", "3", *shots, "--out", "run").status == 0
+    outcome = cli("verify", "run", "--features", features_file)
+    assert outcome.status == 0, outcome
+
+
+def test_other_features_are_not_those_of_the_run(cli: Cli, refused: Cli, trained_run: Path, editable: Path) -> None:
+    import h5py
+
+    with h5py.File(editable, "r+") as file:
+        file["train/x"][11, 3] += 0.25
+    refused(cli("verify", trained_run, "--features", editable), 4, ["edited.h5", "private rows"])
+
+
+def _edit_manifest(run: Path, *, sealed: bool, **changes: Any) -> None:
+    """Change the manifest; with `sealed`, its own digest is computed anew, as a forger would."""
+    path = run / "manifest.json"
+    manifest = {**json.loads(path.read_text()), **changes}
+    if sealed:
+        content = {key: value for key, value in manifest.items() if key != "manifest_digest"}
+        text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+        manifest["manifest_digest"] = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+
+
+@pytest.mark.parametrize("key", ["epsilon", "test_accuracy", "n_private", "created", "method"])
+def test_edited_manifest_is_refused(cli: Cli, refused: Cli, run_copy: Path, key: str) -> None:
+    _edit_manifest(run_copy, sealed=False, **{key: 1})
+    refused(cli("verify", run_copy), 4, ["manifest.json", "edited"])
+
+
+FORGERIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "epsilon halved": lambda manifest: {"epsilon": manifest["epsilon"] / 2},
+    "epsilon lowered a little": lambda manifest: {"epsilon": manifest["epsilon"] * 0.9999},
+    "epsilon and mu halved": lambda manifest: {"epsilon": manifest["epsilon"] / 2, "gdp_mu": manifest["gdp_mu"] / 2},
+    "delta lowered": lambda manifest: {"delta": 1e-9},
+    "steps lowered": lambda manifest: {"steps": manifest["steps"] - 1},
+    "noise raised": lambda manifest: {"noise_multiplier": manifest["noise_multiplier"] * 2},
+    "rho halved": lambda manifest: {"zcdp_rho": manifest["zcdp_rho"] / 2},
+    "target lowered": lambda manifest: {"epsilon_target": 1.0},
+    "guarantee reworded": lambda manifest: {"guarantee": manifest["guarantee"].replace("(", "(0.", 1)},
+    "epsilon is a word": lambda manifest: {"epsilon": "small"},
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_manifest_that_does_not_follow_from_the_ledger_is_refused(
+    cli: Cli, refused: Cli, run_copy: Path, forgery: str
+) -> None:
+    changes = FORGERIES[forgery](json.loads((run_copy / "manifest.json").read_text()))
+    _edit_manifest(run_copy, sealed=True, **changes)
+    refused(cli("verify", run_copy), 4, [])
+
+
+def test_sealing_an_unchanged_manifest_anew_is_accepted(cli: Cli, run_copy: Path) -> None:
+    _edit_manifest(run_copy, sealed=True)
+    assert cli("verify", run_copy).status == 0
+
+
+def test_seeded_run_that_claims_to_be_private_is_refused(cli: Cli, refused: Cli, features_file: Path) -> None:
+    outcome = cli("train", features_file, *NOISY, "--noise-seed", "7", "--insecure-seed", "--out", "run")
+    assert outcome.status == 0
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    _edit_manifest(Path("run"), sealed=True, private=True, epsilon=manifest["epsilon_if_seed_were_secret"])
+    refused(cli("verify", "run"), 4, [])
+
+
+def _edit_weights(run: Path) -> None:
+    with np.load(run / "model.npz") as model:
+        np.savez(run / "model.npz", weights=model["weights"] * 1.01, bias=model["bias"])
+
+
+def _edit_ledger(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
+    def edit(run: Path) -> None:
+        path = run / "ledger.jsonl"
+        path.write_text("".join(f"{line}\n" for line in change(path.read_text().splitlines())))
+
+    return edit
+
+
+def _less_noise(lines: list[str]) -> list[str]:
+    event = json.loads(lines[4])
+    return [*lines[:4], json.dumps({**event, "noise_multiplier": event["noise_multiplier"] / 2}), *lines[5:]]
+
+
+EDITS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "weights": (_edit_weights, "model.npz"),
+    "weights missing": (lambda run: (run / "model.npz").unlink(), "model.npz"),
+    "ledger line removed": (_edit_ledger(lambda lines: lines[:-1]), "ledger.jsonl"),
+    "ledger line repeated": (_edit_ledger(lambda lines: [*lines, lines[0]]), "ledger.jsonl"),
+    "ledger line with less noise": (_edit_ledger(_less_noise), "ledger.jsonl"),
+    "ledger line garbled": (_edit_ledger(lambda lines: [*lines, "{"]), "ledger.jsonl"),
+    "ledger missing": (lambda run: (run / "ledger.jsonl").unlink(), "ledger.jsonl"),
+    "history": (lambda run: (run / "history.csv").write_text(""), "history.csv"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_run_with_an_edited_file_is_refused(cli: Cli, refused: Cli, run_copy: Path, edit: str) -> None:
+    change, word = EDITS[edit]
+    change(run_copy)
+    refused(cli("verify", run_copy), 4, [word])
+
+
+@pytest.mark.parametrize("edit", ["ledger line removed", "ledger line repeated", "ledger line with less noise"])
+def test_edited_ledger_is_refused_even_with_its_digest_renewed(
+    cli: Cli, refused: Cli, run_copy: Path, edit: str
+) -> None:
+    EDITS[edit][0](run_copy)
+    files = json.loads((run_copy / "manifest.json").read_text())["files"]
+    digest = hashlib.sha256((run_copy / "ledger.jsonl").read_bytes()).hexdigest()
+    _edit_manifest(run_copy, sealed=True, files={**files, "ledger.jsonl": digest})
+    refused(cli("verify", run_copy), 4, ["ledger"])
+
+
+# the per-record report
+
+
+def test_report_is_bounded_by_the_worst_case_and_kept_private(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("old")
+    (tmp_path / "r.csv").chmod(0o644)
+    old_mask = os.umask(0)
+    try:
+        outcome = cli("pdp-report", run_copy, "--json", "--csv", "r.csv", "--plot", "curve.svg")
+        assert cli("pdp-report", run_copy, "--plot", "curve.png").status == 0
+    finally:
+        os.umask(old_mask)
+    report = result_of(outcome)
+    assert "PRIVATE" in outcome.stderr
+    assert {"epsilon", "delta", "records", "max", "mean", "quantiles", "share_below_half"} <= set(report)
+    with (tmp_path / "r.csv").open(newline="") as stream:
+        records = list(csv.DictReader(stream))
+    assert [record["id"] for record in records] == [f"train/{row:04d}" for row in range(400)]
+    epsilons = np.array([float(record["epsilon"]) for record in records])
+    assert report["max"] == pytest.approx(epsilons.max(), rel=1e-5)
+    assert report["mean"] == pytest.approx(epsilons.mean(), rel=1e-4)
+    assert report["max"] <= report["epsilon"] <= 3
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+    for path in (tmp_path / "r.csv", tmp_path / "curve.svg", tmp_path / "curve.png", run_copy / "per_record.npz"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_publishing_the_histogram_is_charged_and_composes(cli: Cli, run_copy: Path) -> None:
+    before = json.loads((run_copy / "manifest.json").read_text())
+    spent, target = before["epsilon"], before["epsilon_target"]
+    for count in (1, 2):
+        outcome = cli("pdp-report", run_copy, "--publish-epsilon", "0.5", "--json")
+        published = result_of(outcome)["published"]
+        manifest = json.loads((run_copy / "manifest.json").read_text())
+        assert published["epsilon_of_run_now"] == manifest["epsilon"]
+        assert spent < manifest["epsilon"] < spent + 0.5
+        target += 0.5
+        assert manifest["epsilon_target"] == pytest.approx(target)
+        assert len(published["noisy_counts"]) == 20
+        events = [json.loads(line) for line in (run_copy / "ledger.jsonl").read_text().splitlines()]
+        assert [event["purpose"] for event in events] == ["gradient"] * 50 + ["histogram"] * count
+        verified = result_of(cli("verify", run_copy, "--json"))
+        assert verified["epsilon"] == pytest.approx(manifest["epsilon"])
+        assert verified["releases"] == 50 + count
+        spent = manifest["epsilon"]
+    assert len(json.loads((run_copy / "manifest.json").read_text())["published"]) == 2
+
+
+def test_nothing_is_published_from_an_edited_run(cli: Cli, refused: Cli, run_copy: Path) -> None:
+    _edit_manifest(run_copy, sealed=False, epsilon=0.1)
+    ledger = (run_copy / "ledger.jsonl").read_bytes()
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 4, ["edited"])
+    assert (run_copy / "ledger.jsonl").read_bytes() == ledger
+
+
+def test_run_folder_can_be_moved(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
+    shutil.move(run_copy, tmp_path / "moved")
+    assert cli("verify", "moved").status == 0
+    assert result_of(cli("pdp-report", "moved", "--json"))["records"] == 400

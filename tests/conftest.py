@@ -1,0 +1,162 @@
+"""Shared fixtures: a small feature file, a command line that runs in this process, a trained run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from linprobe.cli import run
+from linprobe.feature_file import Description, FeatureWriter
+
+CLASS_NAMES = ("ant", "bee", "cat", "dog")
+N_FEATURES = 10
+SIZES = {"train": 400, "test": 120, "public": 12}
+
+
+class Outcome(NamedTuple):
+    """What a command did: exit status and everything it printed."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def gaussian_rows(group: str, n_rows: int, width: int = N_FEATURES, classes: int = 4) -> tuple[Any, Any]:
+    """Rows (n_rows, width) around one direction a class, and labels; the same for the same arguments."""
+    rng = np.random.default_rng([*group.encode(), n_rows, width])
+    labels = np.arange(n_rows) % classes
+    rows = 1.0 + 3.0 * np.eye(classes, width)[labels] + 0.5 * rng.standard_normal((n_rows, width))
+    return rows.astype(np.float32), labels
+
+
+def write_features(
+    path: Path,
+    *,
+    groups: Sequence[str] = ("train", "test", "public"),
+    text: bool = True,
+    width: int = N_FEATURES,
+    class_names: Sequence[str] = CLASS_NAMES,
+    order: Sequence[int] | None = None,
+) -> Path:
+    """Write a feature file; `order` lists, for each row's class, the label it is stored under."""
+    description = Description(class_names=tuple(class_names), backbone="test", source="drawn for a test")
+    with FeatureWriter(path, description) as writer:
+        for group in groups:
+            rows, labels = gaussian_rows(group, SIZES[group], width)
+            stored = labels if order is None else np.asarray(order)[labels]
+            ids = [f"{group}/{row:04d}" for row in range(len(rows))]
+            writer.write_group(group, len(rows), width, [rows], stored, ids)
+        if text:
+            writer.write_text_weights(np.eye(width, len(class_names)) + 0.1)
+    return path
+
+
+@pytest.fixture(scope="session")
+def features_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 train, 120 test and 12 public rows of four separable classes, with text weights. Do not change it."""
+    return write_features(tmp_path_factory.mktemp("features") / "whole.h5")
+
+
+@pytest.fixture(scope="session")
+def private_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same train and test rows without public rows and without text weights. Do not change it."""
+    folder = tmp_path_factory.mktemp("features")
+    return write_features(folder / "private.h5", groups=("train", "test"), text=False)
+
+
+@pytest.fixture
+def make_features() -> Callable[..., Path]:
+    """`write_features`, for a test that needs a file of its own."""
+    return write_features
+
+
+@pytest.fixture
+def editable(features_file: Path, tmp_path: Path) -> Path:
+    """A copy of the feature file that a test may damage."""
+    return Path(shutil.copy(features_file, tmp_path / "edited.h5"))
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run a command in this process with the temporary folder as working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_command(*words: object, stdin: str | None = None) -> Outcome:
+        if stdin is not None:
+            monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        capsys.readouterr()
+        status = run([str(word) for word in words])
+        return Outcome(status, *capsys.readouterr())
+
+    return run_command
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[..., Outcome]:
+    """Run `linprobe` as a user does, in a process of its own; `script` gives a whole pipeline to bash instead."""
+
+    def run_process(*words: object, script: str | None = None, env: dict[str, str] | None = None) -> Outcome:
+        command = [sys.executable, "-m", "linprobe", *map(str, words)]
+        if script is not None:
+            command = [
+                "bash",
+                "-o",
+                "pipefail",
+                "-c",
+                f'linprobe() {{ "{sys.executable}" -m linprobe "$@"; }}\n{script}',
+            ]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env={**os.environ, **(env or {})}
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    return run_process
+
+
+def check_refused(outcome: Outcome, status: int, words: Sequence[str], notes: int = 0) -> None:
+    """One line on stderr that names the problem, after at most `notes` lines for people; nothing on stdout."""
+    lines = [line for line in outcome.stderr.splitlines() if line.strip()]
+    assert outcome.status == status, outcome
+    assert "Traceback" not in outcome.stderr
+    assert lines, "nothing on stderr"
+    assert len(lines) <= 1 + notes, outcome.stderr
+    assert lines[-1].startswith("linprobe: error: "), outcome.stderr
+    assert sum("linprobe: error:" in line for line in lines) == 1
+    for word in words:
+        assert word in lines[-1], f"{word!r} is not in {lines[-1]!r}"
+    assert "--debug to see where" not in lines[-1], f"not foreseen: {lines[-1]!r}"
+    assert outcome.stdout == ""
+
+
+@pytest.fixture
+def refused() -> Callable[..., None]:
+    """`check_refused`: exit status, one line that holds the words, no traceback."""
+    return check_refused
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory, features_file: Path) -> Path:
+    """A run folder of `train --method noisy-gd --eps 3` on the small file. Do not change it."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        status = run(["train", str(features_file), "--method", "noisy-gd", "--eps", "3", "--out", str(out)])
+    if status:
+        raise RuntimeError(f"training the shared run failed with {status}: {stderr.getvalue()}")
+    return out
+
+
+@pytest.fixture
+def run_copy(trained_run: Path, tmp_path: Path) -> Path:
+    """A copy of the trained run that a test may damage."""
+    return Path(shutil.copytree(trained_run, tmp_path / "copied_run"))

@@ -1,0 +1,44 @@
+"""docs/cli.md says what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+
+import linprobe.cli
+
+DOCS = Path(__file__).parents[2] / "docs"
+PROGRAM: Any = typer.main.get_command(linprobe.cli.app)
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_reference_is_what_the_generator_writes() -> None:
+    written = (DOCS / "cli.md").read_text(encoding="utf-8")
+    assert written == _generator().render(), "docs/cli.md is out of date; run: python docs/generate_cli.py"
+
+
+@pytest.mark.parametrize("name", list(PROGRAM.commands))
+def test_every_command_argument_and_option_has_a_help_text(name: str) -> None:
+    command = PROGRAM.commands[name]
+    assert command.help
+    for parameter in command.params:
+        assert parameter.help, f"{name} {parameter.name} has no help text"
+
+
+def test_exit_statuses_are_all_listed() -> None:
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    for status in (0, 1, 2, 3, 4, 130):
+        assert f"\n| {status} | " in page

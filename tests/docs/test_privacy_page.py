@@ -1,0 +1,52 @@
+"""docs/privacy.md explains every key of a real manifest and ledger; links between pages lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from linprobe.cli import run
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]
+
+
+def _explained(page: str, heading: str) -> set[str]:
+    """Names in code style in the first column of the tables under a heading."""
+    section = re.split(rf"^#+ {re.escape(heading)}$", page, flags=re.MULTILINE)[1]
+    section = re.split(r"^##", section, flags=re.MULTILINE)[0]
+    return {
+        name
+        for row in re.findall(r"^\| (`[^|]*) \|", section, flags=re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", row)
+    }
+
+
+def test_every_key_of_manifest_and_ledger_is_explained(tmp_path: Path) -> None:
+    folder = tmp_path / "first"
+    assert run(["train", "--eps", "3", "--steps", "2", "--out", str(folder)]) == 0
+    page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    assert _explained(page, "manifest.json, key by key") == set(manifest)
+    first_line = (folder / "ledger.jsonl").read_text(encoding="utf-8").splitlines()[0]
+    assert _explained(page, "ledger.jsonl") == set(json.loads(first_line))
+    assert {path.name for path in folder.iterdir()} <= _explained(page, "The run folder")
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{target} does not exist"
+        assert not anchor or anchor in _anchors(file), f"{target} has no such heading"

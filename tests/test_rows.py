@@ -1,0 +1,209 @@
+"""Rows in training space: unit norms, folding, and streaming that changes no result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from linprobe import rows as rows_module
+from linprobe.estimators import AdaMix, FullyPrivate, LinearProbe, NoisyGD, NonPrivate
+from linprobe.evaluation.metrics import scores_of
+from linprobe.probe import clipped_sum, gradient_norms, loss_and_gradient
+from linprobe.rows import (
+    ArrayRows,
+    ArraySource,
+    ChainedSource,
+    Preprocessing,
+    StreamedRows,
+    join,
+    normalise_rows,
+    prepare,
+    row_norms,
+)
+
+RNG = np.random.default_rng(11)
+RAW = (RNG.standard_normal((2500, 6)) + 0.7).astype(np.float32)
+LABELS = RAW[:, :4].argmax(axis=1)
+PUBLIC, PUBLIC_LABELS = RAW[-40:], LABELS[-40:]
+PREPROCESSINGS = {
+    "plain": Preprocessing(),
+    "centre": Preprocessing.centred_on(PUBLIC),
+    "intercept": Preprocessing(intercept=0.5),
+}
+
+
+@example(np.array([[1e-40, 2e-40], [1e-45, 0.0]], dtype=np.float32))
+@example(np.full((2, 3000), 3e38, dtype=np.float32))
+@given(
+    arrays(
+        np.float32,
+        array_shapes(min_dims=2, max_dims=2, max_side=6),
+        elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    )
+)
+def test_every_finite_row_gets_unit_norm_or_stays_zero(x: Any) -> None:
+    norms = row_norms(normalise_rows(x))
+    assert np.all(np.isfinite(norms))
+    zero = ~x.any(axis=1)
+    assert np.all(norms[zero] == 0)
+    assert np.allclose(norms[~zero], 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30, 3e37])
+def test_scale_of_a_row_does_not_matter(scale: float) -> None:
+    x = RAW[:50]
+    assert np.allclose(normalise_rows((x.astype(np.float64) * scale).astype(np.float32)), normalise_rows(x), atol=1e-5)
+
+
+def test_half_precision_rows_are_normalised_in_single_precision() -> None:
+    raw = np.full((3, 2000), 60_000, dtype=np.float16)
+    x = Preprocessing().apply(raw)
+    assert x.dtype == np.float32
+    assert np.allclose(row_norms(x), 1, atol=1e-6)
+
+
+def test_centred_rows_are_public_mean_free_and_of_unit_norm() -> None:
+    preprocessing = PREPROCESSINGS["centre"]
+    unit = PUBLIC / np.linalg.norm(PUBLIC, axis=1, keepdims=True)
+    assert np.allclose(preprocessing.centre, unit.mean(axis=0), atol=1e-6)
+    x = preprocessing.apply(RAW)
+    assert np.allclose(row_norms(x), 1, atol=1e-6)
+    moved = unit - unit.mean(axis=0)
+    expected = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+    assert np.allclose(preprocessing.apply(PUBLIC), expected, atol=1e-5)
+    assert preprocessing.centred_norm == pytest.approx(np.linalg.norm(moved, axis=1).mean(), rel=1e-5)
+
+
+def test_a_single_public_row_can_be_the_centre() -> None:
+    preprocessing = Preprocessing.centred_on(RAW[:1])
+    assert preprocessing.centred_norm > 0
+    assert np.all(np.isfinite(preprocessing.apply(RAW)))
+
+
+def test_intercept_is_the_last_column_and_counts_in_the_norm() -> None:
+    x = Preprocessing(intercept=0.5).apply(RAW)
+    assert np.all(x[:, -1] == 0.5)
+    assert np.allclose(row_norms(x), np.sqrt(1.25), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", PREPROCESSINGS)
+def test_folded_weights_choose_the_class_training_space_chooses(name: str) -> None:
+    preprocessing = PREPROCESSINGS[name]
+    x = preprocessing.apply(RAW).astype(np.float64)
+    for seed in range(20):
+        weights = 3 * np.random.default_rng(seed).standard_normal((x.shape[1], 4))
+        scores = x @ weights
+        first, second = np.sort(scores, axis=1)[:, :-3:-1].T
+        clear = first - second > 1e-3
+        assert clear.mean() > 0.99
+        folded = scores_of(RAW, *preprocessing.fold(weights))
+        assert np.array_equal(folded.argmax(axis=1)[clear], scores.argmax(axis=1)[clear])
+
+
+@pytest.mark.parametrize("name", ["plain", "intercept"])
+def test_folded_scores_are_those_of_training_space_without_a_centre(name: str) -> None:
+    preprocessing = PREPROCESSINGS[name]
+    x = preprocessing.apply(RAW)
+    weights = RNG.standard_normal((x.shape[1], 4))
+    assert np.allclose(scores_of(RAW, *preprocessing.fold(weights)), x @ weights, atol=1e-5)
+
+
+def _blocks(size: int) -> Iterator[tuple[Any, Any]]:
+    for start in range(0, len(RAW), size):
+        yield RAW[start : start + size], LABELS[start : start + size]
+
+
+@pytest.mark.parametrize("name", PREPROCESSINGS)
+@pytest.mark.parametrize("size", [1, 333, 2500])
+def test_block_size_changes_no_sum_beyond_rounding(name: str, size: int) -> None:
+    preprocessing = PREPROCESSINGS[name]
+    x = preprocessing.apply(RAW)
+    weights = RNG.standard_normal((x.shape[1], 4))
+    whole = ArrayRows(x, LABELS)
+    in_blocks = ArrayRows(x, LABELS, block_rows=size)
+    streamed = StreamedRows(lambda: _blocks(size), len(RAW), x.shape[1], preprocessing)
+    expected, norms = clipped_sum(whole, weights, 0.4), gradient_norms(whole, weights)
+    loss, gradient = loss_and_gradient(whole, weights)
+    for other in (in_blocks, streamed):
+        found = clipped_sum(other, weights, 0.4)
+        assert np.allclose(found.value, expected.value, rtol=1e-5, atol=1e-3)
+        assert np.allclose(gradient_norms(other, weights), norms, rtol=1e-5)
+        assert loss_and_gradient(other, weights)[0] == pytest.approx(loss, rel=1e-6)
+        assert np.allclose(loss_and_gradient(other, weights)[1], gradient, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", PREPROCESSINGS)
+def test_streamed_rows_are_the_rows_in_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ArraySource(RAW, LABELS)
+    in_memory = prepare(source, PREPROCESSINGS[name])
+    monkeypatch.setattr(rows_module, "IN_MEMORY_BYTES", 0)
+    streamed = prepare(source, PREPROCESSINGS[name])
+    assert isinstance(in_memory, ArrayRows)
+    assert isinstance(streamed, StreamedRows)
+    assert (streamed.n_rows, streamed.n_features) == (in_memory.n_rows, in_memory.n_features)
+    for _ in range(2):
+        for left, right in zip(in_memory.blocks(), streamed.blocks(), strict=True):
+            assert left.start == right.start
+            assert np.array_equal(left.x, right.x)
+            assert np.array_equal(left.y, right.y)
+            assert np.array_equal(left.norms, right.norms)
+
+
+def test_chained_and_joined_rows_keep_their_order() -> None:
+    first, second = ArraySource(RAW[:1500], LABELS[:1500]), ArraySource(RAW[1500:], LABELS[1500:])
+    whole = prepare(ArraySource(RAW, LABELS), Preprocessing())
+    chained = prepare(ChainedSource(first, second), Preprocessing())
+    joined = join(prepare(first, Preprocessing()), prepare(second, Preprocessing()))
+    assert isinstance(whole, ArrayRows)
+    for other in (chained, joined):
+        assert isinstance(other, ArrayRows)
+        assert np.array_equal(other.x, whole.x)
+        assert np.array_equal(other.y, whole.y)
+
+
+SEEDED = {"epsilon": 3.0, "delta": 1e-5, "n_steps": 12, "insecure_seed": 5}
+PROBES: dict[str, tuple[type[LinearProbe], dict[str, Any]]] = {
+    "noisy-gd plain": (NoisyGD, {**SEEDED, "centre": "none"}),
+    "noisy-gd centred": (NoisyGD, {**SEEDED, "centre": "public"}),
+    "noisy-gd intercept": (NoisyGD, {**SEEDED, "centre": "none", "intercept": 1.0}),
+    "adamix": (AdaMix, dict(SEEDED)),
+    "fully-private": (FullyPrivate, dict(SEEDED)),
+    "non-private": (NonPrivate, {}),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("block_rows", [100, 1024])
+def test_streaming_and_block_size_change_no_trained_weight_beyond_rounding(
+    name: str, block_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe, parameters = PROBES[name]
+
+    def train() -> LinearProbe:
+        fitted = probe(classes=range(4), **parameters)
+        return fitted.fit(RAW, LABELS, X_public=PUBLIC, y_public=PUBLIC_LABELS)
+
+    in_memory = train()
+    monkeypatch.setattr(rows_module, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(rows_module, "BLOCK_ROWS", block_rows)
+    streamed = train()
+    scale = np.abs(in_memory.coef_).max()
+    assert np.allclose(streamed.coef_, in_memory.coef_, rtol=0, atol=2e-4 * scale)
+    assert np.allclose(streamed.intercept_, in_memory.intercept_, rtol=0, atol=2e-4 * scale)
+    # a rounding difference in one step moves the gradients of the next ones
+    assert np.allclose(streamed.private_per_instance_mu_, in_memory.private_per_instance_mu_, rtol=0, atol=3e-3)
+
+
+@pytest.mark.parametrize("tiny", [1e-39, 1e-45])
+def test_one_tiny_private_row_cannot_spoil_the_release(tiny: float) -> None:
+    raw = RAW[:200].copy()
+    raw[7] = tiny
+    probe = NoisyGD(classes=range(4), epsilon=3.0, n_steps=5, init="zero").fit(raw, LABELS[:200])
+    assert np.all(np.isfinite(probe.coef_))
+    assert np.all(np.isfinite(probe.private_per_instance_mu_))

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from linprobe.methods import METHODS
+from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 
 BUDGET_KEYS = {
     "epsilon",
@@ -41,20 +42,6 @@ TRAIN_KEYS = BUDGET_KEYS | {
 }
 EPSILON_WITHOUT_NOISE = {"only-public": 0.0, "zero-shot": 0.0, "non-private": None}
 COMMANDS = ["train", "evaluate", "predict", "pdp-report", "verify", "import", "info", "methods"]
-NOISY = ["--method", "noisy-gd", "--eps", "3"]
-
-Cli = Callable[..., Any]
-
-
-def result_of(outcome: Any) -> dict[str, Any]:
-    """The one JSON object a command printed."""
-    assert outcome.status == 0, outcome
-    return dict(json.loads(outcome.stdout))
-
-
-def weights_of(run: Path) -> Any:
-    with np.load(run / "model.npz") as model:
-        return model["weights"]
 
 
 # pipes and processes

@@ -15,20 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-NOISY = ["--method", "noisy-gd", "--eps", "3"]
-
-Cli = Callable[..., Any]
-
-
-def result_of(outcome: Any) -> dict[str, Any]:
-    """The one JSON object a command printed."""
-    assert outcome.status == 0, outcome
-    return dict(json.loads(outcome.stdout))
-
-
-def weights_of(run: Path) -> Any:
-    with np.load(run / "model.npz") as model:
-        return model["weights"]
+from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 
 
 def test_seeded_noise_is_reproducible_and_not_private(cli: Cli, features_file: Path, tmp_path: Path) -> None:

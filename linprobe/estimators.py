@@ -335,8 +335,8 @@ class AdaMix(LinearProbe):
 
     Guarantee: (epsilon, delta)-DP of the private rows under add/remove, for every fixed public set.
 
-    Args: as for `NoisyGD`, and variant, clip_quantile, subspace, subspace_dim, radius, strong_convexity: see
-        `linprobe.methods.adamix.AdaMixOptions`.
+    Args: as for `NoisyGD`, and variant, clip_quantile, clip_floor, subspace, subspace_dim, radius,
+        strong_convexity: see `linprobe.methods.adamix.AdaMixOptions`.
     """
 
     _method = "adamix"
@@ -355,6 +355,7 @@ class AdaMix(LinearProbe):
         variant: str = "practical",
         init: str = "auto",
         clip_quantile: float = 0.9,
+        clip_floor: float = 0.02,
         subspace: str = "none",
         subspace_dim: int | None = None,
         learning_rate: float | None = None,
@@ -377,6 +378,7 @@ class AdaMix(LinearProbe):
         self.variant = variant
         self.init = init
         self.clip_quantile = clip_quantile
+        self.clip_floor = clip_floor
         self.subspace = subspace
         self.subspace_dim = subspace_dim
         self.learning_rate = learning_rate
@@ -451,6 +453,7 @@ class PPGD(LinearProbe):
         centre: Centre = "auto",
         intercept: float = 0.0,
         insecure_seed: int | None = None,
+        clip_floor: float = 0.02,
         learning_rate: float | None = None,
         score_noise: float = 1.0,
         weight_decay: float = 1e-2,
@@ -464,6 +467,7 @@ class PPGD(LinearProbe):
         self.centre = centre
         self.intercept = intercept
         self.insecure_seed = insecure_seed
+        self.clip_floor = clip_floor
         self.learning_rate = learning_rate
         self.score_noise = score_noise
         self.weight_decay = weight_decay

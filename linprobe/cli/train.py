@@ -55,6 +55,10 @@ def register(app: typer.Typer) -> None:
                 rich_help_panel=_METHOD_OPTIONS,
             ),
         ] = None,
+        clip_floor: Annotated[
+            float | None,
+            typer.Option(help="adamix, ppgd: least clip norm. [default: 0.02]", rich_help_panel=_METHOD_OPTIONS),
+        ] = None,
         learning_rate: Annotated[
             float | None,
             typer.Option(
@@ -127,6 +131,7 @@ def register(app: typer.Typer) -> None:
             "init": init,
             "clip_norm": clip_norm,
             "clip_quantile": clip_quantile,
+            "clip_floor": clip_floor,
             "learning_rate": learning_rate,
             "score_noise": score_noise,
             "weight_decay": weight_decay,

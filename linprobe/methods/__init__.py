@@ -42,6 +42,7 @@ PAPER_SETTINGS: dict[str, Any] = {
     "subspace": "gradient",
     "subspace_dim": 2000,
     "clip_quantile": 0.9,
+    "clip_floor": 1e-6,
 }
 PAPER_NOISE_MULTIPLIER = 20.0
 

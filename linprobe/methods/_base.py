@@ -16,7 +16,6 @@ from linprobe.rows import Rows
 Init = Literal["auto", "zero", "public", "text"]
 Average = Literal["last", "tail", "weighted"]
 TAIL_SHARE = 0.1
-SMALLEST_CLIP_NORM = 1e-6
 
 
 @dataclass(frozen=True)
@@ -132,6 +131,7 @@ class Method:
 
 
 _RANGES: dict[str, tuple[float, float]] = {
+    "clip_floor": (0, 1e6),
     "clip_norm": (0, 1e6),
     "clip_quantile": (0, 1),
     "learning_rate": (0, 1e9),
@@ -231,8 +231,3 @@ def reference_weights(kind: str, start: Weights) -> Weights:
     if kind not in ("init", "zero"):
         raise ParameterError(f"reference is {kind!r}; allowed: init, zero")
     return start if kind == "init" else np.zeros_like(start)
-
-
-def floor_clip_norm(clip_norm: float) -> float:
-    """A public clip norm kept away from zero, where a perfectly fitted public set would put it."""
-    return max(clip_norm, SMALLEST_CLIP_NORM)

@@ -4,7 +4,7 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Alg
 
     1  W_1 <- optimum on the public rows (or text weights)
     2  for t = 1..T:
-    3      tau_t <- 90th percentile of the public per-example gradient norms at W_t
+    3      tau_t <- 90th percentile of the public per-example gradient norms at W_t, at least a floor
     4      U     <- top-P left singular vectors of the public gradient G_pub(W_t)
     5      G     <- U (U^T sum_i clip_{tau_t}(g_i) + N(0, sigma^2 tau_t^2 I))
     6      W     <- W - eta_t (G_pub(W_t) + G + lambda (W - W_ref))
@@ -37,7 +37,6 @@ from linprobe.methods._base import (
     Method,
     Problem,
     Run,
-    floor_clip_norm,
     initial_weights,
     learning_rate,
     reference_weights,
@@ -56,6 +55,8 @@ class AdaMixOptions:
             `strong_convexity`).
         init: W_1: `auto` or `public` (public optimum), `text`, `zero`.
         clip_quantile: tau_t is this quantile of the public per-example gradient norms.
+        clip_floor: tau_t is never below this, as it would be once the public rows are fitted perfectly: steps in
+            proportion to 1 / tau_t would then diverge.
         subspace: project private gradients on top singular vectors of the public `gradient`, of the public
             `features`, or `none`.
         subspace_dim: P; None is n_classes - 1, the rank of the public gradient.
@@ -67,6 +68,7 @@ class AdaMixOptions:
     variant: Literal["practical", "theory"] = "practical"
     init: Init = "auto"
     clip_quantile: float = 0.9
+    clip_floor: float = 0.02
     subspace: Literal["none", "gradient", "features"] = "none"
     subspace_dim: int | None = None
     learning_rate: float | None = None
@@ -112,7 +114,8 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     average = IterateAverage(options.average, schedule.n_steps)
     history = []
     for t in range(1, schedule.n_steps + 1):
-        tau = floor_clip_norm(float(np.quantile(gradient_norms(public, weights), options.clip_quantile)))
+        norms = gradient_norms(public, weights)
+        tau = max(options.clip_floor, float(np.quantile(norms, options.clip_quantile)))
         public_loss, public_gradient = loss_and_gradient(public, weights)
         if options.subspace == "gradient":
             subspace = top_left_subspace(public_gradient, dim, problem.n_classes - 1)

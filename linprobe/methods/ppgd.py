@@ -5,7 +5,7 @@ Golatkar et al. 2022 (section 2).
 
     1  W_1 <- 0
     2  for t = 1..T:
-    3      tau_t <- || average public gradient at W_t ||
+    3      tau_t <- || average public gradient at W_t ||, at least a floor
     4      G     <- sum_i clip_{tau_t}(g_i(W_t)) + N(0, sigma^2 tau_t^2 I)
     5      W     <- W - eta_t (G + lambda W)
     6  W_pri <- the last iterate or the mean of the last tenth
@@ -27,7 +27,6 @@ from linprobe.methods._base import (
     Method,
     Problem,
     Run,
-    floor_clip_norm,
     learning_rate,
 )
 from linprobe.probe import clipped_sum, loss_and_gradient, minimise
@@ -35,8 +34,12 @@ from linprobe.probe import clipped_sum, loss_and_gradient, minimise
 
 @dataclass(frozen=True, kw_only=True)
 class PPGDOptions:
-    """Options of `ppgd`; `weight_decay` is lambda in both stages, the rest as for `noisy-gd`."""
+    """Options of `ppgd`.
 
+    `weight_decay` is lambda in both stages; tau_t is never below `clip_floor`; the rest as for `noisy-gd`.
+    """
+
+    clip_floor: float = 0.02
     learning_rate: float | None = None
     score_noise: float = 1.0
     weight_decay: float = 1e-2
@@ -51,7 +54,7 @@ def fit(problem: Problem, options: PPGDOptions, run: Run) -> Fitted:
     history = []
     for t in range(1, schedule.n_steps + 1):
         public_loss, public_gradient = loss_and_gradient(public, weights)
-        tau = floor_clip_norm(float(np.linalg.norm(public_gradient)) / public.n_rows)
+        tau = max(options.clip_floor, float(np.linalg.norm(public_gradient)) / public.n_rows)
         clipped = clipped_sum(problem.private_rows, weights, tau)
         gradient = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient").value
         eta = learning_rate(options.learning_rate, options.score_noise, schedule, tau)

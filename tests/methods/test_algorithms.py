@@ -77,8 +77,23 @@ def test_adamix_release_lies_in_the_public_gradients_subspace() -> None:
 def test_adamix_survives_a_perfectly_fitted_public_set() -> None:
     data = problem()
     few = Problem(D, C, private=data.private, public=ArrayRows(data.public.x[:C], data.public.y[:C]))
-    weights = fit(METHODS["adamix"], {"weight_decay": 1e-9}, few, SpyMechanism()).weights
+    spy = SpyMechanism()
+    weights = fit(METHODS["adamix"], {"weight_decay": 1e-9}, few, spy).weights
     assert np.isfinite(weights).all()
+    assert spy.events[0].sensitivity == 0.02
+
+
+def test_adamix_stays_on_course_when_private_rows_fit_the_public_ones_perfectly() -> None:
+    # 20,000 private rows a class drive the public loss to zero; without a floor under tau_t the steps diverge
+    g = np.random.default_rng(0)
+    centres = g.normal(size=(C, 60))
+    y = np.arange(4 * 20_000 + 8) % C
+    x = normalise_rows((centres[y] + 0.5 * g.normal(size=(len(y), 60))).astype(np.float32))
+    data = Problem(60, C, private=ArrayRows(x[8:], y[8:]), public=ArrayRows(x[:8], y[:8]))
+    schedule = Schedule(50, 50**0.5 / 0.5, 0.5)
+    run = Run(schedule, GaussianMechanism(NoiseSource(0), lambda event: None), lambda: None)
+    weights = METHODS["adamix"].fit(data, AdaMixOptions(), run).weights
+    assert ((x @ weights).argmax(axis=1) == y).mean() > 0.99
 
 
 def test_ppgd_clips_at_the_norm_of_the_average_public_gradient_and_ends_on_the_public_rows() -> None:

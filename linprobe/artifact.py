@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.errors import DataError, LinprobeError, UsageError
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.files import replace_when_complete
 from linprobe.reporting.manifest import MANIFEST_FORMAT, read_manifest, seal
 
@@ -55,7 +55,7 @@ class LoadedRun:
 def new_run_folder(out: Path) -> Iterator[Path]:
     """A temporary folder beside `out`, renamed to `out` when the block ends well.
 
-    On an error or Ctrl-C it is removed: nothing computed from private rows has left it. A killed process leaves it,
+    On an error or Ctrl-C it is removed, with all that was computed from private rows. A killed process leaves it,
     under a name ending in `.partial`, with the ledger of what it had already spent.
     """
     if out.exists():
@@ -82,6 +82,11 @@ def new_run_folder(out: Path) -> Iterator[Path]:
 def commitment(key: bytes, digest: str) -> str:
     """HMAC-SHA256 of a private digest: binds the manifest to the data and tells nothing without the key."""
     return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
+
+
+def per_record_digest(ids: list[str], mu: NDArray[np.float64]) -> str:
+    """SHA-256 of every record's id and mu_i. Private."""
+    return hashlib.sha256("\0".join(ids).encode() + mu.astype("<f8").tobytes()).hexdigest()
 
 
 def write_model(folder: Path, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> None:
@@ -112,16 +117,23 @@ def write_per_record(folder: Path, ids: list[str], mu: NDArray[np.float64], key:
         )
 
 
-def read_per_record(folder: Path) -> tuple[list[str], NDArray[np.float64], bytes]:
-    """Ids, mu_i (n_private,) and commitment key from the private sidecar; DataError if it is not there."""
+def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], NDArray[np.float64], bytes]:
+    """Ids, mu_i (n_private,) and commitment key from the private sidecar.
+
+    Raises:
+        DataError: it is not there or damaged. PrivacyError: it is not the one that `manifest` commits to.
+    """
     try:
         with np.load(folder / PER_RECORD, allow_pickle=False) as archive:
-            return [str(name) for name in archive["id"]], archive["mu"], archive["key"].tobytes()
+            ids, mu, key = [str(name) for name in archive["id"]], archive["mu"], archive["key"].tobytes()
     except UNREADABLE as error:
         raise DataError(
             f"{folder} has no readable {PER_RECORD} ({type(error).__name__}); it is private and written only by "
             "methods that spend privacy; use the folder where the run was trained"
         ) from None
+    if commitment(key, per_record_digest(ids, mu)) != manifest["per_record_commitment"]:
+        raise PrivacyError(f"{folder / PER_RECORD} was edited, or belongs to another run; restore it from a copy")
+    return ids, mu, key
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any], extra_files: tuple[str, ...] = ()) -> dict[str, Any]:

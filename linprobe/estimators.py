@@ -203,7 +203,11 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
         if not 0 <= intercept <= 1e3:
             raise ParameterError(f"intercept is {intercept}; allowed: 0 (no bias column) to 1000")
-        centring = centre == "public" or (centre == "auto" and self.method.centres and public is not None)
+        from_text = getattr(self, "init", None) == "text"
+        if from_text and centre == "public":
+            raise UsageError("init 'text' needs uncentred rows, on which text weights mean something; use centre none")
+        automatic = self.method.centres and public is not None and not from_text
+        centring = centre == "public" or (centre == "auto" and automatic)
         if intercept and centring:
             raise UsageError(f"intercept {intercept:g} needs uncentred rows; use centre none, or intercept 0")
         if not centring or public is None:

@@ -204,11 +204,7 @@ def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
     index = {name: position for position, name in enumerate(mine.class_names)}
     relabel = np.array([index.get(name, -1) for name in theirs.class_names])
     group = "public" if "public" in other.sizes else "train"
-    if group == "train" and other.digest("train") == features.digest("train"):
-        raise PrivacyError(
-            f"{other.path} holds the very training rows of {features.path}; private rows cannot be public too; "
-            "give other rows, or --public-shots K"
-        )
+    _refuse_shared_rows(features, other, group)
     keep = relabel[other.labels(group)] >= 0
     if not keep.any():
         raise DataError(
@@ -216,6 +212,22 @@ def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
             f"{', '.join(mine.class_names[:5])}"
         )
     return FileSource(other, group, keep, relabel)
+
+
+def _refuse_shared_rows(features: FeatureFile, other: FeatureFile, group: str) -> None:
+    """Refuse public rows that are private too; compared in half precision, whatever either file stores."""
+
+    def keys(file: FeatureFile, name: str) -> Iterator[bytes]:
+        for x, _ in file.blocks(name):
+            with np.errstate(over="ignore"):
+                yield from (row.tobytes() for row in x.astype(np.float16))
+
+    public = set(keys(other, group))
+    if any(key in public for key in keys(features, "train")):
+        raise PrivacyError(
+            f"{other.path} holds training rows of {features.path}; a private row cannot be public too; "
+            "give other rows, or --public-shots K"
+        )
 
 
 def _default_out(request: TrainRequest) -> Path:
@@ -326,14 +338,16 @@ def _write_run(
     method = estimator.method
     artifact.write_model(folder, np.ascontiguousarray(estimator.coef_.T), estimator.intercept_)
     artifact.write_history(folder, estimator.history_)
-    private_commitment = None
+    private_commitment = per_record_commitment = None
     if method.spends:
         key = secrets.token_bytes(32)
         private_commitment = artifact.commitment(key, private.digest())
         ids = private.ids()
         if method.joins_public and public is not None:
             ids += public.ids()
-        artifact.write_per_record(folder, ids, estimator.private_per_instance_mu_, key)
+        mu = estimator.private_per_instance_mu_
+        artifact.write_per_record(folder, ids, mu, key)
+        per_record_commitment = artifact.commitment(key, artifact.per_record_digest(ids, mu))
     description = features.description
     names = description.class_names
     per_class = {name: int(c) / int(t) if t else None for name, c, t in zip(names, correct, total, strict=True)}
@@ -355,6 +369,7 @@ def _write_run(
         "split_seed": request.split_seed,
         "public_digest": None if public is None or method.joins_public else public.digest(),
         "private_commitment": private_commitment,
+        "per_record_commitment": per_record_commitment,
         "test_accuracy": int(correct.sum()) / n_test if n_test else None,
         "test_accuracy_per_class": per_class,
         "n_test": n_test,
@@ -505,6 +520,9 @@ def pdp_report(
         plots.check_format(plot)
     if publish_epsilon is not None:
         check_epsilon(publish_epsilon)
+    for wanted in (csv, plot):
+        if wanted is not None and not wanted.parent.is_dir():
+            raise LinprobeError(f"{wanted} cannot be written: there is no folder {wanted.parent}; make it first")
     run = artifact.load_run(folder)
     manifest = run.manifest
     if manifest["accountant"] is None:
@@ -512,7 +530,7 @@ def pdp_report(
             f"run {folder} used method {manifest['method']}, which releases nothing with noise; "
             "per-record losses exist for methods that spend a budget"
         )
-    ids, mu, _ = artifact.read_per_record(folder)
+    ids, mu, _ = artifact.read_per_record(folder, manifest)
     published = None if publish_epsilon is None else _publish_histogram(run, mu, publish_epsilon)
     manifest = read_manifest(folder)
     # a published histogram costs every record alike
@@ -581,7 +599,7 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
         "zcdp_rho": total_mu**2 / 2,
         "published": [*manifest["published"], release],
     }
-    histogram["epsilon_of_run_now"] = total
+    histogram |= {"epsilon_of_run_now": total, "file": str(folder / name)}
     with replace_when_complete(folder / name, "w") as stream:
         json.dump(histogram, stream, indent=2)
         stream.write("\n")
@@ -600,6 +618,8 @@ def verify(folder: Path, features: Path | None) -> dict[str, Any]:
         result = check_manifest(manifest, folder, read_ledger(folder / artifact.LEDGER))
     except (KeyError, TypeError) as error:
         raise PrivacyError(f"{folder}/manifest.json lacks or garbles {error}; do not trust it") from None
+    if (folder / artifact.PER_RECORD).exists():
+        artifact.read_per_record(folder, manifest)
     data = "not checked: give --features FILE"
     if features is not None:
         data = _verify_data(manifest, folder, features)
@@ -609,7 +629,7 @@ def verify(folder: Path, features: Path | None) -> dict[str, Any]:
 def _verify_data(manifest: dict[str, Any], folder: Path, path: Path) -> str:
     if manifest["private_commitment"] is None:
         return "not committed to: the run makes no release about private rows"
-    ids, _, key = artifact.read_per_record(folder)
+    ids, _, key = artifact.read_per_record(folder, manifest)
     with open_features(path) as features:
         known = set(ids)
         keep = np.array([name in known for name in features.ids("train")])

@@ -3,7 +3,7 @@
 The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, so its norm
 is `||x|| ||r||` and a clipped sum is `X^T (c * R)`: no per-example gradient is ever formed. Scores, residuals, norms
 and products are taken while a block is in cache; `R^T X` is accumulated (not `X^T R`, whose tall thin factor is slow in
-BLAS), in float32 within a block and float64 across blocks.
+BLAS), in float32 within a block and float64 across blocks; beyond 2^20 rows clipped sums are float64 throughout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from linprobe.errors import LinprobeError
-from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
+from linprobe.mechanisms.clipping import (
+    LARGEST_FLOAT32_ROWS,
+    ClippedSum,
+    clip_factors,
+    relative_contributions,
+    rounding_margin,
+)
 from linprobe.mechanisms.gaussian import Projection
 from linprobe.rows import Rows
 
@@ -68,15 +74,17 @@ def clipped_sum(rows: Rows, weights: Weights, clip_norm: float, subspace: Subspa
     check_weights(narrow)
     total = np.zeros(weights.shape[::-1])
     contributions = np.empty(rows.n_rows)
+    margin = rounding_margin(rows.n_rows)
+    wide = np.float64 if rows.n_rows > LARGEST_FLOAT32_ROWS else np.float32
     for block in rows.blocks():
         r = residuals(block.x, block.y, narrow)
         r_norms = _residual_norms(r)
-        factors = clip_factors(block.norms * r_norms, clip_norm)
+        factors = clip_factors(block.norms * r_norms, clip_norm, margin)
         lengths = block.norms if subspace is None else subspace.row_norms(block.x, block.norms)
         here = slice(block.start, block.start + len(block.y))
-        contributions[here] = relative_contributions(factors * lengths * r_norms, clip_norm)
+        contributions[here] = relative_contributions(factors * lengths * r_norms, clip_norm, margin)
         r *= factors.astype(np.float32)[:, None]
-        total += r.T @ block.x
+        total += r.T.astype(wide, copy=False) @ block.x.astype(wide, copy=False)
     return ClippedSum(total.T, clip_norm, contributions)
 
 

@@ -65,14 +65,6 @@ def table(title: str, rows: list[tuple[str, str]]) -> None:
     _console().print(grid)
 
 
-def columns(headers: list[str], rows: list[list[str]]) -> None:
-    """A table with a header."""
-    grid = Table(*headers)
-    for row in rows:
-        grid.add_row(*row)
-    _console().print(grid)
-
-
 def figure(value: float | None, form: str = ".4g") -> str:
     """A number for a table; a dash for none."""
     return "-" if value is None else format(value, form)

@@ -30,7 +30,7 @@ def public_shots(
         rows = np.flatnonzero(labels == index)
         if len(rows) < shots:
             raise DataError(
-                f"public shots is {shots}, but class {name!r} has only {len(rows)} training rows; lower --public-shots"
+                f"public shots is {shots}, but class {name!r} has fewer training rows; lower --public-shots"
             )
         public[rows[np.argsort(order[rows], kind="stable")[:shots]]] = True
     if public.all():

@@ -57,7 +57,7 @@ def test_every_row_is_public_under_some_seed() -> None:
 
 def test_more_shots_than_rows_of_a_class_are_refused_with_its_name() -> None:
     labels = np.where(np.arange(60) < 58, LABELS % 2, 2)
-    with pytest.raises(DataError, match=r"public shots is 3, but class 'cat' has only 2"):
+    with pytest.raises(DataError, match=r"public shots is 3, but class 'cat' has fewer training rows"):
         public_shots(IDS, labels, NAMES, 3, 0)
 
 

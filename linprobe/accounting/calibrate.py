@@ -12,6 +12,7 @@ MAX_EPSILON = 100.0
 DEFAULT_DELTA = 1e-5
 DEFAULT_STEPS = 50
 MAX_STEPS = 1_000_000
+MAX_SIGMA = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,8 @@ def calibrate(
         sigma = _round_up(math.sqrt(n_steps) / mu)
     else:
         sigma = float(noise_multiplier)
-        if not (math.isfinite(sigma) and sigma > 0):
-            raise ParameterError(f"sigma is {sigma}; allowed: a finite number above 0")
+        if not 0 < sigma <= MAX_SIGMA:
+            raise ParameterError(f"sigma is {sigma}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
         n_steps = math.floor((mu * sigma) ** 2 * (1 + 1e-12))
         if n_steps > MAX_STEPS:
             raise ParameterError(f"sigma {sigma:g} allows {n_steps} steps; allowed: at most {MAX_STEPS}; lower sigma")

@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
         if result.published is not None:
             render.note(
                 f"published a histogram for epsilon {publish_epsilon:g}; the run has now spent "
-                f"epsilon {result.published['epsilon_of_run_now']:.6g}"
+                f"epsilon {result.published['epsilon_of_run_now']:.6g}; it is in {result.published['file']}"
             )
             report = {**report, "published": result.published}
         if as_json:

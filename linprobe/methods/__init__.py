@@ -50,7 +50,10 @@ PAPER_NOISE_MULTIPLIER = 20.0
 def paper_options(method: Method) -> dict[str, Any]:
     """The AdaMix paper's settings (section 4, A.6), those of them that `method` has."""
     known = {option.name for option in fields(method.options)}
-    return {name: value for name, value in PAPER_SETTINGS.items() if name in known}
+    settings = {name: value for name, value in PAPER_SETTINGS.items() if name in known}
+    if method is noisy_gd.METHOD:
+        settings["init"] = "zero"
+    return settings
 
 
 __all__ = [

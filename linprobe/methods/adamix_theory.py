@@ -49,7 +49,7 @@ def fit(problem: Problem, run: Run, *, radius: float | None, strong_convexity: f
     """Train on private and public rows; shapes and guarantee as the module's docstring says."""
     schedule, public = run.schedule, problem.public_rows
     reference = one_pass_sgd(public, problem.n_classes, strong_convexity=strong_convexity, radius=radius)
-    bound = 2 * float(np.linalg.norm(reference)) if radius is None else radius
+    bound = 2 * float(np.linalg.norm(reference)) or 1.0 if radius is None else radius
     rho = schedule.gdp_mu**2 / 2
     weight_decay = LIPSCHITZ / bound * math.sqrt(2 * reference.size / rho)
     weights = reference

@@ -44,6 +44,7 @@ REQUIRED_KEYS = (
     "features",
     "files",
     "published",
+    "per_record_commitment",
     "manifest_digest",
 )
 ADJACENCY = "add or remove one private record"
@@ -179,6 +180,14 @@ def seal(manifest: dict[str, Any], folder: Path, files: tuple[str, ...]) -> dict
     return sealed
 
 
+def _no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, refused if a key stands twice: a reader would believe the first, a program the last."""
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return dict(pairs)
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run folder.
 
@@ -189,7 +198,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(f"{folder} is not a run folder: it has no manifest.json; give what `linprobe train` printed")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_repeated_keys)
         found = manifest.get("format")
         missing = [key for key in REQUIRED_KEYS if key not in manifest]
     except (ValueError, AttributeError, OSError) as error:

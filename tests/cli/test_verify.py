@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.feature_file import Description, FeatureFile, FeatureWriter
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 
 
@@ -226,3 +227,30 @@ def test_run_folder_can_be_moved(cli: Cli, run_copy: Path, tmp_path: Path) -> No
     shutil.move(run_copy, tmp_path / "moved")
     assert cli("verify", "moved").status == 0
     assert result_of(cli("pdp-report", "moved", "--json"))["records"] == 400
+
+
+def test_edited_per_record_figures_are_refused(cli: Cli, refused: Cli, run_copy: Path) -> None:
+    with np.load(run_copy / "per_record.npz") as archive:
+        figures = dict(archive)
+    np.savez(run_copy / "per_record.npz", **{**figures, "mu": 0 * figures["mu"]})
+    refused(cli("verify", run_copy), 4, ["per_record.npz"])
+    refused(cli("pdp-report", run_copy), 4, ["per_record.npz"])
+
+
+def test_manifest_with_a_key_twice_is_refused(cli: Cli, refused: Cli, run_copy: Path) -> None:
+    path = run_copy / "manifest.json"
+    path.write_text(path.read_text().replace("{", '{"epsilon": 0.1,', 1))
+    refused(cli("verify", run_copy), 3, ["manifest.json", "'epsilon' stands twice"])
+
+
+def test_a_public_row_that_is_private_too_is_refused(
+    cli: Cli, refused: Cli, features_file: Path, tmp_path: Path
+) -> None:
+    with FeatureFile(features_file) as features:
+        x, y = next(features.blocks("train"))
+        names = features.description.class_names
+    with FeatureWriter(tmp_path / "other.h5", Description(class_names=names)) as writer:
+        for group, scale in (("train", 2.0), ("test", 2.0), ("public", 1.0)):
+            writer.write_group(group, 8, x.shape[1], [scale * x[:8]], y[:8], [f"{group}{row}" for row in range(8)])
+    outcome = cli("train", features_file, "--eps", "3", "--public", tmp_path / "other.h5", "--out", tmp_path / "run")
+    refused(outcome, 4, ["other.h5", "private row"])

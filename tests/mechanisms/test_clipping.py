@@ -39,12 +39,14 @@ def test_neighbours_differ_by_at_most_sensitivity(seed, n, d, c, scale, clip_nor
     assert moved <= whole.contributions[removed] * clip_norm
 
 
-def test_rounding_of_float32_sums_stays_inside_the_margin_in_the_worst_case() -> None:
-    # 60,000 equal rows round alike, in every block, and removing the first shifts every block by one row
-    g = np.random.default_rng(0)
-    row = g.normal(size=(1, 256)).astype(np.float32)
-    x, y = np.repeat(row / np.linalg.norm(row), 60_000, axis=0), np.zeros(60_000, dtype=int)
-    weights = np.zeros((256, 10))
+@pytest.mark.parametrize("n", [50_000, 200_000, 2**20, 2**20 + 2])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rounding_of_sums_stays_inside_the_margin_when_every_block_rounds_anew(n, seed) -> None:
+    # two rows in turn: removing the first shifts all the others by one, so that no block rounds as before
+    pair = np.random.default_rng(seed).normal(size=(2, 16)).astype(np.float32)
+    pair /= np.linalg.norm(pair, axis=1, keepdims=True)
+    x, y = np.tile(pair, (n // 2, 1)), np.zeros(n, dtype=int)
+    weights = np.zeros((16, 2))
     whole = clipped_sum(ArrayRows(x, y), weights, 0.5)
     without = clipped_sum(ArrayRows(x[1:], y[1:]), weights, 0.5)
     assert np.linalg.norm(whole.value - without.value) <= 0.5
@@ -97,7 +99,7 @@ def test_gradient_is_the_derivative_of_the_loss() -> None:
 
 
 def test_a_zero_gradient_is_left_alone() -> None:
-    assert clip_factors(np.zeros(3), 1.0).tolist() == [1.0, 1.0, 1.0]
+    assert clip_factors(np.zeros(3), 1.0, 0.01).tolist() == [1.0, 1.0, 1.0]
 
 
 @given(seed=st.integers(0, 10**6), dim=st.integers(1, 12))

@@ -38,9 +38,26 @@ from linprobe.methods import METHODS, PAPER_NOISE_MULTIPLIER, Method, find_metho
 from linprobe.reporting import pdp_report as reports
 from linprobe.reporting import plots
 from linprobe.reporting.manifest import check_manifest, guarantee_text, read_manifest
+from linprobe.rows import BLOCK_ROWS
 from linprobe.splits import public_shots
 
 DIGITS = "digits"
+OUTCOME_KEYS = (
+    "method",
+    "epsilon",
+    "delta",
+    "epsilon_target",
+    "noise_multiplier",
+    "sampling_rate",
+    "steps",
+    "gdp_mu",
+    "n_private",
+    "n_public",
+    "n_features",
+    "n_classes",
+    "test_accuracy",
+    "seed_kind",
+)
 HISTOGRAM = "published_histogram_{}.json"
 
 
@@ -269,11 +286,6 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
                 shots = 0  # all training rows are protected anyway
             public, taken = _public_source(request, features, other, shots)
             private = FileSource(features, "train", None if taken is None else ~taken)
-            if method.spends:
-                protected = private.n_rows + (public.n_rows if method.joins_public and public is not None else 0)
-                names = ("epsilon", "delta", "noise_multiplier")
-                checked = {name: settings[name] for name in names}
-                calibrate(**checked, n_private=protected, steps=settings["n_steps"])
             classes = list(range(len(features.description.class_names)))
             estimator = ESTIMATORS[method.name](classes=classes, **settings)
             out = request.out or _default_out(request)
@@ -294,20 +306,9 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
                 other.close()
     if manifest["epsilon"] is None and method.private:
         progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")
-    keys = (
-        "method",
-        "epsilon",
-        "delta",
-        "epsilon_target",
-        "noise_multiplier",
-        "sampling_rate",
-        "steps",
-        "gdp_mu",
-    )
-    more = ("n_private", "n_public", "n_features", "n_classes", "test_accuracy", "seed_kind")
     return {
         "run": str(out),
-        **{key: manifest[key] for key in (*keys, *more)},
+        **{key: manifest[key] for key in OUTCOME_KEYS},
         "seconds": time.perf_counter() - started,
     }
 
@@ -350,7 +351,6 @@ def _write_run(
         per_record_commitment = artifact.commitment(key, artifact.per_record_digest(ids, mu))
     description = features.description
     names = description.class_names
-    per_class = {name: int(c) / int(t) if t else None for name, c, t in zip(names, correct, total, strict=True)}
     n_test = int(total.sum())
     manifest = {
         **estimator.privacy_,
@@ -370,8 +370,8 @@ def _write_run(
         "public_digest": None if public is None or method.joins_public else public.digest(),
         "private_commitment": private_commitment,
         "per_record_commitment": per_record_commitment,
-        "test_accuracy": int(correct.sum()) / n_test if n_test else None,
-        "test_accuracy_per_class": per_class,
+        "test_accuracy": int(correct.sum()) / n_test,
+        "test_accuracy_per_class": _per_class(names, correct, total),
         "n_test": n_test,
         "published": [],
     }
@@ -436,15 +436,17 @@ def evaluate(folder: Path, features: Path | None) -> dict[str, Any]:
             raise DataError(f"{opened.path} declares other classes than the run {folder}; use a file with the same")
         _check_width(run, opened.n_features, opened.path)
         correct, total = class_accuracy(opened.blocks("test"), run.weights, run.bias)
-    per_class = {
-        name: int(c) / int(t) if t else None for name, c, t in zip(run.class_names, correct, total, strict=True)
-    }
     return {
         "run": str(folder),
         "test_rows": int(total.sum()),
         "test_accuracy": int(correct.sum()) / int(total.sum()),
-        "per_class": per_class,
+        "per_class": _per_class(run.class_names, correct, total),
     }
+
+
+def _per_class(names: Sequence[str], correct: NDArray[np.int64], total: NDArray[np.int64]) -> dict[str, float | None]:
+    """Accuracy by class name; None for a class without rows."""
+    return {name: int(c) / int(t) if t else None for name, c, t in zip(names, correct, total, strict=True)}
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
@@ -479,7 +481,7 @@ def predict(folder: Path, features: Path, group: str) -> Iterator[tuple[str, str
             raise DataError(f"{features} has type {rows.dtype}; allowed: real numbers")
         _check_width(run, rows.shape[1] if rows.ndim == 2 else 0, features)
         ids: Iterator[str] = (str(row) for row in range(len(rows)))
-        blocks = (rows[start : start + 1024] for start in range(0, len(rows), 1024))
+        blocks = (rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS))
         yield from _predicted(run, ids, _finite(blocks, features))
         return
     with open_features(features, whole=False) as opened:
@@ -561,12 +563,9 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
     folder, manifest = run.folder, run.manifest
     if not manifest["private"]:
         raise PrivacyError(f"run {folder} is not private; nothing can be published from it")
-    check_manifest(manifest, folder, read_ledger(folder / artifact.LEDGER))
-    delta, training_mu = (
-        manifest["delta"],
-        gdp_mu(event for event in read_ledger(folder / artifact.LEDGER) if event.purpose == "gradient"),
-    )
-    training_epsilon = epsilon_of(training_mu, delta)
+    events, delta = read_ledger(folder / artifact.LEDGER), manifest["delta"]
+    check_manifest(manifest, folder, events)
+    training_epsilon = epsilon_of(gdp_mu(event for event in events if event.purpose == "gradient"), delta)
     budget = calibrate(epsilon=epsilon, delta=delta, n_private=manifest["n_private"], steps=1)
     counts = histogram_counts(reports.record_epsilons(mu, delta, training_epsilon), training_epsilon)
     ledger = Ledger(folder / artifact.LEDGER)
@@ -575,7 +574,7 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
         ledger.append(event)
         ledger.close()
 
-    mechanism = GaussianMechanism(NoiseSource(), charge, first_step=len(ledger.events))
+    mechanism = GaussianMechanism(NoiseSource(), charge, first_step=len(events))
     clipped = ClippedSum(counts[:, None], 1.0, np.ones(1))
     noisy = mechanism.release(clipped, budget.noise_multiplier, purpose="histogram").value[:, 0]
     histogram = {

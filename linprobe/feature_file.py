@@ -11,7 +11,7 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,7 @@ from linprobe.rows import BLOCK_ROWS
 SCHEMA_VERSION = 1
 GROUPS = ("train", "test", "public")
 CHUNK_BYTES = 1 << 19
+PRIVATE_LOG = "private_log"
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class Description:
     Attributes:
         class_names: names in label order; declared, never read off the private labels.
         backbone, weights, weights_digest, preprocessing, normalisation, source: free text, empty if unknown.
+        tensor: which tensor of the network a row is.
+        extraction: how `linprobe extract` made the file, as JSON. extraction_digest: SHA-256 of what decides whether
+            two files' rows can be compared: network, weights, tensor, preprocessing.
         class_names_from: where the list of classes came from.
     """
 
@@ -47,6 +51,9 @@ class Description:
     preprocessing: str = ""
     normalisation: str = "none"
     source: str = ""
+    tensor: str = ""
+    extraction: str = ""
+    extraction_digest: str = ""
     class_names_from: str = "declared"
     tool_version: str = field(default=__version__)
 
@@ -137,6 +144,15 @@ class FeatureWriter:
         group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
         group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
 
+    def write_private_log(self, fingerprint: str, converted: str, skipped: Sequence[tuple[str, str]]) -> None:
+        """Store what `extract` notes about the images: a fingerprint, conversions, and skipped ids with the reason."""
+        group = self._file.create_group(PRIVATE_LOG)
+        group.attrs["fingerprint"] = fingerprint
+        group.attrs["converted"] = converted
+        text = h5py.string_dtype("utf-8")
+        group.create_dataset("skipped_id", data=[name for name, _ in skipped], dtype=text)
+        group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)
+
     def write_text_weights(self, weights: NDArray[np.floating]) -> None:
         """Store class-name encodings, shape (n_features, n_classes)."""
         self._file.create_dataset("text/weights", data=np.asarray(weights, dtype=np.float32))
@@ -169,6 +185,9 @@ _TEXT_ATTRIBUTES = (
     "preprocessing",
     "normalisation",
     "source",
+    "tensor",
+    "extraction",
+    "extraction_digest",
     "class_names_from",
     "tool_version",
 )
@@ -185,7 +204,9 @@ class FeatureFile:
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
         self.path = shown_as or path
         if not path.is_file():
-            raise DataError(f"feature file {path} does not exist; make one with `linprobe import` first")
+            raise DataError(
+                f"feature file {path} does not exist; make one with `linprobe extract` or `linprobe import`"
+            )
         try:
             self._file = h5py.File(path, "r")
         except OSError as error:
@@ -281,6 +302,23 @@ class FeatureFile:
         """Class-name encodings, shape (n_features, n_classes), or None."""
         text = self._file.get("text/weights")
         return None if text is None else np.asarray(text[:], dtype=np.float32)
+
+    def fingerprint(self) -> str:
+        """The fingerprint of the images this file was made from; empty if it was not made by `extract`. Private."""
+        log = self._file.get(PRIVATE_LOG)
+        return "" if log is None else str(log.attrs.get("fingerprint", ""))
+
+    def skipped(self) -> list[tuple[str, str]]:
+        """Images that `extract` left out, as (id, reason). Private."""
+        log = self._file.get(PRIVATE_LOG)
+        if log is None:
+            return []
+        return list(zip(log["skipped_id"].asstr()[:], log["skipped_reason"].asstr()[:], strict=True))
+
+    def converted(self) -> dict[str, int]:
+        """Images that `extract` converted, by conversion. Private."""
+        log = self._file.get(PRIVATE_LOG)
+        return {} if log is None else dict(json.loads(log.attrs["converted"]))
 
     def blocks(
         self, group: str, keep: NDArray[np.bool_] | None = None, block_rows: int = BLOCK_ROWS

@@ -111,7 +111,7 @@ def _read_csv(source: Path) -> Arrays:
     return arrays
 
 
-def _settle_labels(arrays: Arrays, declared: Sequence[str] | None) -> Arrays:
+def settle_labels(arrays: Arrays, declared: Sequence[str] | None) -> Arrays:
     """The arrays with whole-number labels as integers: floats, and text that is no declared name and all numbers."""
     keys = [key for key in arrays if key.startswith("y_")]
     labels = {key: np.asarray(arrays[key]) for key in keys}
@@ -128,7 +128,7 @@ def _settle_labels(arrays: Arrays, declared: Sequence[str] | None) -> Arrays:
         return arrays
 
 
-def _class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
+def class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
     """Class names and where they came from: declared, or read off the test labels, which are public."""
     if declared is not None:
         return tuple(declared), "declared"
@@ -138,7 +138,8 @@ def _class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[s
     return tuple(sorted({str(label) for label in labels})), "test labels"
 
 
-def _label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArray[np.int64]:
+def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArray[np.int64]:
+    """Labels as positions in `names`, shape (rows,); whole numbers are taken as positions already."""
     if labels.dtype.kind in "iub":
         return np.asarray(labels, dtype=np.int64)
     index = {name: position for position, name in enumerate(names)}
@@ -171,8 +172,8 @@ def import_arrays(sources: Sequence[Path], out: Path, classes: Sequence[str] | N
             raise DataError(f"{', '.join(map(str, sources))} holds no {key}; needed: X_train, y_train, X_test, y_test")
     if classes is None and "class_names" in arrays:
         classes = [str(name) for name in arrays["class_names"]]
-    arrays = _settle_labels(arrays, classes)
-    names, names_from = _class_list(arrays, classes)
+    arrays = settle_labels(arrays, classes)
+    names, names_from = class_list(arrays, classes)
     images = arrays["X_train"].ndim > 2
     description = Description(
         class_names=names,
@@ -209,5 +210,5 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
             for start in range(0, len(x), rows):
                 yield np.asarray(x[start : start + rows], dtype=np.float32).reshape(-1, width)
 
-    labels = _label_indices(y, names, f"y_{group}")
+    labels = label_indices(y, names, f"y_{group}")
     writer.write_group(group, len(x), width, blocks(), labels, names_of_rows, _storage_type(x))

@@ -28,6 +28,7 @@ from linprobe.accounting.per_instance import HISTOGRAM_BINS, histogram_counts
 from linprobe.builtin import DIGITS_SHOTS, write_digits
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.evaluation.metrics import class_accuracy, predictions
+from linprobe.extraction.request import ExtractOutcome, ExtractRequest
 from linprobe.feature_file import FeatureFile
 from linprobe.files import replace_when_complete
 from linprobe.importing import import_arrays
@@ -42,6 +43,7 @@ from linprobe.rows import BLOCK_ROWS
 from linprobe.splits import public_shots
 
 DIGITS = "digits"
+RANDOM_WEIGHTS = "random"
 OUTCOME_KEYS = (
     "method",
     "epsilon",
@@ -67,11 +69,11 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """One line."""
 
-    def start(self, total: int) -> None:
+    def start(self, total: int, what: str = "training") -> None:
         """The number of steps is known; 0 if it is not."""
 
-    def step(self) -> None:
-        """One more step is done."""
+    def step(self, count: int = 1) -> None:
+        """So many more steps are done."""
 
 
 class FileSource:
@@ -214,7 +216,10 @@ def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
             "allowed: the same; make both with the same backbone"
         )
     mine, theirs = features.description, other.description
-    for name in ("backbone", "weights_digest"):
+    compared: tuple[str, ...] = ("backbone", "weights_digest")
+    if mine.extraction_digest and theirs.extraction_digest:
+        compared = ("backbone", "weights_digest", "tensor", "preprocessing", "extraction_digest")
+    for name in compared:
         here, there = getattr(mine, name), getattr(theirs, name)
         if here and there and here != there:
             raise DataError(f"{other.path} has {name} {there!r} and {features.path} {here!r}; allowed: the same")
@@ -282,6 +287,7 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
         try:
             if other is not None:
                 other.scan()
+            _warn_of_random_weights((features, other), progress)
             if method.joins_public and shots:
                 shots = 0  # all training rows are protected anyway
             public, taken = _public_source(request, features, other, shots)
@@ -311,6 +317,14 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
         **{key: manifest[key] for key in OUTCOME_KEYS},
         "seconds": time.perf_counter() - started,
     }
+
+
+def _warn_of_random_weights(files: Iterable[FeatureFile | None], progress: Progress) -> None:
+    for file in files:
+        if file is not None and file.description.weights == RANDOM_WEIGHTS:
+            progress.note(
+                f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {file.description.backbone}"
+            )
 
 
 def _refuse_missing_public(method: Method, path: Path) -> None:
@@ -377,6 +391,14 @@ def _write_run(
     }
     manifest["options"].pop("classes")
     return artifact.write_manifest(folder, manifest)
+
+
+def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | None:
+    """Images to a feature file; None in a process that is not the first of several."""
+    # torch and torchvision take seconds to load; the other commands need neither
+    from linprobe.extraction.extract import extract as run_extraction
+
+    return run_extraction(request, progress)
 
 
 def import_features(sources: Sequence[Path], out: Path, classes: Path | None) -> dict[str, Any]:

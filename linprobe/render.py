@@ -31,19 +31,19 @@ class TerminalProgress:
         """One line."""
         note(text)
 
-    def start(self, total: int) -> None:
+    def start(self, total: int, what: str = "training") -> None:
         """Show the bar, of unknown length if `total` is 0."""
         if not sys.stderr.isatty():
             return
-        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=_console(), transient=True)
         self._bar.start()
-        self._task = self._bar.add_task("training", total=total or None)
+        self._task = self._bar.add_task(what, total=total or None)
 
-    def step(self) -> None:
-        """One more step."""
+    def step(self, count: int = 1) -> None:
+        """So many more steps."""
         if self._bar is not None:
-            self._bar.advance(self._task)
+            self._bar.advance(self._task, count)
 
     def __enter__(self) -> Self:
         return self

@@ -14,6 +14,7 @@ import typer
 
 from linprobe.cli import (
     evaluate,
+    extract,
     import_,
     info,
     methods,
@@ -33,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, evaluate, predict, pdp_report, verify, import_, info, methods):
+for command in (extract, import_, train, evaluate, predict, pdp_report, verify, info, methods):
     command.register(app)
 
 

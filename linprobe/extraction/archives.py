@@ -1,0 +1,243 @@
+"""Images in tar archives, read in place: WebDataset shards, or an image folder that was packed into one.
+
+An archive is indexed once by its headers; images are then read by offset, so that any process can read any of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.errors import DataError, UsageError
+from linprobe.extraction.decoding import UnreadableImage
+from linprobe.extraction.images import (
+    FOLDER_NAMES,
+    IMAGE_SUFFIXES,
+    TEST_NAMES,
+    ImageSource,
+    Members,
+    Strings,
+    checked_labels,
+    readable,
+    subset,
+    test_side,
+)
+from linprobe.importing import class_list, label_indices, settle_labels
+
+GROUP_OF = {"train": "train", "public": "public"} | dict.fromkeys(TEST_NAMES, "test")
+LABEL_KEYS = ("cls", "json")
+
+
+@dataclass(frozen=True)
+class TarMembers:
+    """Files in archives, by offset."""
+
+    shards: tuple[Path, ...]
+    shard: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    ids: Strings
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def id(self, row: int) -> str:
+        """Path in the archive; for shards `SHARD/KEY.EXTENSION`."""
+        return readable(self.ids[row])
+
+    def read(self, row: int) -> bytes:
+        """The bytes of the file."""
+        try:
+            with self.shards[int(self.shard[row])].open("rb") as stream:
+                stream.seek(int(self.offset[row]))
+                content: bytes = stream.read(int(self.size[row]))
+        except OSError as error:
+            raise UnreadableImage(error.strerror or str(error)) from None
+        if len(content) < self.size[row]:
+            raise UnreadableImage("the archive ends in the middle of it")
+        return content
+
+    def fingerprint(self) -> str:
+        """Of the archives' names, sizes and times of change, the index and the labels."""
+        sha = hashlib.sha256(self.offset.tobytes() + self.shard.tobytes() + self.labels.tobytes())
+        for shard in self.shards:
+            status = shard.stat()
+            sha.update(f"{shard.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        return sha.hexdigest()
+
+
+@dataclass
+class _Found:
+    """One image as the index finds it."""
+
+    shard: int
+    offset: int
+    size: int
+    id: str
+    group: str | None
+    label: Any
+
+
+def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
+    """Visible regular files of one archive, in its order."""
+    try:
+        with tarfile.open(shard, "r:") as archive:
+            for member in archive:
+                archive.members = []  # type: ignore[attr-defined]  # tarfile keeps all it has seen
+                if member.isreg() and not PurePosixPath(member.name).name.startswith("."):
+                    yield member, archive
+    except tarfile.ReadError as error:
+        raise DataError(
+            f"archive {shard} cannot be read ({error}); allowed: whole, uncompressed tar files; unpack or repair it"
+        ) from None
+    except OSError as error:
+        raise DataError(f"archive {shard} cannot be read ({error.strerror}); check the file") from None
+
+
+def _is_shard(shard: Path) -> bool:
+    """Whether the archive has WebDataset labels beside its images."""
+    for count, (member, _) in enumerate(_members(shard)):
+        if PurePosixPath(member.name).name.partition(".")[2].lower() in LABEL_KEYS:
+            return True
+        if count > 64:
+            break
+    return False
+
+
+def archive_source(
+    shards: Sequence[Path], name: str, classes: Sequence[str] | None, fraction: float | None
+) -> ImageSource:
+    """Images in one or more archives.
+
+    WebDataset shards hold `KEY.jpg` beside `KEY.cls` (a class name or number) or `KEY.json` (its `label` or `cls`);
+    their group is the word train, test, val or public in the shard's name. Without such labels, folders inside the
+    archive are read as an image folder: `.../train/CLASS/IMAGE` and `.../test/CLASS/IMAGE`, or `.../CLASS/IMAGE`.
+    """
+    webdataset = _is_shard(shards[0])
+    if webdataset:
+        found = [item for index, shard in enumerate(shards) for item in _samples(index, shard)]
+    else:
+        found = [item for index, shard in enumerate(shards) for item in _files(index, shard)]
+    if not found:
+        raise DataError(f"{name} holds no images; allowed: image files in class folders, or WebDataset shards")
+    groups = {item.group for item in found}
+    if None in groups and len(groups) > 1:
+        odd = next(item for item in found if item.group is None)
+        raise DataError(f"{name}: {odd.id} is in no group, others are in {groups - {None}}; allowed: train and test")
+    if fraction is not None and "test" in groups:
+        raise UsageError(f"{name} has a test group and test fraction {fraction}; leave out --test-fraction")
+    if fraction is None and "test" not in groups:
+        raise UsageError(f"{name} has no test group; give --test-fraction F, or shards named test-*.tar")
+    kinds = np.array([item.group or "train" for item in found])
+    if fraction is not None:
+        private = kinds != "public"
+        kinds[private] = np.where(
+            test_side((item.id for item, kept in zip(found, private, strict=True) if kept), fraction), "test", "train"
+        )
+    if "train" not in kinds:
+        raise DataError(f"{name} has no train group; allowed: folders or shards named train and test")
+    names, names_from, labels = _labels(name, found, kinds, classes, webdataset=webdataset)
+    whole = TarMembers(
+        tuple(shards),
+        np.array([item.shard for item in found], dtype=np.int32),
+        np.array([item.offset for item in found], dtype=np.int64),
+        np.array([item.size for item in found], dtype=np.int64),
+        Strings(item.id.encode(errors="backslashreplace") for item in found),
+        labels,
+    )
+    members: dict[str, Members] = {
+        group: subset(whole, kinds == group) for group in ("train", "test", "public") if group in kinds
+    }
+    return ImageSource(name, names, names_from, members)
+
+
+def _labels(
+    name: str, found: Sequence[_Found], kinds: NDArray[np.str_], classes: Sequence[str] | None, *, webdataset: bool
+) -> tuple[tuple[str, ...], str, NDArray[np.int64]]:
+    """Class names, where they come from, and the label of every image."""
+    texts = np.array([item.label for item in found])
+    labels = np.zeros(len(found), dtype=np.int64)
+    if webdataset:
+        settled = settle_labels({f"y_{kind}": texts[kinds == kind] for kind in set(kinds.tolist())}, classes)
+        names, names_from = class_list(settled, classes)
+    else:
+        # folders in the archive declare the classes as folders on a disk do
+        listed = classes or sorted({item.label for item in found if item.group in ("test", None)})
+        settled = {f"y_{kind}": texts[kinds == kind] for kind in set(kinds.tolist())}
+        names, names_from = tuple(listed), "declared" if classes else FOLDER_NAMES
+    for kind in set(kinds.tolist()):
+        indices = label_indices(settled[f"y_{kind}"], names, f"{name}: {kind}")
+        labels[kinds == kind] = checked_labels(indices, names, f"{name}: {kind}")
+    return names, names_from, labels
+
+
+def _files(index: int, shard: Path) -> Iterator[_Found]:
+    """Files of a packed image folder."""
+    for member, _ in _members(shard):
+        parts = PurePosixPath(member.name).parts
+        place = next((i for i, part in enumerate(parts[:-2]) if part in GROUP_OF), None)
+        if len(parts) < 2:
+            if member.name.lower().endswith(IMAGE_SUFFIXES):
+                raise DataError(f"{shard}: image {member.name} lies in no class folder; put it into one")
+            continue
+        group, label = (None, parts[-2]) if place is None else (GROUP_OF[parts[place]], parts[place + 1])
+        yield _Found(index, member.offset_data, member.size, member.name, group, label)
+
+
+def _samples(index: int, shard: Path) -> Iterator[_Found]:
+    """Samples of a WebDataset shard: consecutive files with one key."""
+    group = next((GROUP_OF[word] for word in _words(shard.stem) if word in GROUP_OF), None)
+    key, image, label = "", None, None
+
+    def sample() -> _Found:
+        if image is None or label is None:
+            raise DataError(
+                f"archive {shard}: sample {key!r} has no {'image' if image is None else 'label'}; "
+                "allowed: KEY.jpg (or .png, .webp) beside KEY.cls or KEY.json"
+            )
+        suffix = PurePosixPath(image.name).name.partition(".")[2]
+        return _Found(index, image.offset_data, image.size, f"{shard.name}/{key}.{suffix}", group, label)
+
+    for member, archive in _members(shard):
+        path = PurePosixPath(member.name)
+        stem, _, extension = path.name.partition(".")
+        this = str(path.with_name(stem))
+        if this != key:
+            if key:
+                yield sample()
+            key, image, label = this, None, None
+        extension = extension.lower()
+        if f".{extension}".endswith(IMAGE_SUFFIXES) and image is None:
+            image = member
+        elif extension in LABEL_KEYS:
+            stream = archive.extractfile(member)
+            label = _label(stream.read() if stream else b"", extension, f"archive {shard}: {member.name}")
+    if key:
+        yield sample()
+
+
+def _words(stem: str) -> list[str]:
+    return "".join(letter if letter.isalpha() else " " for letter in stem.lower()).split()
+
+
+def _label(content: bytes, extension: str, where: str) -> str:
+    """A label as text: a class name or a whole number."""
+    try:
+        text = content.decode().strip()
+        if extension == "json":
+            fields = json.loads(text)
+            text = str(fields["label"] if "label" in fields else fields["cls"]).strip()
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{where} holds no label; allowed: a class name or number, or JSON with `label`") from None
+    if not text:
+        raise DataError(f"{where} is empty; allowed: a class name or number")
+    return text

@@ -1,0 +1,44 @@
+"""Backbones by name. Each family has its own file with `load(name, weights, random, arguments)`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from linprobe.errors import UsageError
+from linprobe.extraction.backbones._base import RANDOM, Backbone
+
+__all__ = ["RANDOM", "Backbone", "load_backbone"]
+
+FAMILIES = {
+    "resnet50": "resnet",
+    "wide-resnet50-2": "resnet",
+    "clip": "clip",
+    "wrn-16-4": "wrn",
+    "wrn-40-4": "wrn",
+    "wrn-28-10": "wrn",
+    "timm": "timm",
+    "pixels": "pixels",
+}
+ALLOWED = "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4, wrn-40-4, wrn-28-10, timm:NAME, pixels"
+
+
+def load_backbone(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
+    """The frozen network `name` with its weights, in `eval()` mode on the CPU.
+
+    Args:
+        weights: a name the family knows, or a file; None for the family's default.
+        random: take random weights from a fixed seed, for tests.
+        arguments: passed to the network's constructor.
+
+    Raises:
+        UsageError: no such backbone, weights or argument. DataError: weights missing, damaged, or of another network.
+    """
+    family = name.partition(":")[0]
+    if family not in FAMILIES or ((":" in name) != (family in ("clip", "timm")) and name != "clip"):
+        raise UsageError(f"backbone is {name!r}; allowed: {ALLOWED}")
+    if random and weights is not None:
+        raise UsageError(f"weights is {weights!r} and --random-weights is on; give one of the two")
+    module = import_module(f"linprobe.extraction.backbones.{FAMILIES[family]}")
+    loaded: Backbone = module.load(name, weights, random, arguments)
+    return loaded

@@ -1,0 +1,132 @@
+"""What every backbone is, and how weights come out of a file: safely, strictly, with a digest."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linprobe.errors import DataError
+from linprobe.extraction.transform import ImageTransform
+
+RANDOM = "random"
+SUFFIXES = (".pt", ".pth", ".safetensors")
+RANDOM_SEED = 0
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A frozen network that makes one row of features out of one image.
+
+    Attributes:
+        name: as a user names it, with the defaults spelled out.
+        model: float images (rows, channels, height, width) to features (rows, n_features), in `eval()` mode.
+        transform: its preprocessing.
+        tensor: which tensor of the network a row is, in words.
+        weights: name of the weights; `random` for none.
+        arguments: constructor arguments that are not defaults.
+        encode_text: prompts to encodings (prompts, n_features), for networks that have a text tower.
+        notes: what a person should know about how it was built.
+    """
+
+    name: str
+    model: nn.Module
+    transform: ImageTransform
+    tensor: str
+    weights: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    encode_text: Callable[[list[str]], Tensor] | None = None
+    notes: tuple[str, ...] = ()
+
+    def weights_digest(self) -> str:
+        """SHA-256 of parameters and buffers by name, whatever file they came from; empty for no weights."""
+        state = self.model.state_dict()
+        if not state:
+            return ""
+        sha = hashlib.sha256()
+        for name in sorted(state):
+            if not name.endswith("num_batches_tracked"):
+                value = state[name].detach().cpu().contiguous()
+                sha.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
+                sha.update(value.view(-1).view(torch.uint8).numpy().data)
+        return sha.hexdigest()
+
+
+def build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
+    """Build a network from a fixed seed, so that random weights are the same in every run and process."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(RANDOM_SEED)
+        return build()
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Parameters by name from a .pt, .pth or .safetensors file, without running any code in it.
+
+    Raises:
+        DataError: no such file, another kind of file, damaged, or no state dictionary in it.
+    """
+    if not path.is_file():
+        raise DataError(f"weights file {path} does not exist; give --weights an existing {', '.join(SUFFIXES)} file")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            loaded: Any = load_file(path)
+        else:
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise DataError(
+            f"weights file {path} holds more than tensors, or is damaged; save only model.state_dict() and try again"
+        ) from None
+    except Exception as error:  # safetensors and torch raise types of their own for damaged files
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"weights file {path} cannot be read ({reason[:200]}); save model.state_dict() again") from None
+    for wrapper in _WRAPPERS:
+        if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
+            loaded = loaded[wrapper]
+    if not isinstance(loaded, dict) or not loaded or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise DataError(f"weights file {path} holds no state dictionary; save model.state_dict() with torch.save")
+    if all(name.startswith("module.") for name in loaded):
+        loaded = {name.removeprefix("module."): value for name, value in loaded.items()}
+    state: dict[str, Tensor] = loaded
+    return state
+
+
+def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:
+    """Put `state` into `model`: every name and shape must agree, but for the classifier under the prefixes `head`.
+
+    Raises:
+        DataError: with the first names that are missing, left over or of another shape.
+    """
+    prefixes = tuple(f"{name}." for name in head)
+
+    def body(names: Iterable[str]) -> set[str]:
+        return {name for name in names if not name.startswith(prefixes)} if prefixes else set(names)
+
+    wanted = model.state_dict()
+    ours, theirs = body(wanted), body(state)
+    missing = sorted(name for name in ours - theirs if not name.endswith("num_batches_tracked"))
+    surplus = sorted(theirs - ours)
+    shapes = sorted(name for name in ours & theirs if wanted[name].shape != state[name].shape)
+    problems = [
+        *(f"{name} is missing" for name in missing[:3]),
+        *(f"{name} is not in the network" for name in surplus[:3]),
+        *(f"{name} is {tuple(state[name].shape)}, not {tuple(wanted[name].shape)}" for name in shapes[:3]),
+    ]
+    if problems:
+        count = len(missing) + len(surplus) + len(shapes)
+        raise DataError(
+            f"weights file {path} does not fit: {count} mismatches, first {'; '.join(problems)}; "
+            "give the weights of this network, or name another --backbone"
+        )
+    model.load_state_dict({name: state[name] for name in ours & theirs}, strict=False)
+    bad = [name for name, value in model.state_dict().items() if name in ours and not torch.isfinite(value).all()]
+    if bad:
+        raise DataError(f"weights file {path} holds NaN or infinity, first in {bad[0]}; give whole weights")

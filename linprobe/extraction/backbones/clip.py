@@ -1,0 +1,145 @@
+"""`clip:MODEL/PRETRAINED`: open_clip's networks; a row is the projected image embedding, before normalisation.
+
+OpenAI's weights, and some others, were trained with QuickGELU; open_clip builds most networks with GELU and only warns
+of a mismatch, which costs accuracy silently. Here the activation follows the weights that are named.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from torch import Tensor, nn
+
+from linprobe.errors import DataError, UsageError
+from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, read_weights
+from linprobe.extraction.transform import ImageTransform
+
+DEFAULT_MODEL, DEFAULT_TAG = "RN50", "openai"
+
+
+class ImageTower(nn.Module):
+    """The image half of a CLIP network: images to projected embeddings."""
+
+    def __init__(self, clip: Any) -> None:
+        super().__init__()
+        self.clip = clip
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(rows, 3, height, width) to (rows, embedding)."""
+        embedding: Tensor = self.clip.encode_image(images)
+        return embedding
+
+
+def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
+    """An open_clip network. Without `weights` the tag's own are fetched into open_clip's cache."""
+    model_name, tag, tag_config = _parse(name, has_weights=weights is not None or random)
+    own = open_clip.get_model_config(model_name) or {}
+    quick = bool(tag_config.get("quick_gelu")) if tag else bool(own.get("quick_gelu"))
+    if own.get("quick_gelu") and not quick:
+        raise UsageError(
+            f"backbone {name} pairs a QuickGELU network with weights trained with GELU; "
+            f"name clip:{model_name.removesuffix('-quickgelu')}/{tag}"
+        )
+    fetched = tag is not None and weights is None and not random
+    settings = {"force_quick_gelu": quick} | arguments
+    preset = {key: tag_config[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag_config}
+    try:
+        with _quiet():
+            model: Any = build_seeded(
+                lambda: open_clip.create_model(
+                    model_name,
+                    pretrained=tag if fetched else None,
+                    force_preprocess_cfg=preset,
+                    pretrained_text=False,
+                    **settings,
+                )
+            )
+    except TypeError as error:
+        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
+    except Exception as error:  # the hub's client has many ways to fail
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        if not fetched:
+            raise UsageError(f"backbone {name} cannot be built ({reason}); change --backbone-arg") from None
+        raise DataError(
+            f"weights {tag} of {name} are not in open_clip's cache and cannot be fetched ({reason}); "
+            "give --weights FILE, or --random-weights for a test"
+        ) from None
+    notes: list[str] = []
+    activation = "QuickGELU" if settings["force_quick_gelu"] else "GELU"
+    if weights is not None and not random:
+        load_strictly(model, read_weights(Path(weights)), Path(weights))
+        if tag is None:
+            notes.append(
+                f"{model_name} is built with {activation}; if {Path(weights).name} was trained otherwise, "
+                f"name its tag, as in clip:{model_name}/openai"
+            )
+    model.eval()
+    tokenizer = open_clip.get_tokenizer(model_name)
+
+    def encode_text(prompts: list[str]) -> Tensor:
+        device = next(model.parameters()).device
+        with torch.inference_mode():
+            encoding: Tensor = model.encode_text(tokenizer(prompts).to(device))
+        return encoding.float()
+
+    shown = RANDOM if random else Path(weights).name if weights else str(tag)
+    tensor = f"projected image embedding, not normalised; {activation}"
+    full = f"clip:{model_name}" + (f"/{tag}" if tag else "")
+    tower = ImageTower(model).eval()
+    return Backbone(full, tower, _transform(full, model), tensor, shown, arguments, encode_text, tuple(notes))
+
+
+def _parse(name: str, *, has_weights: bool) -> tuple[str, str | None, dict[str, Any]]:
+    """Model name, tag of the weights (None for a file without one), and open_clip's record of the tag."""
+    model_name, _, tag = name.removeprefix("clip:").partition("/")
+    model_name = model_name or DEFAULT_MODEL
+    if model_name not in open_clip.list_models():
+        near = [known for known in open_clip.list_models() if known.startswith(model_name[:5])][:6]
+        raise UsageError(
+            f"backbone {name} is not a network of open_clip; allowed: clip:MODEL, such as "
+            f"{', '.join(near or ['RN50', 'ViT-B-32', 'ViT-B-16', 'ViT-L-14'])}"
+        )
+    tags = open_clip.list_pretrained_tags_by_model(model_name)
+    if not tag and has_weights:
+        return model_name, None, {}
+    if not tag and DEFAULT_TAG in tags:
+        tag = DEFAULT_TAG
+    if tag not in tags:
+        raise UsageError(
+            f"backbone {name} names the weights {tag!r}; allowed for {model_name}: {', '.join(tags) or 'none'}; "
+            f"give clip:{model_name}/TAG or --weights FILE"
+        )
+    return model_name, tag, open_clip.get_pretrained_cfg(model_name, tag)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without open_clip's warnings about random weights, which a caller asked for or replaces at once."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _transform(name: str, model: Any) -> ImageTransform:
+    config = open_clip.get_model_preprocess_cfg(model)
+    size = config["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    resize_mode = config["resize_mode"]
+    if resize_mode not in ("shortest", "squash") or (resize_mode == "shortest" and height != width):
+        raise UsageError(f"backbone {name} resizes by {resize_mode!r} to {size}; allowed: shortest (square) and squash")
+    return ImageTransform(
+        (height, width) if resize_mode == "squash" else height,
+        (height, width),
+        config["interpolation"],
+        tuple(config["mean"]),
+        tuple(config["std"]),
+    )

@@ -1,0 +1,65 @@
+"""torchvision's ResNets: `resnet50` and `wide-resnet50-2`, features before the classifier."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from torch import nn
+
+from linprobe.errors import DataError, UsageError
+from linprobe.extraction.backbones._base import RANDOM, SUFFIXES, Backbone, build_seeded, load_strictly, read_weights
+from linprobe.extraction.transform import ImageTransform
+
+NETWORKS = {"resnet50": "resnet50", "wide-resnet50-2": "wide_resnet50_2"}
+DEFAULT_WEIGHTS = "IMAGENET1K_V1"
+DOWNLOAD_TIMEOUT = 30.0
+
+
+def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
+    """A torchvision ResNet. `weights`: a name that torchvision knows, or a file; a file is taken to want V1's crops."""
+    known = torchvision.models.get_model_weights(NETWORKS[name]).__members__
+    named = DEFAULT_WEIGHTS if weights is None else weights
+    path = None if random or named in known else Path(named)
+    if path is not None and path.suffix not in SUFFIXES:
+        raise UsageError(
+            f"weights is {named!r}; allowed for {name}: {', '.join(known)}, or a {', '.join(SUFFIXES)} file"
+        )
+    try:
+        model = build_seeded(lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
+    preset = known[named if named in known else DEFAULT_WEIGHTS].transforms()
+    if path is not None:
+        load_strictly(model, read_weights(path), path, head=("fc",))
+    elif not random:
+        load_strictly(model, _named_weights(name, known[named]), Path(named), head=("fc",))
+    model.fc = nn.Identity()
+    transform = ImageTransform(
+        int(preset.resize_size[0]),
+        (int(preset.crop_size[0]),) * 2,
+        preset.interpolation.value,
+        tuple(preset.mean),
+        tuple(preset.std),
+    )
+    shown = RANDOM if random else named if path is None else path.name
+    return Backbone(name, model.eval(), transform, "output of the global average pooling", shown, arguments)
+
+
+def _named_weights(name: str, entry: Any) -> dict[str, Any]:
+    """torchvision's own weights: out of its cache, or fetched once into it."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)
+    try:
+        return dict(entry.get_state_dict(progress=False, check_hash=True, weights_only=True))
+    except (OSError, RuntimeError) as error:
+        where = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name
+        raise DataError(
+            f"weights {entry.name} of {name} are not at {where} and cannot be fetched ({error}); "
+            f"put {entry.url} there, give --weights FILE, or --random-weights for a test"
+        ) from None
+    finally:
+        socket.setdefaulttimeout(before)

@@ -1,0 +1,65 @@
+"""`timm:NAME`: any image network of timm with a classifier, features before it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import timm
+from timm.data.config import resolve_model_data_config
+
+from linprobe.errors import DataError, UsageError
+from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, read_weights
+from linprobe.extraction.transform import ImageTransform
+
+
+def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
+    """A timm network. Its default weights are fetched into the Hugging Face cache; `weights` is a file instead."""
+    wanted = name.removeprefix("timm:")
+    if not timm.is_model(wanted):
+        near = timm.list_models(f"*{wanted.split('.')[0].split('_')[0]}*")[:5] or timm.list_models()[:5]
+        raise UsageError(f"backbone {name} is not a network of timm; allowed: timm:NAME, such as {', '.join(near)}")
+    fetched = not random and weights is None
+    try:
+        model: Any = build_seeded(lambda: timm.create_model(wanted, pretrained=fetched, **arguments))
+    except TypeError as error:
+        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
+    except Exception as error:  # the hub's client has many ways to fail
+        if not fetched:
+            raise UsageError(f"backbone {name} cannot be built ({_first_line(error)}); change --backbone-arg") from None
+        raise DataError(
+            f"weights of {name} are not in the Hugging Face cache and cannot be fetched ({_first_line(error)}); "
+            "give --weights FILE, or --random-weights for a test"
+        ) from None
+    if weights is not None and not random:
+        head = model.pretrained_cfg.get("classifier") or ()
+        load_strictly(model, read_weights(Path(weights)), Path(weights), (head,) if isinstance(head, str) else head)
+    model.reset_classifier(0)
+    shown = RANDOM if random else Path(weights).name if weights else str(model.pretrained_cfg.get("tag") or wanted)
+    tensor = "pooled features before the classifier"
+    return Backbone(name, model.eval(), _transform(name, model), tensor, shown, arguments)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+def _transform(name: str, model: Any) -> ImageTransform:
+    """The evaluation crop of the network's own configuration."""
+    config: Any = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
+    height, width = config["input_size"][1:]
+    share = config["crop_pct"]
+    scaled = (math.floor(height / share), math.floor(width / share))
+    if config["crop_mode"] not in ("center", "squash"):
+        raise UsageError(
+            f"backbone {name} crops by {config['crop_mode']!r}; allowed: networks that crop by center or squash"
+        )
+    whole = config["crop_mode"] == "squash" or height != width
+    return ImageTransform(
+        scaled if whole else scaled[0],
+        (height, width),
+        config["interpolation"],
+        tuple(config["mean"]),
+        tuple(config["std"]),
+    )

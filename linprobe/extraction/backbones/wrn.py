@@ -1,0 +1,110 @@
+"""`wrn-16-4`, `wrn-40-4`, `wrn-28-10`: wide residual networks with group normalisation and standardised weights.
+
+The form that private training uses, as it has no batch normalisation: S. De, L. Berrada, J. Hayes, S. L. Smith and
+B. Balle, "Unlocking High-Accuracy Differentially Private Image Classification through Scale", 2022, section 3, after
+S. Zagoruyko and N. Komodakis, "Wide Residual Networks", 2016. A network wrn-d-k has 3 stages of (d - 4) / 6 blocks and
+16 k, 32 k, 64 k channels; every block is norm, ReLU, convolution, twice, added to its input.
+
+There are no public PyTorch weights under one agreed name, so a file must be given. Its parameters are named as below:
+`stem.weight`, `stages.S.B.norm1.weight`, `stages.S.B.conv1.weight`, `stages.S.B.conv1.gain`,
+`stages.S.B.shortcut.weight`, `norm.weight` and so on; a classifier under `fc` is left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from linprobe.errors import DataError, UsageError
+from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, read_weights
+from linprobe.extraction.transform import ImageTransform
+
+NETWORKS = {"wrn-16-4": (16, 4), "wrn-40-4": (40, 4), "wrn-28-10": (28, 10)}
+SIDE = 32
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+VARIANCE_FLOOR = 1e-4
+
+
+class StandardisedConv(nn.Conv2d):
+    """A convolution whose weights have mean 0 and variance 1 / fan-in for every output channel, times a gain."""
+
+    def __init__(self, n_in: int, n_out: int, size: int, stride: int = 1) -> None:
+        super().__init__(n_in, n_out, size, stride, padding=size // 2, bias=True)
+        self.gain = nn.Parameter(torch.ones(n_out))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(rows, n_in, height, width) to (rows, n_out, height / stride, width / stride)."""
+        axes, fan_in = (1, 2, 3), self.weight[0].numel()
+        centred = self.weight - self.weight.mean(axes, keepdim=True)
+        variance = self.weight.var(axes, keepdim=True, unbiased=False)
+        scale = torch.rsqrt(torch.clamp(variance * fan_in, min=VARIANCE_FLOOR)) * self.gain.view(-1, 1, 1, 1)
+        return functional.conv2d(images, centred * scale, self.bias, self.stride, self.padding)
+
+
+class Block(nn.Module):
+    """Norm, ReLU, convolution, twice; a 1 x 1 convolution in the shortcut where the shape changes."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.norm1 = nn.GroupNorm(groups, n_in)
+        self.conv1 = StandardisedConv(n_in, n_out, 3, stride)
+        self.norm2 = nn.GroupNorm(groups, n_out)
+        self.conv2 = StandardisedConv(n_out, n_out, 3)
+        self.shortcut = StandardisedConv(n_in, n_out, 1, stride) if stride > 1 or n_in != n_out else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to images."""
+        active = functional.relu(self.norm1(images))
+        passed = images if self.shortcut is None else self.shortcut(active)
+        out: Tensor = self.conv2(functional.relu(self.norm2(self.conv1(active))))
+        return passed + out
+
+
+class WideResNet(nn.Module):
+    """Images (rows, 3, 32, 32) to (rows, 64 * width) features, the mean over positions after the last ReLU."""
+
+    def __init__(self, depth: int, width: int, groups: int = 16) -> None:
+        super().__init__()
+        channels = [16, 16 * width, 32 * width, 64 * width]
+        n_blocks = (depth - 4) // 6
+        self.stem = StandardisedConv(3, channels[0], 3)
+        self.stages = nn.ModuleList(
+            nn.ModuleList(
+                Block(
+                    channels[stage] if block == 0 else channels[stage + 1],
+                    channels[stage + 1],
+                    2 if block == 0 and stage > 0 else 1,
+                    groups,
+                )
+                for block in range(n_blocks)
+            )
+            for stage in range(3)
+        )
+        self.norm = nn.GroupNorm(groups, channels[-1])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        images = self.stem(images)
+        for stage in self.stages:
+            for block in stage:  # type: ignore[attr-defined]
+                images = block(images)
+        return functional.relu(self.norm(images)).mean((2, 3))
+
+
+def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
+    """A group-norm wide residual network. Argument `groups`: groups of the normalisation (16)."""
+    if weights is None and not random:
+        raise DataError(f"backbone {name} has no weights to fetch; give --weights FILE, or --random-weights for a test")
+    try:
+        model = build_seeded(lambda: WideResNet(*NETWORKS[name], **arguments))
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
+    if weights is not None and not random:
+        load_strictly(model, read_weights(Path(weights)), Path(weights), head=("fc",))
+    transform = ImageTransform((SIDE, SIDE), None, "bilinear", CIFAR_MEAN, CIFAR_STD)
+    shown = RANDOM if random else Path(str(weights)).name
+    return Backbone(name, model.eval(), transform, "mean over positions after the last ReLU", shown, arguments)

@@ -1,0 +1,123 @@
+"""torchvision's data sets by name. Nothing is fetched unless asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import urllib.error
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torchvision
+from numpy.typing import NDArray
+
+from linprobe.errors import DataError, UsageError
+from linprobe.extraction.decoding import UnreadableImage
+from linprobe.extraction.images import ImageSource, Members, checked_labels, split_by_id
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How torchvision names a data set: its class, and the arguments of its two halves; no `test` means no split."""
+
+    kind: str
+    train: dict[str, Any] = field(default_factory=dict)
+    test: dict[str, Any] | None = None
+    n_classes: int | None = None  # where torchvision lists no names
+
+
+_BOOLEAN = ({"train": True}, {"train": False})
+_SPLIT = ({"split": "train"}, {"split": "test"})
+_TRAINVAL = ({"split": "trainval"}, {"split": "test"})
+DATASETS = {
+    "cifar10": Entry("CIFAR10", *_BOOLEAN),
+    "cifar100": Entry("CIFAR100", *_BOOLEAN),
+    "mnist": Entry("MNIST", *_BOOLEAN),
+    "fashion-mnist": Entry("FashionMNIST", *_BOOLEAN),
+    "kmnist": Entry("KMNIST", *_BOOLEAN),
+    "svhn": Entry("SVHN", *_SPLIT, n_classes=10),
+    "stl10": Entry("STL10", *_SPLIT),
+    "flowers102": Entry("Flowers102", *_SPLIT, n_classes=102),
+    "oxford-pets": Entry("OxfordIIITPet", *_TRAINVAL),
+    "dtd": Entry("DTD", *_SPLIT),
+    "food101": Entry("Food101", *_SPLIT),
+    "fgvc-aircraft": Entry("FGVCAircraft", *_TRAINVAL),
+    "gtsrb": Entry("GTSRB", *_SPLIT, n_classes=43),
+    "country211": Entry("Country211", *_SPLIT),
+    "caltech101": Entry("Caltech101"),
+    "caltech256": Entry("Caltech256"),
+    "eurosat": Entry("EuroSAT"),
+    "sun397": Entry("SUN397"),
+}
+_LABELS = ("targets", "_labels", "labels", "y")
+_NAMES = ("classes", "categories")
+
+
+class DatasetMembers:
+    """One half of a torchvision data set."""
+
+    def __init__(self, name: str, half: str, dataset: Any) -> None:
+        self.name, self.half, self.dataset = name, half, dataset
+        found = next((getattr(dataset, key) for key in _LABELS if hasattr(dataset, key)), None)
+        if found is None:
+            found = [label for _, label in dataset._samples]
+        self.labels: NDArray[np.int64] = np.asarray(found, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def id(self, row: int) -> str:
+        """Name of the data set, its half and the row's number."""
+        return f"{self.name}/{self.half}/{row:07d}"
+
+    def read(self, row: int) -> Any:
+        """The decoded image."""
+        try:
+            return self.dataset[row][0]
+        except (OSError, ValueError, SyntaxError) as error:
+            raise UnreadableImage(str(error)) from None
+
+    def fingerprint(self) -> str:
+        """Of the name, the number of images and their labels."""
+        return hashlib.sha256(f"{self.id(0)}\0{len(self)}\0".encode() + self.labels.tobytes()).hexdigest()
+
+
+def dataset_source(
+    name: str, root: Path, download: bool, classes: Sequence[str] | None, fraction: float | None
+) -> ImageSource:
+    """The data set `name` under `root`; class names are the data set's own.
+
+    Raises:
+        UsageError: a test fraction where there is a test half, or none where there is not. DataError: it is not there.
+    """
+    entry = DATASETS[name]
+    if (entry.test is None) != (fraction is not None):
+        needed = "has no test half; give --test-fraction F" if entry.test is None else "has a test half; leave it out"
+        raise UsageError(f"test fraction is {fraction} and {name} {needed}")
+    train = _open(name, entry, entry.train, root, download)
+    groups: dict[str, Members]
+    if entry.test is None:
+        groups = split_by_id(DatasetMembers(name, "all", train), fraction or 0)
+    else:
+        test = _open(name, entry, entry.test, root, download)
+        groups = {"train": DatasetMembers(name, "train", train), "test": DatasetMembers(name, "test", test)}
+    listed = next((getattr(train, key) for key in _NAMES if isinstance(getattr(train, key, None), list | tuple)), None)
+    if listed is None:
+        listed = [str(label) for label in range(entry.n_classes or 0)]
+    names = tuple(classes or (str(item) for item in listed))
+    for group, members in groups.items():
+        checked_labels(members.labels, names, f"{name} {group}")
+    return ImageSource(name, names, "declared", groups)
+
+
+def _open(name: str, entry: Entry, arguments: dict[str, Any], root: Path, download: bool) -> Any:
+    try:
+        return getattr(torchvision.datasets, entry.kind)(root=root, download=download, **arguments)
+    except (RuntimeError, OSError, urllib.error.URLError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        step = "check the network, or put it there by hand" if download else "give --root FOLDER, or --download"
+        raise DataError(f"data set {name} is not under {root} ({reason[:160]}); {step}") from None
+    except ImportError as error:
+        raise DataError(f"data set {name} needs another package ({error}); install it with pip") from None

@@ -1,0 +1,111 @@
+"""What happens to an image before the network: resize, centre crop, scale to [0, 1], subtract mean, divide by std.
+
+Every number is a public constant of the network, never computed from the images.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, RandomResizedCrop
+from torchvision.transforms import functional as transforms
+
+from linprobe.errors import ParameterError
+
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+AUGMENT_SCALE, AUGMENT_RATIO = (0.5, 1.0), (3 / 4, 4 / 3)
+
+
+@dataclass(frozen=True)
+class ImageTransform:
+    """A network's preprocessing.
+
+    Attributes:
+        resize: length of the short side, or (height, width) exactly; None leaves the image as it is.
+        crop: (height, width) of the centre crop; None crops nothing.
+        interpolation: one of INTERPOLATIONS.
+        mean, std: per channel, on values in [0, 1].
+        mode: RGB, or L for one grey channel.
+    """
+
+    resize: int | tuple[int, int] | None
+    crop: tuple[int, int] | None
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    mode: str = "RGB"
+
+    def __post_init__(self) -> None:
+        sides = (self.resize,) if isinstance(self.resize, int) else (self.resize or ())
+        if any(side < 1 for side in (*sides, *(self.crop or ()))):
+            raise ParameterError(f"resize is {self.resize} and crop {self.crop}; allowed: whole numbers above 0")
+        if self.interpolation not in INTERPOLATIONS:
+            raise ParameterError(f"interpolation is {self.interpolation!r}; allowed: {', '.join(INTERPOLATIONS)}")
+        channels = len(self.mode)  # "RGB" or "L"
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != channels:
+                raise ParameterError(f"{name} has {len(values)} values; allowed: {channels}, one a channel, or one")
+        if any(not 0 < value < float("inf") for value in self.std):
+            raise ParameterError(f"std is {self.std}; allowed: finite numbers above 0")
+
+    def overridden(
+        self,
+        resize: int | None,
+        crop: int | None,
+        mean: tuple[float, ...] | None,
+        std: tuple[float, ...] | None,
+        interpolation: str | None,
+    ) -> ImageTransform:
+        """The same with what is not None put in its place; one mean or std stands for all channels; 0 means none."""
+        changed = self
+        if resize is not None:
+            changed = replace(changed, resize=resize or None)
+        if crop is not None:
+            changed = replace(changed, crop=(crop, crop) if crop else None)
+        if mean is not None:
+            changed = replace(changed, mean=mean * len(self.mode) if len(mean) == 1 else mean)
+        if std is not None:
+            changed = replace(changed, std=std * len(self.mode) if len(std) == 1 else std)
+        return changed if interpolation is None else replace(changed, interpolation=interpolation)
+
+    @property
+    def text(self) -> str:
+        """All of it as JSON, for the feature file and the digest."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """(height, width) that reaches the network, or None where it is the image's own."""
+        return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
+
+    def pixels(self, image: Image.Image) -> Tensor:
+        """Resized and cropped pixels, uint8 (channels, height, width)."""
+        if self.resize is not None:
+            size = [self.resize] if isinstance(self.resize, int) else list(self.resize)
+            image = transforms.resize(image, size, InterpolationMode(self.interpolation))
+        if self.crop is not None:
+            image = transforms.center_crop(image, list(self.crop))
+        pixels: Tensor = transforms.pil_to_tensor(image)
+        return pixels
+
+    def augmented(self, image: Image.Image, seed: int) -> Tensor:
+        """One random resized crop, mirrored half of the time, decided by `seed` alone; uint8 like `pixels`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            top, left, height, width = RandomResizedCrop.get_params(image, list(AUGMENT_SCALE), list(AUGMENT_RATIO))
+            mirrored = bool(torch.rand(1) < 0.5)
+        size = list(self.output_size or (image.height, image.width))
+        mode = InterpolationMode(self.interpolation)
+        image = transforms.resized_crop(image, top, left, height, width, size, mode)
+        pixels: Tensor = transforms.pil_to_tensor(transforms.hflip(image) if mirrored else image)
+        return pixels
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """What the network sees: float32 (rows, channels, height, width), from uint8 pixels on the same device."""
+        mean = torch.tensor(self.mean, device=pixels.device).view(-1, 1, 1)
+        std = torch.tensor(self.std, device=pixels.device).view(-1, 1, 1)
+        return pixels.float().div_(255).sub_(mean).div_(std)

@@ -114,7 +114,7 @@ def register(app: typer.Typer) -> None:
         batch_size: Annotated[
             str,
             typer.Option(
-                help="Images at once, or auto: 512 on CUDA, else 32, halved if memory runs out.", rich_help_panel=_SPEED
+                help="Images at once, or auto: 512 on CUDA, else 8, halved if memory runs out.", rich_help_panel=_SPEED
             ),
         ] = "auto",
         workers: Annotated[

@@ -37,7 +37,7 @@ from linprobe.feature_file import Description, FeatureFile, FeatureWriter
 
 DTYPES = {"float16": np.float16, "float32": np.float32}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-BATCH_ON_GPU, BATCH_ON_CPU = 512, 32
+BATCH_ON_GPU, BATCH_ON_CPU = 512, 8  # on a CPU larger batches are slower: see benchmarks/extraction
 MOST_WORKERS = 16
 WRITES_AHEAD = 3
 NAMED_IN_ERROR = 3

@@ -108,4 +108,4 @@ class ImageTransform:
         """What the network sees: float32 (rows, channels, height, width), from uint8 pixels on the same device."""
         mean = torch.tensor(self.mean, device=pixels.device).view(-1, 1, 1)
         std = torch.tensor(self.std, device=pixels.device).view(-1, 1, 1)
-        return pixels.float().div_(255).sub_(mean).div_(std)
+        return pixels.float().mul_(1 / (255 * std)).sub_(mean / std)

@@ -120,7 +120,7 @@ def register(app: typer.Typer) -> None:
         workers: Annotated[
             int | None,
             typer.Option(
-                help="Decoding processes. [default: 1 on a CPU, else the cores but one]", rich_help_panel=_SPEED
+                help="Decoding processes. [default: none on a CPU, else the cores but one]", rich_help_panel=_SPEED
             ),
         ] = None,
         compile_: Annotated[bool, typer.Option("--compile", help="Use torch.compile.", rich_help_panel=_SPEED)] = False,

@@ -428,11 +428,11 @@ class Network:
 
 
 def _workers(request: ExtractRequest, device: torch.device, processes: int) -> int:
-    """Decoding processes: on a CPU one, as the network needs the cores; beside a GPU most of the cores."""
+    """Decoding processes: on a CPU none, as the network needs the cores; beside a GPU most of the cores."""
     if request.workers is not None:
         return request.workers
     if device.type == "cpu":
-        return 1
+        return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(MOST_WORKERS, cores // processes - 1))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import queue
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -56,10 +58,9 @@ class Batches(Dataset[Batch]):
     def __getitem__(self, batch: int) -> Batch:
         start = batch * self.batch_size
         rows = range(start, min(start + self.batch_size, self.n_rows))
-        shape = (len(rows), len(self.transform.mean), *self.size)
-        # channels last, as images are decoded and as convolutions are fastest
-        pixels = torch.zeros(shape, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
-        status = torch.full((len(rows),), DONE, dtype=torch.uint8)
+        # channels last, as images are decoded and as convolutions are fastest; NumPy, as torch would start threads
+        pixels = np.zeros((len(rows), *self.size, len(self.transform.mean)), dtype=np.uint8)
+        status = np.full(len(rows), DONE, dtype=np.uint8)
         unread: list[tuple[int, str]] = []
         for place, row in enumerate(rows):
             try:
@@ -68,10 +69,10 @@ class Batches(Dataset[Batch]):
             except UnreadableImage as error:
                 status[place] = SKIPPED
                 unread.append((row, str(error)))
-        return batch, pixels, status, unread
+        return batch, torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.from_numpy(status), unread
 
-    def row(self, row: int) -> tuple[Tensor, int]:
-        """Pixels of one row, uint8, and the conversions made.
+    def row(self, row: int) -> tuple[NDArray[np.uint8], int]:
+        """Pixels of one row, uint8 (height, width, channels), and the conversions made.
 
         Raises:
             UnreadableImage: the image cannot be decoded, or has another size than the others.
@@ -82,8 +83,8 @@ class Batches(Dataset[Batch]):
             pixels = self.transform.augmented(image, id_hash(self.row_id(row), 0) >> 1)
         else:
             pixels = self.transform.pixels(image)
-        if tuple(pixels.shape[1:]) != self.size:
-            height, width = pixels.shape[1:]
+        height, width = pixels.shape[:2]
+        if (height, width) != self.size:
             raise UnreadableImage(
                 f"{width} x {height} pixels where the first test image has {self.size[1]} x {self.size[0]}; "
                 "give --resize and --crop"
@@ -99,38 +100,83 @@ def _start_worker(_: int) -> None:
 def load(batches: Batches, wanted: Sequence[int], workers: int, timeout: float, *, pin: bool) -> Iterator[Batch]:
     """The batches numbered `wanted`, in that order, whatever the number of workers; each one decoded by one worker.
 
+    Args:
+        workers: decoding processes; with 0 a thread decodes while the caller waits.
+
     Raises:
-        LinprobeError: a worker died, or was silent for `timeout` seconds.
+        LinprobeError: a worker died, or no batch came for `timeout` seconds.
     """
+    source = (
+        _from_processes(batches, wanted, workers, timeout, pin) if workers else _from_thread(batches, wanted, timeout)
+    )
+    for number in wanted:
+        first = batches.row_id(number * batches.batch_size)
+        try:
+            batch = next(source)
+        except TimeoutError:
+            raise LinprobeError(
+                f"no image came within {timeout:g} seconds, at the batch that begins with {first}; "
+                "check the disk, or raise --timeout; the same command continues"
+            ) from None
+        except _WorkerDiedError as error:
+            raise LinprobeError(
+                f"a worker process died at the batch that begins with {first} ({error}); give fewer --workers or a "
+                "smaller --batch-size if memory ran out; the same command continues"
+            ) from None
+        yield batch
+
+
+class _WorkerDiedError(Exception):
+    """A decoding process ended before its batch was there."""
+
+
+def _from_processes(
+    batches: Batches, wanted: Sequence[int], workers: int, timeout: float, pin: bool
+) -> Iterator[Batch]:
     loader: Any = DataLoader(
         batches,
         batch_size=None,
         sampler=wanted,
         num_workers=min(workers, len(wanted)),
-        timeout=timeout if workers else 0,
+        timeout=timeout,
         pin_memory=pin,
-        worker_init_fn=_start_worker if workers else None,
+        worker_init_fn=_start_worker,
     )
-    expected = iter(wanted)
-    source = iter(loader)
-    with contextlib.suppress(StopIteration):
-        while True:
-            batch = next(expected, None)
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "timed out" in str(error):
+            raise TimeoutError from None
+        if "worker" in str(error):
+            raise _WorkerDiedError(str(error).splitlines()[0]) from None
+        raise
+
+
+def _from_thread(batches: Batches, wanted: Sequence[int], timeout: float) -> Iterator[Batch]:
+    """One batch at a time; the thread exists so that a read that hangs can be given up."""
+    asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    made: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
+
+    def work() -> None:
+        while (number := asked.get()) is not None:
             try:
-                yield next(source)
-            except RuntimeError as error:
-                first = batches.row_id((batch or 0) * batches.batch_size)
-                if "timed out" in str(error):
-                    raise LinprobeError(
-                        f"no image came within {timeout:g} seconds, at the batch that begins with {first}; "
-                        "check the disk, or raise --timeout; the same command continues"
-                    ) from None
-                if "worker" in str(error):
-                    raise LinprobeError(
-                        f"a worker process died at the batch that begins with {first} ({str(error).splitlines()[0]}); "
-                        "give fewer --workers or a smaller --batch-size if memory ran out; the same command continues"
-                    ) from None
-                raise
+                made.put(batches[number])
+            except BaseException as error:
+                made.put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        for number in wanted:
+            asked.put(number)
+            try:
+                batch = made.get(timeout=timeout)
+            except queue.Empty:
+                raise TimeoutError from None
+            if isinstance(batch, BaseException):
+                raise batch
+            yield batch
+    finally:
+        asked.put(None)
 
 
 def first_size(batches: Batches) -> tuple[int, int] | None:
@@ -140,11 +186,11 @@ def first_size(batches: Batches) -> tuple[int, int] | None:
             image, _ = decode(batches.members.read(row // batches.views), batches.transform.mode)
         except UnreadableImage:
             continue
-        height, width = batches.transform.pixels(image).shape[1:]
+        height, width = batches.transform.pixels(image).shape[:2]
         return int(height), int(width)
     return None
 
 
-def row_ids(batches: Batches, kept: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[str]:
+def row_ids(batches: Batches, kept: NDArray[np.bool_]) -> Iterator[str]:
     """Record ids of the kept rows."""
     return (batches.row_id(int(row)) for row in np.flatnonzero(kept))

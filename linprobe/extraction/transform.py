@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
@@ -82,17 +84,16 @@ class ImageTransform:
         """(height, width) that reaches the network, or None where it is the image's own."""
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
-    def pixels(self, image: Image.Image) -> Tensor:
-        """Resized and cropped pixels, uint8 (channels, height, width)."""
+    def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
+        """Resized and cropped pixels, uint8 (height, width, channels)."""
         if self.resize is not None:
             size = [self.resize] if isinstance(self.resize, int) else list(self.resize)
             image = transforms.resize(image, size, InterpolationMode(self.interpolation))
         if self.crop is not None:
             image = transforms.center_crop(image, list(self.crop))
-        pixels: Tensor = transforms.pil_to_tensor(image)
-        return pixels
+        return _array(image)
 
-    def augmented(self, image: Image.Image, seed: int) -> Tensor:
+    def augmented(self, image: Image.Image, seed: int) -> NDArray[np.uint8]:
         """One random resized crop, mirrored half of the time, decided by `seed` alone; uint8 like `pixels`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -101,11 +102,15 @@ class ImageTransform:
         size = list(self.output_size or (image.height, image.width))
         mode = InterpolationMode(self.interpolation)
         image = transforms.resized_crop(image, top, left, height, width, size, mode)
-        pixels: Tensor = transforms.pil_to_tensor(transforms.hflip(image) if mirrored else image)
-        return pixels
+        return _array(transforms.hflip(image) if mirrored else image)
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """What the network sees: float32 (rows, channels, height, width), from uint8 pixels on the same device."""
         mean = torch.tensor(self.mean, device=pixels.device).view(-1, 1, 1)
         std = torch.tensor(self.std, device=pixels.device).view(-1, 1, 1)
         return pixels.float().mul_(1 / (255 * std)).sub_(mean / std)
+
+
+def _array(image: Image.Image) -> NDArray[np.uint8]:
+    """(height, width, channels), whatever the number of channels."""
+    return np.atleast_3d(np.asarray(image, dtype=np.uint8))

@@ -39,7 +39,7 @@ from linprobe.methods import METHODS, PAPER_NOISE_MULTIPLIER, Method, find_metho
 from linprobe.reporting import pdp_report as reports
 from linprobe.reporting import plots
 from linprobe.reporting.manifest import check_manifest, guarantee_text, read_manifest
-from linprobe.rows import BLOCK_ROWS
+from linprobe.rows import BLOCK_ROWS, row_keys
 from linprobe.splits import public_shots
 
 DIGITS = "digits"
@@ -238,14 +238,8 @@ def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
 
 def _refuse_shared_rows(features: FeatureFile, other: FeatureFile, group: str) -> None:
     """Refuse public rows that are private too; compared in half precision, whatever either file stores."""
-
-    def keys(file: FeatureFile, name: str) -> Iterator[bytes]:
-        for x, _ in file.blocks(name):
-            with np.errstate(over="ignore"):
-                yield from (row.tobytes() for row in x.astype(np.float16))
-
-    public = set(keys(other, group))
-    if any(key in public for key in keys(features, "train")):
+    public = set(row_keys(x for x, _ in other.blocks(group)))
+    if any(key in public for key in row_keys(x for x, _ in features.blocks("train"))):
         raise PrivacyError(
             f"{other.path} holds training rows of {features.path}; a private row cannot be public too; "
             "give other rows, or --public-shots K"

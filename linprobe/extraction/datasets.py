@@ -94,8 +94,9 @@ def dataset_source(
     """
     entry = DATASETS[name]
     if (entry.test is None) != (fraction is not None):
-        needed = "has no test half; give --test-fraction F" if entry.test is None else "has a test half; leave it out"
-        raise UsageError(f"test fraction is {fraction} and {name} {needed}")
+        if entry.test is None:
+            raise UsageError(f"{name} has no test half and no test fraction was given; give --test-fraction F")
+        raise UsageError(f"{name} has a test half and test fraction is {fraction}; leave out --test-fraction")
     train = _open(name, entry, entry.train, root, download)
     groups: dict[str, Members]
     if entry.test is None:
@@ -113,6 +114,8 @@ def dataset_source(
 
 
 def _open(name: str, entry: Entry, arguments: dict[str, Any], root: Path, download: bool) -> Any:
+    if not download and not root.is_dir():  # torchvision would make the folder
+        raise DataError(f"data set {name} is not under {root}, which does not exist; give --root FOLDER, or --download")
     try:
         return getattr(torchvision.datasets, entry.kind)(root=root, download=download, **arguments)
     except (RuntimeError, OSError, urllib.error.URLError) as error:

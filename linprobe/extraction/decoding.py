@@ -39,10 +39,12 @@ def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str) -> tuple
         return _to_mode(content, mode)
     if not content:
         raise UnreadableImage("the file is empty")
+    Image.init()
+    known = tuple(name for name in FORMATS if name in Image.OPEN)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an oversized image is refused below, by a limit of our own
         try:
-            image: Any = Image.open(io.BytesIO(content), formats=FORMATS)
+            image: Any = Image.open(io.BytesIO(content), formats=known)
             if image.width * image.height > MAX_PIXELS:
                 raise UnreadableImage(f"{image.width} x {image.height} pixels; allowed: {MAX_PIXELS:,}")
             image.load()
@@ -51,9 +53,10 @@ def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str) -> tuple
             raise UnreadableImage("not an image of a known format") from None
         except Image.DecompressionBombError:
             raise UnreadableImage(f"too many pixels; allowed: {MAX_PIXELS:,}") from None
-        except (OSError, ValueError, SyntaxError, IndexError, TypeError, EOFError, OverflowError, MemoryError) as error:
-            # what the decoders of damaged files raise
-            raise UnreadableImage(f"damaged: {error or type(error).__name__}") from None
+        except UnreadableImage:
+            raise
+        except Exception as error:  # decoders of damaged files raise nearly anything
+            raise UnreadableImage(f"damaged: {str(error) or type(error).__name__}") from None
 
 
 def _to_mode(image: Image.Image, mode: str) -> tuple[Image.Image, int]:

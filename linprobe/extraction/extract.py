@@ -29,11 +29,12 @@ from linprobe.extraction.backbones import RANDOM, Backbone, load_backbone
 from linprobe.extraction.decoding import CONVERSIONS
 from linprobe.extraction.images import FOLDER_NAMES, ImageSource, open_source
 from linprobe.extraction.loading import Batches, first_size, load, row_ids
-from linprobe.extraction.partial import CONVERTED, DONE, PENDING, Lock, Partial
+from linprobe.extraction.partial import CONVERTED, DONE, PENDING, SETTINGS, Lock, Partial, shown
 from linprobe.extraction.processes import Processes
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Progress
 from linprobe.extraction.text import DEFAULT_TEMPLATES, text_weights
 from linprobe.feature_file import Description, FeatureFile, FeatureWriter
+from linprobe.rows import row_keys
 
 DTYPES = {"float16": np.float16, "float32": np.float32}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -80,20 +81,20 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
         if processes.first:
             _tell(source, backbone, progress)
         with contextlib.ExitStack() as stack:
+            finished = False
             if processes.first:
-                finished = _finished(plan, request)
                 plan.out.parent.mkdir(parents=True, exist_ok=True)
-                if not finished:
-                    stack.enter_context(Lock(plan.folder))
-                    if request.overwrite:
-                        (plan.folder / "settings.json").unlink(missing_ok=True)
-                    if Partial.begin(plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype):
-                        progress.note(f"going on with {plan.folder}")
-            processes.wait()
-            if plan.out.is_file() and not plan.folder.is_dir():
-                if processes.first:
-                    progress.note(f"{plan.out} is there already, made with the same settings")
-                return _outcome(plan, 0, 0.0, 0.0) if processes.first else None
+                stack.enter_context(Lock(plan.folder))
+                finished = _finished(plan, request)
+                if not finished and Partial.begin(
+                    plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
+                ):
+                    progress.note(f"going on with {plan.folder}")
+            if processes.told(finished):
+                if not processes.first:
+                    return None
+                progress.note(f"{plan.out} is there already, made with the same settings")
+                return _outcome(plan, 0, 0.0, 0.0)
             return _run(plan, request, processes, progress)
 
 
@@ -299,27 +300,32 @@ def _tell(source: ImageSource, backbone: Backbone, progress: Progress) -> None:
         progress.note(note)
     if backbone.weights == RANDOM:
         progress.note("RANDOM WEIGHTS: these features are for tests only")
+    if source.class_names_from == FOLDER_NAMES:
+        progress.note("the class list is the names of the folders; --classes declares another")
     if source.left_out:
         progress.note(f"{source.left_out} public images of classes that are not declared are left out")
 
 
 def _finished(plan: Plan, request: ExtractRequest) -> bool:
-    """Whether the file is there and was made with these settings; `--overwrite` removes it."""
-    if not plan.out.exists():
-        return False
-    if request.overwrite:
+    """Whether the file is there and was made with these settings; with `--overwrite` it is made again."""
+    if request.overwrite or not plan.out.exists():
         return False
     with FeatureFile(plan.out) as features:
         made = json.loads(features.description.extraction or "{}") | {"fingerprint": features.fingerprint()}
-    wanted = json.loads(json.dumps(plan.settings))
+    wanted = json.loads(json.dumps(_stored(plan.settings) | {"fingerprint": plan.settings["fingerprint"]}))
     for name, value in wanted.items():
         if made.get(name) != value:
             raise UsageError(
-                f"{plan.out} is there already, and was made with another {name}; give --overwrite, or another --out"
+                f"{plan.out} is there already, made with {name} {shown(made.get(name))} where this run has "
+                f"{shown(value)}; give --overwrite, or another --out"
             )
-    if plan.folder.is_dir():
-        shutil.rmtree(plan.folder)
+    (plan.folder / SETTINGS).unlink(missing_ok=True)  # of a run that was killed after its last step
     return True
+
+
+def _stored(settings: dict[str, Any]) -> dict[str, Any]:
+    """What of the settings the file says openly: not the images' fingerprint, and not how many there were."""
+    return {name: value for name, value in settings.items() if name not in ("fingerprint", "images")}
 
 
 def _run(plan: Plan, request: ExtractRequest, processes: Processes, progress: Progress) -> ExtractOutcome | None:
@@ -357,7 +363,7 @@ def _after_a_stop(plan: Plan, processes: Processes, progress: Progress) -> str:
         return ""
     done = sum(int(np.count_nonzero(np.fromfile(path, dtype=np.uint8))) for path in plan.folder.glob("*.status"))
     if not done and processes.count == 1:
-        (plan.folder / "settings.json").unlink(missing_ok=True)  # the lock removes the folder
+        (plan.folder / SETTINGS).unlink(missing_ok=True)  # the lock removes the folder
         return ""
     progress.note(f"{done} of {sum(plan.sizes.values())} images are done and kept in {plan.folder}")
     return "; the same command continues"
@@ -390,6 +396,7 @@ class Network:
         self.at_once = int(plan.settings["batch_size"])
         model = plan.backbone.model.to(plan.device)
         self._model: Callable[[Tensor], Tensor] = model.to(memory_format=torch.channels_last)
+        self._fill = compiled  # a compiled network is compiled again for every new size
         if compiled:
             self._model = torch.compile(self._model)
         if plan.precision == "float32":
@@ -422,9 +429,12 @@ class Network:
     def _forward(self, pixels: Tensor) -> Tensor:
         images = self.transform.normalised(pixels.to(self.device, non_blocking=True))
         images = images.contiguous(memory_format=torch.channels_last)
+        n_images = len(images)
+        if self._fill and n_images < self.at_once:
+            images = torch.cat([images, images.new_zeros((self.at_once - n_images, *images.shape[1:]))])
         half = self.precision != torch.float32
         with torch.inference_mode(), torch.autocast(self.device.type, self.precision, enabled=half):
-            return self._model(images).float()
+            return self._model(images)[:n_images].float()
 
 
 def _workers(request: ExtractRequest, device: torch.device, processes: int) -> int:
@@ -483,8 +493,8 @@ def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:
     named = "; ".join(f"{batches.row_id(row)} ({reason})" for row, reason in unread[:NAMED_IN_ERROR])
     more = "" if len(unread) <= NAMED_IN_ERROR else f"; and {len(unread) - NAMED_IN_ERROR} more of this batch"
     return (
-        f"{len(unread)} image{'s' if len(unread) > 1 else ''} cannot be used: {named}{more}; repair or remove, or give "
-        "--on-error skip to leave them out"
+        f"{len(unread)} image{'s' if len(unread) > 1 else ''} cannot be used: {named}{more}; repair or remove, then "
+        "give --overwrite; or give --on-error skip to go on without"
     )
 
 
@@ -520,8 +530,8 @@ def _write_text(plan: Plan) -> None:
 
 def _assemble(plan: Plan) -> None:
     """Turn the rows on disk into the feature file, and remove them."""
-    settings = dict(plan.settings)
-    fingerprint = settings.pop("fingerprint")
+    settings = _stored(plan.settings)
+    fingerprint = plan.settings["fingerprint"]
     compared = {
         key: settings[key] for key in ("backbone", "weights_digest", "arguments", "tensor", "transform", "image_size")
     }
@@ -568,13 +578,12 @@ def _refuse_shared_rows(plan: Plan, partial: Partial) -> None:
     """Refuse images that are private and public at once, told by equal features."""
     if "public" not in plan.sizes:
         return
-    public = {row.tobytes() for block in partial.rows("public") for row in block}
-    for block in partial.rows("train"):
-        if any(row.tobytes() in public for row in block):
-            raise PrivacyError(
-                f"{plan.source.name}: some public images are private too; a private image cannot be public; "
-                "take them out of the public images"
-            )
+    public = set(row_keys(partial.rows("public")))
+    if any(key in public for key in row_keys(partial.rows("train"))):
+        raise PrivacyError(
+            f"{plan.source.name}: some public images are private too; a private image cannot be public; "
+            "take them out of the public images"
+        )
 
 
 def _outcome(plan: Plan, extracted: int, seconds: float, waiting_share: float) -> ExtractOutcome:

@@ -48,11 +48,19 @@ class Partial:
         self._synced = time.monotonic()
 
     @staticmethod
-    def begin(folder: Path, settings: dict[str, Any], sizes: dict[str, int], width: int, dtype: np.dtype[Any]) -> bool:
-        """Make the folder, or check that what is in it was begun with the same settings; returns whether it was.
+    def begin(
+        folder: Path,
+        settings: dict[str, Any],
+        sizes: dict[str, int],
+        width: int,
+        dtype: np.dtype[Any],
+        *,
+        overwrite: bool = False,
+    ) -> bool:
+        """Fill the folder, or check that what is in it was begun with the same settings; returns whether it was.
 
         Raises:
-            UsageError: it was begun with other settings.
+            UsageError: it was begun with other settings, and `overwrite` does not give it up.
         """
         begun = folder / SETTINGS
         plain = json.loads(json.dumps(settings))
@@ -61,17 +69,16 @@ class Partial:
                 before = json.loads(begun.read_text(encoding="utf-8"))
             except (OSError, ValueError):
                 before = {}
-            for name in plain:
-                if before.get(name) != plain[name]:
-                    raise UsageError(
-                        f"{folder} was begun with {name} {_shown(before.get(name))} and this run has "
-                        f"{_shown(plain[name])}; give the same, or --overwrite to start again"
-                    )
-            for leftover in folder.glob("*.h5*"):
-                leftover.unlink()
-            for leftover in folder.glob(".*.partial"):
-                leftover.unlink()
-            return True
+            other = next((name for name in plain if before.get(name) != plain[name]), None)
+            if other is not None and not overwrite:
+                raise UsageError(
+                    f"{folder} was begun with {other} {shown(before.get(other))} and this run has "
+                    f"{shown(plain[other])}; give the same, or --overwrite to start again"
+                )
+            if other is None:
+                for leftover in [*folder.glob("*.h5*"), *folder.glob(".*.partial")]:
+                    leftover.unlink()
+                return True
         for leftover in folder.iterdir():
             if leftover.name != LOCK:
                 leftover.unlink()
@@ -154,7 +161,8 @@ def _write_all(descriptor: int, values: NDArray[Any], offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A setting for a message, cut short."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -30,6 +30,16 @@ class Processes:
 
             torch.distributed.barrier()
 
+    def told(self, fact: bool) -> bool:
+        """What the first process knows; waits for it."""
+        if self.count == 1:
+            return fact
+        import torch.distributed
+
+        facts = [fact]
+        torch.distributed.broadcast_object_list(facts, src=0)
+        return facts[0]
+
     def __enter__(self) -> Self:
         if self.count > 1:
             import torch.distributed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as transforms
 
 from linprobe.errors import ParameterError
+from linprobe.extraction.decoding import UnreadableImage
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 AUGMENT_SCALE, AUGMENT_RATIO = (0.5, 1.0), (3 / 4, 4 / 3)
@@ -45,6 +47,10 @@ class ImageTransform:
         sides = (self.resize,) if isinstance(self.resize, int) else (self.resize or ())
         if any(side < 1 for side in (*sides, *(self.crop or ()))):
             raise ParameterError(f"resize is {self.resize} and crop {self.crop}; allowed: whole numbers above 0")
+        if self.crop is not None and isinstance(self.resize, int) and max(self.crop) > self.resize:
+            raise ParameterError(
+                f"crop is {self.crop} and resize {self.resize}; allowed: a crop no larger than the resized image"
+            )
         if self.interpolation not in INTERPOLATIONS:
             raise ParameterError(f"interpolation is {self.interpolation!r}; allowed: {', '.join(INTERPOLATIONS)}")
         channels = len(self.mode)  # "RGB" or "L"
@@ -63,16 +69,19 @@ class ImageTransform:
         interpolation: str | None,
     ) -> ImageTransform:
         """The same with what is not None put in its place; one mean or std stands for all channels; 0 means none."""
-        changed = self
-        if resize is not None:
-            changed = replace(changed, resize=resize or None)
+        channels = len(self.mode)
+        changes: dict[str, Any] = {
+            "resize": resize or None,
+            "mean": mean * channels if mean is not None and len(mean) == 1 else mean,
+            "std": std * channels if std is not None and len(std) == 1 else std,
+            "interpolation": interpolation,
+        }
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if resize == 0:
+            changes["resize"] = None
         if crop is not None:
-            changed = replace(changed, crop=(crop, crop) if crop else None)
-        if mean is not None:
-            changed = replace(changed, mean=mean * len(self.mode) if len(mean) == 1 else mean)
-        if std is not None:
-            changed = replace(changed, std=std * len(self.mode) if len(std) == 1 else std)
-        return changed if interpolation is None else replace(changed, interpolation=interpolation)
+            changes["crop"] = (crop, crop) if crop else None
+        return replace(self, **changes)
 
     @property
     def text(self) -> str:
@@ -90,6 +99,11 @@ class ImageTransform:
             size = [self.resize] if isinstance(self.resize, int) else list(self.resize)
             image = transforms.resize(image, size, InterpolationMode(self.interpolation))
         if self.crop is not None:
+            if image.height < self.crop[0] or image.width < self.crop[1]:
+                raise UnreadableImage(
+                    f"{image.width} x {image.height} pixels, smaller than the crop of {self.crop[1]} x {self.crop[0]}; "
+                    "give --resize"
+                )
             image = transforms.center_crop(image, list(self.crop))
         return _array(image)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,17 @@ def build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RANDOM_SEED)
         return build()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without what libraries log while they look for weights; what goes wrong becomes an error of ours."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -6,9 +6,6 @@ of a mismatch, which costs accuracy silently. Here the activation follows the we
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, read_weights
+from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, quietly, read_weights
 from linprobe.extraction.transform import ImageTransform
 
 DEFAULT_MODEL, DEFAULT_TAG = "RN50", "openai"
@@ -50,7 +47,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     settings = {"force_quick_gelu": quick} | arguments
     preset = {key: tag_config[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag_config}
     try:
-        with _quiet():
+        with quietly():
             model: Any = build_seeded(
                 lambda: open_clip.create_model(
                     model_name,
@@ -97,7 +94,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
 
 def _parse(name: str, *, has_weights: bool) -> tuple[str, str | None, dict[str, Any]]:
     """Model name, tag of the weights (None for a file without one), and open_clip's record of the tag."""
-    model_name, _, tag = name.removeprefix("clip:").partition("/")
+    model_name, _, tag = name.partition(":")[2].partition("/")
     model_name = model_name or DEFAULT_MODEL
     if model_name not in open_clip.list_models():
         near = [known for known in open_clip.list_models() if known.startswith(model_name[:5])][:6]
@@ -116,17 +113,6 @@ def _parse(name: str, *, has_weights: bool) -> tuple[str, str | None, dict[str, 
             f"give clip:{model_name}/TAG or --weights FILE"
         )
     return model_name, tag, open_clip.get_pretrained_cfg(model_name, tag)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without open_clip's warnings about random weights, which a caller asked for or replaces at once."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _transform(name: str, model: Any) -> ImageTransform:

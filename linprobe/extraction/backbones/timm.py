@@ -10,7 +10,7 @@ import timm
 from timm.data.config import resolve_model_data_config
 
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, read_weights
+from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, quietly, read_weights
 from linprobe.extraction.transform import ImageTransform
 
 
@@ -22,7 +22,8 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         raise UsageError(f"backbone {name} is not a network of timm; allowed: timm:NAME, such as {', '.join(near)}")
     fetched = not random and weights is None
     try:
-        model: Any = build_seeded(lambda: timm.create_model(wanted, pretrained=fetched, **arguments))
+        with quietly():
+            model: Any = build_seeded(lambda: timm.create_model(wanted, pretrained=fetched, **arguments))
     except TypeError as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     except Exception as error:  # the hub's client has many ways to fail

@@ -76,7 +76,8 @@ class Partial:
                     f"{shown(plain[other])}; give the same, or --overwrite to start again"
                 )
             if other is None:
-                for leftover in [*folder.glob("*.h5*"), *folder.glob(".*.partial")]:
+                # of a run that was killed while it made the file
+                for leftover in {*folder.glob("*.h5*"), *folder.glob(".*.partial")}:
                     leftover.unlink()
                 return True
         for leftover in folder.iterdir():

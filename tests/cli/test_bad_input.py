@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -300,22 +298,6 @@ def test_evaluating_a_file_without_test_rows_is_refused(
 def test_empty_standard_input_is_refused(cli: Callable[..., Any], refused: Callable[..., None]) -> None:
     refused(cli("train", "-", *NOISY, stdin=""), 2, ["standard input"])
     refused(cli("pdp-report", "-", stdin="\n"), 2, ["standard input"])
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 64 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("a small tmpfs can be mounted only by root on Linux")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 def test_disk_that_fills_during_training_leaves_no_run(

@@ -1,0 +1,219 @@
+"""An unfinished extraction on disk: rows before their status, one set of settings, one writer."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.errors import LinprobeError, UsageError
+from linprobe.extraction import partial as module
+from linprobe.extraction.partial import CONVERTED, DONE, LOCK, PENDING, SETTINGS, SKIPPED, Lock, Partial
+
+SIZES = {"train": 7, "test": 3}
+WIDTH = 4
+DTYPE = np.dtype(np.float16)
+ASKED: dict[str, Any] = {"backbone": "pixels", "batch_size": 2, "mean": (0.5, 0.5)}
+ROWS = np.random.default_rng(0).random((7, WIDTH)).astype(DTYPE)
+
+
+def begin(folder: Path, settings: dict[str, Any] = ASKED) -> bool:
+    folder.mkdir(exist_ok=True)
+    return Partial.begin(folder, settings, SIZES, WIDTH, DTYPE)
+
+
+def opened(folder: Path, rank: int = 0) -> Partial:
+    return Partial(folder, SIZES, WIDTH, DTYPE, rank)
+
+
+def marks(*values: int) -> Any:
+    return np.array(values, dtype=np.uint8)
+
+
+def test_rows_and_status_are_read_back_by_whoever_opens_it_next(tmp_path: Path) -> None:
+    assert begin(tmp_path / "p") is False
+    with opened(tmp_path / "p") as partial:
+        partial.write("train", 4, ROWS[4:6], marks(DONE, DONE + CONVERTED))
+        partial.write("train", 0, ROWS[:2], marks(DONE, SKIPPED))
+        partial.sync()
+    assert begin(tmp_path / "p") is True
+    with opened(tmp_path / "p") as partial:
+        assert partial.status("train").tolist() == [DONE, SKIPPED, PENDING, PENDING, DONE, DONE + CONVERTED, PENDING]
+        assert partial.status("test").tolist() == [PENDING] * 3
+        assert np.array_equal(np.concatenate(list(partial.rows("train"))), ROWS[[0, 4, 5]])
+
+
+def test_blocks_put_together_are_the_rows_whatever_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(tmp_path / "p")
+    monkeypatch.setattr(module, "ASSEMBLY_ROWS", 3)
+    with opened(tmp_path / "p") as partial:
+        partial.write("train", 0, ROWS, marks(1, 1, 2, 0, 1, 1, 1))
+        partial.sync()
+        blocks = list(partial.rows("train"))
+    assert [len(block) for block in blocks] == [2, 2, 1]
+    assert np.array_equal(np.concatenate(blocks), ROWS[[0, 1, 4, 5, 6]])
+
+
+def test_status_counts_only_after_the_rows_are_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(tmp_path / "p")
+    steps: list[str] = []
+    write, sync = os.pwrite, os.fsync
+
+    def name_of(descriptor: int) -> str:
+        return Path(f"/proc/self/fd/{descriptor}").readlink().name
+
+    def watched_write(descriptor: int, *rest: Any) -> int:
+        steps.append(f"write {name_of(descriptor)}")
+        return write(descriptor, *rest)
+
+    def watched_sync(descriptor: int) -> None:
+        steps.append(f"sync {name_of(descriptor)}")
+        sync(descriptor)
+
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("this system does not name open files")
+    monkeypatch.setattr(os, "pwrite", watched_write)
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    with opened(tmp_path / "p") as partial:
+        partial.write("train", 0, ROWS[:2], marks(DONE, DONE))
+        assert partial.status("train").tolist() == [PENDING] * 7
+        partial.sync()
+    assert steps == ["write train.rows", "sync train.rows", "write train.status"]
+
+
+def test_status_is_written_at_least_every_second_or_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(tmp_path / "p")
+    monkeypatch.setattr(module, "SYNC_SECONDS", 0.0)
+    with opened(tmp_path / "p") as partial:
+        partial.write("train", 0, ROWS[:2], marks(DONE, DONE))
+        assert partial.status("train").tolist()[:3] == [DONE, DONE, PENDING]
+
+
+def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(tmp_path / "p")
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: write(descriptor, data[:3], offset))
+    with opened(tmp_path / "p") as partial:
+        partial.write("train", 2, ROWS[2:6], marks(1, 1, 1, 1))
+        partial.sync()
+        assert np.array_equal(np.concatenate(list(partial.rows("train"))), ROWS[2:6])
+
+
+def test_a_full_disk_is_not_taken_for_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(tmp_path / "p")
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with opened(tmp_path / "p") as partial:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", full)
+            with pytest.raises(OSError, match="No space"):
+                partial.write("train", 0, ROWS[:2], marks(DONE, DONE))
+        partial.sync()
+        assert partial.status("train").tolist() == [PENDING] * 7
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch_size": 3}, ["batch_size 2", "3"]),
+        ({"backbone": "wrn-16-4"}, ['backbone "pixels"', '"wrn-16-4"']),
+        ({"mean": (0.5, 0.6)}, ["mean [0.5, 0.5]", "[0.5, 0.6]"]),
+        ({"dtype": "float32"}, ["dtype null", '"float32"']),
+        ({"backbone": "x" * 500}, ["backbone", "x..."]),
+    ],
+)
+def test_other_settings_are_refused_by_name(tmp_path: Path, change: dict[str, Any], words: list[str]) -> None:
+    begin(tmp_path / "p")
+    with pytest.raises(UsageError) as caught:
+        begin(tmp_path / "p", ASKED | change)
+    assert all(word in str(caught.value) for word in ["was begun with", "--overwrite", *words]), str(caught.value)
+    assert begin(tmp_path / "p") is True
+
+
+def test_starting_again_gives_up_other_settings_and_goes_on_with_the_same(tmp_path: Path) -> None:
+    def again(settings: dict[str, Any]) -> bool:
+        return Partial.begin(tmp_path / "p", settings, SIZES, WIDTH, DTYPE, overwrite=True)
+
+    begin(tmp_path / "p")
+    with opened(tmp_path / "p") as partial:
+        partial.write("train", 0, ROWS, marks(*[DONE] * 7))
+        partial.sync()
+    assert again(ASKED) is True
+    assert again(ASKED | {"batch_size": 3}) is False
+    with opened(tmp_path / "p") as partial:
+        assert partial.status("train").tolist() == [PENDING] * 7
+    assert again(ASKED | {"batch_size": 3}) is True
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe"])
+def test_damaged_settings_are_never_taken_for_the_same(tmp_path: Path, content: bytes) -> None:
+    begin(tmp_path / "p")
+    (tmp_path / "p" / SETTINGS).write_bytes(content)
+    with pytest.raises(UsageError, match="backbone"):
+        begin(tmp_path / "p")
+
+
+def test_a_folder_without_settings_is_begun_anew(tmp_path: Path) -> None:
+    begin(tmp_path / "p")
+    with opened(tmp_path / "p") as partial:
+        partial.write("train", 0, ROWS, marks(*[DONE] * 7))
+        partial.sync()
+        partial.skip("test", 1, "b", "broken")
+    (tmp_path / "p" / SETTINGS).unlink()
+    assert begin(tmp_path / "p") is False
+    with opened(tmp_path / "p") as partial:
+        assert partial.status("train").tolist() == [PENDING] * 7
+        assert partial.skipped() == []
+
+
+def test_what_a_killed_assembly_left_is_removed_and_the_rows_are_kept(tmp_path: Path) -> None:
+    begin(tmp_path / "p")
+    with opened(tmp_path / "p") as partial:
+        partial.write("train", 0, ROWS, marks(*[DONE] * 7))
+        partial.sync()
+    for name in ("made.h5", ".made.h5.0011aabb.partial"):
+        (tmp_path / "p" / name).write_bytes(b"half")
+    begin(tmp_path / "p")
+    names = {path.name for path in (tmp_path / "p").iterdir()}
+    assert names == {SETTINGS, "train.rows", "train.status", "test.rows", "test.status"}
+    with opened(tmp_path / "p") as partial:
+        assert partial.status("train").tolist() == [DONE] * 7
+
+
+def test_skipped_images_of_all_processes_are_listed_once_and_in_order(tmp_path: Path) -> None:
+    begin(tmp_path / "p")
+    with opened(tmp_path / "p", 1) as second, opened(tmp_path / "p") as first:
+        second.skip("test", 0, "t0", "empty")
+        first.skip("train", 5, "r5", "cut ü")
+        second.skip("train", 3, "r3", "empty")
+        first.skip("train", 5, "r5", "cut ü")
+        expected = [("train", "r3", "empty"), ("train", "r5", "cut ü"), ("test", "t0", "empty")]
+        assert first.skipped() == expected
+        with (tmp_path / "p" / "skipped-1.jsonl").open("a") as stream:
+            stream.write(json.dumps({"group": "train"})[:-4])  # a process was killed here
+        assert first.skipped() == expected
+
+
+def test_a_second_extraction_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    with Lock(folder):
+        begin(folder)
+        with pytest.raises(LinprobeError, match="another extraction is at work") as caught, Lock(folder):
+            pass
+        assert caught.value.exit_status == 1
+        assert (folder / SETTINGS).is_file()
+    with Lock(folder):
+        assert begin(folder) is True
+
+
+def test_a_lock_leaves_no_folder_in_which_nothing_was_begun(tmp_path: Path) -> None:
+    with Lock(tmp_path / "p"):
+        assert (tmp_path / "p" / LOCK).is_file()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,79 @@
+"""Real photographs through a real pretrained network: what a linear probe reaches on features made here."""
+
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torchvision import transforms
+
+from linprobe.pipeline import TrainRequest, train
+from tests.extraction.samples import Notes, ids_of, labels_of, rows_of, run_extract
+
+# as the network was trained: see the description beside the weights
+SETTINGS = {"resize": 256, "crop": 224, "mean": (0.50196078,), "std": (0.50196078,), "interpolation": "bicubic"}
+
+
+class Silent(Notes):
+    def start(self, total: int, what: str = "training") -> None: ...
+    def step(self, count: int = 1) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def data() -> Path:
+    folder = Path(os.environ.get("LINPROBE_TEST_DATA") or "/nowhere")
+    names = ("flowers-images.tar", "mobilenetv2_100_same.safetensors")
+    if not all((folder / name).is_file() for name in names):
+        pytest.skip(f"LINPROBE_TEST_DATA names no folder with {', '.join(names)}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def flowers(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("flowers") / "flowers.h5"
+    weights = str(data / "mobilenetv2_100_same.safetensors")
+    arguments = {"pad_type": "same"}
+    archive = data / "flowers-images.tar"
+    run_extract(archive, out, backbone="timm:mobilenetv2_100", weights=weights, arguments=arguments, **SETTINGS)
+    return out
+
+
+def accuracy(features: Path, out: Path, **request: object) -> float:
+    run = train(TrainRequest(features=features, out=out, **request), Silent())  # type: ignore[arg-type]
+    return float(run["test_accuracy"])
+
+
+def test_all_rows_unprotected_reach_their_mark_and_adamix_learns(flowers: Path, tmp_path: Path) -> None:
+    assert len(ids_of(flowers)) == 1020
+    assert len(ids_of(flowers, "test")) == 407
+    assert len(set(labels_of(flowers))) == 102
+    assert accuracy(flowers, tmp_path / "all", method="non-private") >= 0.82
+    private = accuracy(flowers, tmp_path / "adamix", method="adamix", epsilon=3.0, public_shots=2, split_seed=0)
+    assert private >= 0.5  # 8 private photographs a class
+
+
+def test_features_are_those_of_plain_timm(flowers: Path, data: Path) -> None:
+    model = timm.create_model("mobilenetv2_100", pad_type="same", num_classes=1000)
+    model.load_state_dict(load_file(data / "mobilenetv2_100_same.safetensors"))
+    model.reset_classifier(0)
+    statistics = [0.50196078] * 3
+    transform = transforms.Compose(
+        [
+            transforms.Resize(256, transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(224),
+            transforms.ToTensor(),
+            transforms.Normalize(statistics, statistics),
+        ]
+    )
+    names, rows = ids_of(flowers, "test")[::100], rows_of(flowers, "test")[::100].astype(np.float32)
+    with tarfile.open(data / "flowers-images.tar") as archive, torch.no_grad():
+        streams = [archive.extractfile(name) for name in names]
+        batch = torch.stack([transform(Image.open(stream).convert("RGB")) for stream in streams if stream])
+        expected = model.eval()(batch).numpy()
+    assert len(expected) == len(rows) == 5
+    assert np.abs(rows - expected).max() <= 2e-3 * np.abs(expected).max()

@@ -11,7 +11,7 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -144,11 +144,20 @@ class FeatureWriter:
         group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
         group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
 
-    def write_private_log(self, fingerprint: str, converted: str, skipped: Sequence[tuple[str, str]]) -> None:
-        """Store what `extract` notes about the images: a fingerprint, conversions, and skipped ids with the reason."""
+    def write_private_log(
+        self,
+        fingerprint: str,
+        converted: str,
+        skipped: Sequence[tuple[str, str]],
+        keys: Mapping[str, NDArray[np.uint8]],
+    ) -> None:
+        """Store what `extract` notes about the images: a fingerprint, conversions, skipped ids with the reason, and
+        for each group a digest of every image's pixels, shape (n_rows, bytes), zero for augmented views."""
         group = self._file.create_group(PRIVATE_LOG)
         group.attrs["fingerprint"] = fingerprint
         group.attrs["converted"] = converted
+        for name, digests in keys.items():
+            group.create_dataset(f"{name}_key", data=digests)
         text = h5py.string_dtype("utf-8")
         group.create_dataset("skipped_id", data=[name for name, _ in skipped], dtype=text)
         group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)
@@ -191,6 +200,17 @@ _TEXT_ATTRIBUTES = (
     "class_names_from",
     "tool_version",
 )
+
+
+def common_keys(private: NDArray[np.uint8], public: NDArray[np.uint8]) -> bool:
+    """Whether two sets of image keys, each of shape (rows, bytes), have one in common, zeros aside."""
+    first, second = ({row.tobytes() for row in keys if row.any()} for keys in (private, public))
+    return not first.isdisjoint(second)
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether a file begins as HDF5 files do."""
+    return path.is_file() and h5py.is_hdf5(path)
 
 
 class FeatureFile:
@@ -307,6 +327,11 @@ class FeatureFile:
         """The fingerprint of the images this file was made from; empty if it was not made by `extract`. Private."""
         log = self._file.get(PRIVATE_LOG)
         return "" if log is None else str(log.attrs.get("fingerprint", ""))
+
+    def image_keys(self, group: str) -> NDArray[np.uint8] | None:
+        """A digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
+        log = self._file.get(PRIVATE_LOG)
+        return None if log is None or f"{group}_key" not in log else np.asarray(log[f"{group}_key"][:], dtype=np.uint8)
 
     def skipped(self) -> list[tuple[str, str]]:
         """Images that `extract` left out, as (id, reason). Private."""

@@ -29,7 +29,7 @@ from linprobe.builtin import DIGITS_SHOTS, write_digits
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.evaluation.metrics import class_accuracy, predictions
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest
-from linprobe.feature_file import FeatureFile
+from linprobe.feature_file import FeatureFile, common_keys
 from linprobe.files import replace_when_complete
 from linprobe.importing import import_arrays
 from linprobe.mechanisms.clipping import ClippedSum
@@ -238,6 +238,12 @@ def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
 
 def _refuse_shared_rows(features: FeatureFile, other: FeatureFile, group: str) -> None:
     """Refuse public rows that are private too; compared in half precision, whatever either file stores."""
+    mine, theirs = features.image_keys("train"), other.image_keys(group)
+    if mine is not None and theirs is not None and common_keys(mine, theirs):
+        raise PrivacyError(
+            f"{other.path} was made from images that are training images of {features.path} too; a private image "
+            "cannot be public; give others, or --public-shots K"
+        )
     public = set(row_keys(x for x, _ in other.blocks(group)))
     if any(key in public for key in row_keys(x for x, _ in features.blocks("train"))):
         raise PrivacyError(

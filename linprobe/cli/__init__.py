@@ -81,6 +81,8 @@ def run(arguments: list[str]) -> int:
         if isinstance(error.__context__, BrokenPipeError):  # typer's own handling of it
             return _reader_left()
         raise
+    except KeyboardInterrupt:  # before typer takes care of it
+        return _fail("interrupted; no result was written", INTERRUPTED)
     except LinprobeError as error:
         if debug:
             raise

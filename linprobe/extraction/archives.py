@@ -34,6 +34,7 @@ from linprobe.importing import class_list, label_indices, settle_labels
 
 GROUP_OF = {"train": "train", "public": "public"} | dict.fromkeys(TEST_NAMES, "test")
 LABEL_KEYS = ("cls", "json")
+LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,18 @@ def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
         with tarfile.open(shard, "r:") as archive:
             for member in archive:
                 archive.members = []  # type: ignore[attr-defined]  # tarfile keeps all it has seen
-                if member.isreg() and not PurePosixPath(member.name).name.startswith("."):
+                if member.issym() or member.islnk():
+                    raise DataError(
+                        f"archive {shard} holds the link {member.name}; pack the files themselves, once each"
+                    )
+                if member.isreg() and not any(part.startswith(".") for part in PurePosixPath(member.name).parts):
                     yield member, archive
+            end = archive.offset
+        with shard.open("rb") as stream:
+            # tarfile takes a damaged or missing header for the end
+            stream.seek(end)
+            if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                raise DataError(f"archive {shard} is truncated or damaged after byte {end}; pack it again")
     except tarfile.ReadError as error:
         raise DataError(
             f"archive {shard} cannot be read ({error}); allowed: whole, uncompressed tar files; unpack or repair it"
@@ -105,12 +116,17 @@ def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
 
 def _is_shard(shard: Path) -> bool:
     """Whether the archive has WebDataset labels beside its images."""
+    images: set[PurePosixPath] = set()
+    labels: set[PurePosixPath] = set()
     for count, (member, _) in enumerate(_members(shard)):
-        if PurePosixPath(member.name).name.partition(".")[2].lower() in LABEL_KEYS:
-            return True
-        if count > 64:
+        path = PurePosixPath(member.name)
+        stem, _, extension = path.name.partition(".")
+        found = labels if extension.lower() in LABEL_KEYS else images if path.suffix.lower() in IMAGE_SUFFIXES else None
+        if found is not None:
+            found.add(path.with_name(stem))
+        if count > LOOKED_AT:
             break
-    return False
+    return not images.isdisjoint(labels)
 
 
 def archive_source(
@@ -126,7 +142,7 @@ def archive_source(
     if webdataset:
         found = [item for index, shard in enumerate(shards) for item in _samples(index, shard)]
     else:
-        found = [item for index, shard in enumerate(shards) for item in _files(index, shard)]
+        found = [item for index, shard in enumerate(shards) for item in _files(index, shard, prefixed=len(shards) > 1)]
     if not found:
         raise DataError(f"{name} holds no images; allowed: image files in class folders, or WebDataset shards")
     groups = {item.group for item in found}
@@ -170,8 +186,7 @@ def _labels(
         settled = settle_labels({f"y_{kind}": texts[kinds == kind] for kind in set(kinds.tolist())}, classes)
         names, names_from = class_list(settled, classes)
     else:
-        # folders in the archive declare the classes as folders on a disk do
-        listed = classes or sorted({item.label for item in found if item.group in ("test", None)})
+        listed = classes or sorted(set(texts[kinds == "test"].tolist()))
         settled = {f"y_{kind}": texts[kinds == kind] for kind in set(kinds.tolist())}
         names, names_from = tuple(listed), "declared" if classes else FOLDER_NAMES
     for kind in set(kinds.tolist()):
@@ -180,7 +195,7 @@ def _labels(
     return names, names_from, labels
 
 
-def _files(index: int, shard: Path) -> Iterator[_Found]:
+def _files(index: int, shard: Path, *, prefixed: bool) -> Iterator[_Found]:
     """Files of a packed image folder."""
     for member, _ in _members(shard):
         parts = PurePosixPath(member.name).parts
@@ -190,12 +205,16 @@ def _files(index: int, shard: Path) -> Iterator[_Found]:
                 raise DataError(f"{shard}: image {member.name} lies in no class folder; put it into one")
             continue
         group, label = (None, parts[-2]) if place is None else (GROUP_OF[parts[place]], parts[place + 1])
-        yield _Found(index, member.offset_data, member.size, member.name, group, label)
+        name = f"{shard.name}/{member.name}" if prefixed else member.name
+        yield _Found(index, member.offset_data, member.size, name, group, label)
 
 
 def _samples(index: int, shard: Path) -> Iterator[_Found]:
     """Samples of a WebDataset shard: consecutive files with one key."""
-    group = next((GROUP_OF[word] for word in _words(shard.stem) if word in GROUP_OF), None)
+    named = {GROUP_OF[word] for word in _words(shard.stem) if word in GROUP_OF}
+    if len(named) > 1:
+        raise DataError(f"archive {shard} is named after {' and '.join(sorted(named))}; allowed: one group; rename it")
+    group = next(iter(named), None)
     key, image, label = "", None, None
 
     def sample() -> _Found:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import sys
 import urllib.error
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -117,7 +119,8 @@ def _open(name: str, entry: Entry, arguments: dict[str, Any], root: Path, downlo
     if not download and not root.is_dir():  # torchvision would make the folder
         raise DataError(f"data set {name} is not under {root}, which does not exist; give --root FOLDER, or --download")
     try:
-        return getattr(torchvision.datasets, entry.kind)(root=root, download=download, **arguments)
+        with contextlib.redirect_stdout(sys.stderr):  # some print what they fetch
+            return getattr(torchvision.datasets, entry.kind)(root=root, download=download, **arguments)
     except (RuntimeError, OSError, urllib.error.URLError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         step = "check the network, or put it there by hand" if download else "give --root FOLDER, or --download"

@@ -16,6 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO")
 MAX_PIXELS = 100_000_000
+MAX_BYTES = 1 << 29
 CONVERSIONS = ("cmyk", "palette", "16-bit", "rotated")
 _ORIENTATION = 0x0112
 
@@ -53,7 +54,7 @@ def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str) -> tuple
             raise UnreadableImage("not an image of a known format") from None
         except Image.DecompressionBombError:
             raise UnreadableImage(f"too many pixels; allowed: {MAX_PIXELS:,}") from None
-        except UnreadableImage:
+        except (UnreadableImage, MemoryError):  # memory is no property of the image
             raise
         except Exception as error:  # decoders of damaged files raise nearly anything
             raise UnreadableImage(f"damaged: {str(error) or type(error).__name__}") from None

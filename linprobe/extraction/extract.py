@@ -27,14 +27,14 @@ from torch import Tensor
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.extraction.backbones import RANDOM, Backbone, load_backbone
 from linprobe.extraction.decoding import CONVERSIONS
-from linprobe.extraction.images import FOLDER_NAMES, ImageSource, open_source
-from linprobe.extraction.loading import Batches, first_size, load, row_ids
+from linprobe.extraction.images import FOLDER_NAMES, ImageSource, Members, open_source
+from linprobe.extraction.loading import Batches, first_size, load, row_ids, worker_died
 from linprobe.extraction.partial import CONVERTED, DONE, PENDING, SETTINGS, Lock, Partial, shown
 from linprobe.extraction.processes import Processes
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Progress
 from linprobe.extraction.text import DEFAULT_TEMPLATES, text_weights
-from linprobe.feature_file import Description, FeatureFile, FeatureWriter
-from linprobe.rows import row_keys
+from linprobe.feature_file import Description, FeatureFile, FeatureWriter, common_keys, is_hdf5
+from linprobe.splits import id_hash
 
 DTYPES = {"float16": np.float16, "float32": np.float32}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -83,8 +83,13 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
         with contextlib.ExitStack() as stack:
             finished = False
             if processes.first:
-                plan.out.parent.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(Lock(plan.folder))
+                try:
+                    if not plan.out.parent.is_dir():
+                        plan.out.parent.mkdir(parents=True)
+                        stack.callback(_remove_empty, plan.out.parent)
+                    stack.enter_context(Lock(plan.folder))
+                except OSError as error:
+                    raise UsageError(f"{plan.folder} cannot be made ({error.strerror}); give another --out") from None
                 finished = _finished(plan, request)
                 if not finished and Partial.begin(
                     plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
@@ -95,7 +100,19 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
                     return None
                 progress.note(f"{plan.out} is there already, made with the same settings")
                 return _outcome(plan, 0, 0.0, 0.0)
+            _same_threads(plan.folder, device)
             return _run(plan, request, processes, progress)
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _same_threads(folder: Path, device: torch.device) -> None:
+    """On a CPU the last digits depend on the number of threads, so an extraction keeps the one it was begun with."""
+    if device.type == "cpu":
+        torch.set_num_threads(int(json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["threads"]))
 
 
 def _check(request: ExtractRequest) -> None:
@@ -108,26 +125,35 @@ def _check(request: ExtractRequest) -> None:
     for name, value, allowed in choices:
         if value not in allowed:
             raise UsageError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
-    least = (
-        ("batch size", request.batch_size, 1),
-        ("workers", request.workers, 0),
-        ("augment views", request.augment_views, 0),
+    ranges = (
+        ("batch size", request.batch_size, 1, 1 << 16),
+        ("workers", request.workers, 0, 1024),
+        ("augment views", request.augment_views, 0, 1024),
     )
-    for name, count, floor in least:
-        if count is not None and count < floor:
-            raise UsageError(f"{name} is {count}; allowed: whole numbers from {floor} on")
-    if not 0 < request.timeout < float("inf"):
-        raise UsageError(f"timeout is {request.timeout}; allowed: seconds above 0")
+    for name, count, low, high in ranges:
+        if count is not None and not low <= count <= high:
+            raise UsageError(f"{name} is {count}; allowed: whole numbers from {low} to {high}")
+    if not 0 < request.timeout <= 1e6:
+        raise UsageError(f"timeout is {request.timeout}; allowed: seconds above 0, at most a million")
     if request.out is not None and request.out.is_dir():
         raise UsageError(f"feature file {request.out} is a folder; give --out a file name")
-    if request.out is not None and not request.out.parent.is_dir():
+    if request.out is None:
+        return
+    if not request.out.parent.is_dir():
         raise UsageError(f"folder {request.out.parent} does not exist; make it, or give --out another place")
+    for what, path in (("the images", request.source), ("the weights", request.weights)):
+        if path is not None and request.out.resolve() == Path(path).resolve():
+            raise UsageError(f"feature file {request.out} would replace {what}; give --out another name")
+    if request.overwrite and request.out.exists() and not is_hdf5(request.out):
+        raise UsageError(f"{request.out} is no feature file, and --overwrite would replace it; give --out another name")
 
 
 def read_lines(path: Path, what: str, one: str) -> list[str]:
     """The lines of a text file that are not blank."""
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if path.exists() and not path.is_file():
+            raise DataError(f"{what} {path} is no file; give {one} a line in a text file")
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{what} {path} cannot be read ({error}); give {one} a line") from None
     if not lines:
@@ -194,6 +220,8 @@ def _plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, devi
         group: Batches(members, transform, batch_size, size, views[group]) for group, members in source.groups.items()
     }
     sizes = {group: part.n_rows for group, part in batches.items()}
+    for group, members in source.groups.items():
+        _refuse_repeated_ids(group, members)
     width = _width(backbone, size)
     prompts = _prompts(request, source, backbone)
     out = request.out or Path("features") / f"{Path(source.name).stem}-{_file_name(backbone.name)}.h5"
@@ -220,6 +248,14 @@ def _plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, devi
     }
     dtype = np.dtype(DTYPES[request.dtype])
     return Plan(out, source, backbone, batches, sizes, width, dtype, device, precision, prompts, settings)
+
+
+def _refuse_repeated_ids(group: str, members: Members) -> None:
+    hashes = np.fromiter((id_hash(members.id(row), 0) for row in range(len(members))), dtype=np.uint64)
+    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    if (counts > 1).any():
+        name = members.id(int(first[np.argmax(counts > 1)]))
+        raise DataError(f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; a record has one; rename")
 
 
 def _file_name(backbone: str) -> str:
@@ -331,19 +367,18 @@ def _stored(settings: dict[str, Any]) -> dict[str, Any]:
 def _run(plan: Plan, request: ExtractRequest, processes: Processes, progress: Progress) -> ExtractOutcome | None:
     """The pass over the images, and the file."""
     model = Network(plan, compiled=request.compile, shrink=request.batch_size is None)
-    started, waited, extracted = time.perf_counter(), 0.0, 0
+    started, waited = time.perf_counter(), 0.0
     try:
         with Partial(plan.folder, plan.sizes, plan.width, plan.dtype, processes.rank) as partial:
             if plan.prompts is not None and processes.first and not (plan.folder / TEXT).is_file():
                 _write_text(plan)
             todo = {group: _pending(batches, partial.status(group)) for group, batches in plan.batches.items()}
+            left = sum(_n_rows(plan.batches[group], numbers) for group, numbers in todo.items())
             if processes.first:
-                left = sum(_n_rows(plan.batches[group], numbers) for group, numbers in todo.items())
                 progress.start(left // processes.count, "extracting")
             for group, numbers in todo.items():
                 mine = [number for number in numbers if number % processes.count == processes.rank]
-                count, idle = _pass(plan, group, mine, model, partial, request, progress if processes.first else None)
-                extracted, waited = extracted + count, waited + idle
+                waited += _pass(plan, group, mine, model, partial, request, progress if processes.first else None)
         seconds = time.perf_counter() - started
         processes.wait()
         if not processes.first:
@@ -354,7 +389,7 @@ def _run(plan: Plan, request: ExtractRequest, processes: Processes, progress: Pr
         if isinstance(error, OSError) and not isinstance(error, LinprobeError):
             raise LinprobeError(f"{plan.folder} cannot be written ({error}); free some space{stopped}") from None
         raise
-    return _outcome(plan, extracted * processes.count, seconds, waited / seconds if seconds else 0.0)
+    return _outcome(plan, left, seconds, waited / seconds if seconds else 0.0)
 
 
 def _after_a_stop(plan: Plan, processes: Processes, progress: Progress) -> str:
@@ -455,18 +490,18 @@ def _pass(
     partial: Partial,
     request: ExtractRequest,
     progress: Progress | None,
-) -> tuple[int, float]:
-    """Batches of one group; returns how many images, and the seconds that were spent waiting for them."""
+) -> float:
+    """Batches of one group; returns the seconds that were spent waiting for images."""
     if not numbers:
-        return 0, 0.0
+        return 0.0
     batches = plan.batches[group]
     workers = _workers(request, plan.device, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    waited, count = 0.0, 0
+    waited = 0.0
     writes: deque[Future[None]] = deque()
     with ThreadPoolExecutor(1) as writer:
         try:
             asked = time.perf_counter()
-            for number, pixels, status, unread in load(
+            for number, pixels, status, keys, unread in load(
                 batches, numbers, workers, request.timeout, pin=plan.device.type == "cuda"
             ):
                 waited += time.perf_counter() - asked
@@ -477,16 +512,22 @@ def _pass(
                 start = number * batches.batch_size
                 while len(writes) >= WRITES_AHEAD:
                     writes.popleft().result()
-                writes.append(writer.submit(_write, partial, batches, group, start, model(pixels), status))
-                count += len(status)
+                writes.append(writer.submit(_write, partial, batches, group, start, model(pixels), status, keys))
                 if progress is not None:
                     progress.step(len(status))
                 asked = time.perf_counter()
             while writes:
                 writes.popleft().result()
+        except RuntimeError as error:
+            if not worker_died(error):
+                raise
+            raise LinprobeError(
+                f"a worker process died ({str(error).splitlines()[0]}); give fewer --workers or a smaller --batch-size "
+                "if memory ran out; the same command continues"
+            ) from None
         finally:
             writer.submit(partial.sync).result()
-    return count, waited
+    return waited
 
 
 def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:
@@ -498,7 +539,9 @@ def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:
     )
 
 
-def _write(partial: Partial, batches: Batches, group: str, start: int, features: Tensor, status: Tensor) -> None:
+def _write(
+    partial: Partial, batches: Batches, group: str, start: int, features: Tensor, status: Tensor, keys: Tensor
+) -> None:
     """In the writing thread: off the device, to the type on disk, checked, to the disk."""
     values = features.cpu().numpy()
     with np.errstate(over="ignore"):
@@ -514,7 +557,7 @@ def _write(partial: Partial, batches: Batches, group: str, start: int, features:
             )
         raise DataError(f"features of {name} are not finite; give --precision float32, or other weights")
     rows[(marks & 3) != DONE] = 0
-    partial.write(group, start, rows, marks)
+    partial.write(group, start, rows, marks, keys.numpy())
 
 
 def _write_text(plan: Plan) -> None:
@@ -561,7 +604,8 @@ def _assemble(plan: Plan) -> None:
             if (plan.folder / TEXT).is_file():
                 writer.write_text_weights(np.load(plan.folder / TEXT))
             skipped = [(name, reason) for _, name, reason in partial.skipped()]
-            writer.write_private_log(fingerprint, json.dumps(_conversions(partial)), skipped)
+            keys = {group: partial.keys(group) for group in plan.batches}
+            writer.write_private_log(fingerprint, json.dumps(_conversions(partial)), skipped, keys)
     made.replace(plan.out)
     shutil.rmtree(plan.folder)
 
@@ -575,11 +619,10 @@ def _conversions(partial: Partial) -> dict[str, int]:
 
 
 def _refuse_shared_rows(plan: Plan, partial: Partial) -> None:
-    """Refuse images that are private and public at once, told by equal features."""
+    """Refuse images that are private and public at once, told by equal pixels after the transform."""
     if "public" not in plan.sizes:
         return
-    public = set(row_keys(partial.rows("public")))
-    if any(key in public for key in row_keys(partial.rows("train"))):
+    if common_keys(partial.keys("train"), partial.keys("public")):
         raise PrivacyError(
             f"{plan.source.name}: some public images are private too; a private image cannot be public; "
             "take them out of the public images"

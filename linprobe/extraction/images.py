@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.errors import DataError, UsageError
-from linprobe.extraction.decoding import UnreadableImage
+from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.extraction.decoding import MAX_BYTES, UnreadableImage
 from linprobe.importing import SUFFIXES, class_list, label_indices, read_arrays, settle_labels
 from linprobe.splits import id_hash
 
@@ -134,6 +135,7 @@ class FolderMembers:
     paths: Strings
     labels: NDArray[np.int64]
     stamp: str
+    inodes: NDArray[np.uint64]  # (rows, 2), which file it is whatever its name
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -146,8 +148,11 @@ class FolderMembers:
         """The bytes of the file."""
         path = self.root / os.fsdecode(self.paths[row])
         try:
-            if not stat.S_ISREG(path.stat().st_mode):
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
                 raise UnreadableImage("not a regular file")
+            if status.st_size > MAX_BYTES:
+                raise UnreadableImage(f"{status.st_size} bytes; allowed: {MAX_BYTES:,}")
             return path.read_bytes()
         except OSError as error:
             raise UnreadableImage(error.strerror or str(error)) from None
@@ -173,6 +178,8 @@ def class_folders(folder: Path) -> list[str]:
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
+            if not entry.name.isprintable():
+                raise DataError(f"class folder {entry.name!r} in {folder} has a name that is no plain text; rename it")
             names.append(entry.name)
         elif entry.name.lower().endswith(IMAGE_SUFFIXES):
             raise DataError(f"image {entry.path} lies in no class folder; move it into one, or out of {folder}")
@@ -195,6 +202,7 @@ def list_folder(root: Path, parts: Sequence[str], names: Sequence[str], prefix: 
             f"allowed: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}; declare more with --classes"
         )
     labels: list[int] = []
+    inodes = array("Q")
     sha = hashlib.sha256()
 
     def paths() -> Iterator[bytes]:
@@ -204,8 +212,10 @@ def list_folder(root: Path, parts: Sequence[str], names: Sequence[str], prefix: 
                 try:
                     status = path.stat()
                     sha.update(f"{status.st_size}\0{status.st_mtime_ns}\0".encode())
+                    inodes.extend((status.st_dev, status.st_ino))
                 except OSError:
                     sha.update(b"missing\0")
+                    inodes.extend((2**64 - 1, len(labels)))
                 sha.update(relative + b"\0")
                 labels.append(index[name])
                 yield relative
@@ -213,7 +223,24 @@ def list_folder(root: Path, parts: Sequence[str], names: Sequence[str], prefix: 
     packed = Strings(paths())
     if not labels:
         raise DataError(f"{folder} holds no images; allowed: files in one folder a class")
-    return FolderMembers(root, prefix, packed, np.array(labels, dtype=np.int64), sha.hexdigest())
+    files = np.array(inodes, dtype=np.uint64).reshape(-1, 2)
+    return FolderMembers(root, prefix, packed, np.array(labels, dtype=np.int64), sha.hexdigest(), files)
+
+
+def refuse_linked(private: FolderMembers, public: FolderMembers | None) -> None:
+    """Refuse one private file under two names, or one that is public too; a private image is one record.
+
+    Raises:
+        PrivacyError: naming the first such file.
+    """
+    both = private.inodes if public is None else np.concatenate([private.inodes, public.inodes])
+    _, first, counts = np.unique(both, axis=0, return_index=True, return_counts=True)
+    repeated = first[(counts > 1) & (first < len(private))]
+    if repeated.size:
+        raise PrivacyError(
+            f"{len(repeated)} private images are there twice through links, first {private.id(int(repeated.min()))}; "
+            "a private image is one record, and never public; remove the links"
+        )
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -231,9 +258,16 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield Path(place) / name
 
 
+def is_group(folder: Path) -> bool:
+    """Whether a folder holds class folders, and is not itself a class that happens to be called train."""
+    if not folder.is_dir():
+        return False
+    return any(entry.is_dir() and not entry.name.startswith(".") for entry in os.scandir(folder))
+
+
 def test_folder(folder: Path) -> str | None:
     """Name of the folder that holds the test images, if there is one."""
-    return next((name for name in TEST_NAMES if (folder / name).is_dir()), None)
+    return next((name for name in TEST_NAMES if is_group(folder / name)), None)
 
 
 def folder_source(folder: Path, classes: Sequence[str] | None, fraction: float | None) -> ImageSource:
@@ -241,22 +275,25 @@ def folder_source(folder: Path, classes: Sequence[str] | None, fraction: float |
 
     The class list is the names of the test folders, or of all folders where there is one level, unless declared.
     """
-    name = folder.resolve().name
+    name = readable(os.fsencode(folder.resolve().name))
     train, test = folder / "train", test_folder(folder)
     groups: dict[str, Members]
-    if train.is_dir() and class_folders(train):
+    if is_group(train):
         if (test is None) == (fraction is None):
             raise UsageError(
                 f"{folder} has the folder train, {'no test' if test is None else test}, and test fraction {fraction}; "
                 "give --test-fraction F, or a test folder, and not both"
             )
         names = tuple(classes or class_folders(train if test is None else folder / test))
+        private = list_folder(folder, ["train"], names)
+        public = list_folder(folder, ["public"], names) if is_group(folder / "public") else None
+        refuse_linked(private, public)
         if test is None:
-            groups = split_by_id(list_folder(folder, ["train"], names), fraction or 0)
+            groups = split_by_id(private, fraction or 0)
         else:
-            groups = {"train": list_folder(folder, ["train"], names), "test": list_folder(folder, [test], names)}
-        if (folder / "public").is_dir():
-            groups["public"] = list_folder(folder, ["public"], names)
+            groups = {"train": private, "test": list_folder(folder, [test], names)}
+        if public is not None:
+            groups["public"] = public
     else:
         found = class_folders(folder)
         if not found:
@@ -268,7 +305,9 @@ def folder_source(folder: Path, classes: Sequence[str] | None, fraction: float |
                 f"{folder} has one level of {len(found)} folders and no test group; give --test-fraction F"
             )
         names = tuple(classes or found)
-        groups = split_by_id(list_folder(folder, [], names), fraction)
+        private = list_folder(folder, [], names)
+        refuse_linked(private, None)
+        groups = split_by_id(private, fraction)
     return ImageSource(name, names, "declared" if classes else FOLDER_NAMES, groups)
 
 
@@ -325,6 +364,11 @@ def array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
             raise DataError(f"{path} holds no {key}; needed: X_train, y_train, X_test, y_test")
     if classes is None and "class_names" in arrays:
         classes = [str(name) for name in arrays["class_names"]]
+    for group in ("train", "test", "public"):
+        x, y = arrays.get(f"X_{group}"), arrays.get(f"y_{group}")
+        if x is not None and (y is None or y.ndim != 1 or len(y) != len(x)):
+            shape = None if y is None else y.shape
+            raise DataError(f"X_{group} has shape {x.shape} and y_{group} {shape}; allowed: one label an image")
     arrays = settle_labels(arrays, classes)
     names, names_from = class_list(arrays, classes)
     groups: dict[str, Members] = {}
@@ -332,10 +376,6 @@ def array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
         if f"X_{group}" in arrays:
             members = ArrayMembers([path], group, arrays)
             members.labels = checked_labels(label_indices(arrays[f"y_{group}"], names, f"y_{group}"), names, group)
-            if len(members.labels) != len(members):
-                raise DataError(
-                    f"y_{group} has {len(members.labels)} labels for {len(members)} images; allowed: one each"
-                )
             groups[group] = members
     return ImageSource(path.name, names, names_from, groups)
 
@@ -374,7 +414,11 @@ def with_public(source: ImageSource, folder: Path, origin: Path | None) -> Image
             f"{folder} shares no class folder with {source.name}; allowed: at least one of "
             f"{', '.join(source.class_names[:5])}"
         )
-    members: Members = list_folder(folder, [], names, prefix="public/")
+    members = list_folder(folder, [], names, prefix="public/")
+    for private in source.groups.values():
+        whole = private.whole if isinstance(private, Subset) else private
+        if isinstance(whole, FolderMembers):
+            refuse_linked(whole, members)
     renumbered = np.array([index.get(name, -1) for name in names], dtype=np.int64)[members.labels]
     kept = subset(members, renumbered >= 0, renumbered)
     left_out = len(members) - len(kept)
@@ -423,7 +467,13 @@ def _opener(
     if download:
         raise UsageError(f"--download does nothing for {source}, which is on this machine; leave it out")
     if path.is_dir() and any(path.glob("*.tar")):
+        if class_folders(path):
+            raise DataError(
+                f"{path} holds tar archives and class folders; allowed: one of the two; move the others away"
+            )
         return lambda: archives.archive_source(sorted(path.glob("*.tar")), path.resolve().name, classes, fraction)
+    if not path.is_dir() and not path.is_file():
+        raise DataError(f"{source} is no regular file; allowed: a folder, .tar, {', '.join(SUFFIXES)}")
     if path.suffix == ".tar":
         return lambda: archives.archive_source([path], path.name, classes, fraction)
     if path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import signal
 import threading
@@ -17,12 +18,14 @@ from torch.utils.data import DataLoader, Dataset
 from linprobe.errors import LinprobeError
 from linprobe.extraction.decoding import UnreadableImage, decode
 from linprobe.extraction.images import Members
-from linprobe.extraction.partial import CONVERTED, DONE, SKIPPED
+from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, SKIPPED
 from linprobe.extraction.transform import ImageTransform
 from linprobe.splits import id_hash
 
-Batch = tuple[int, Tensor, Tensor, list[tuple[int, str]]]
-"""Number of the batch, pixels (rows, channels, height, width) uint8, status (rows,) uint8, and (row, reason) unread."""
+Batch = tuple[int, Tensor, Tensor, Tensor, list[tuple[int, str]]]
+"""Number of the batch; pixels (rows, channels, height, width), status (rows,) and key (rows, KEY_BYTES), all uint8; and
+(row, reason) for each image that could not be read. The key is a digest of the pixels, by which copies of an image are
+found; it is zero for augmented views."""
 
 
 class Batches(Dataset[Batch]):
@@ -61,15 +64,20 @@ class Batches(Dataset[Batch]):
         # channels last, as images are decoded and as convolutions are fastest; NumPy, as torch would start threads
         pixels = np.zeros((len(rows), *self.size, len(self.transform.mean)), dtype=np.uint8)
         status = np.full(len(rows), DONE, dtype=np.uint8)
+        keys = np.zeros((len(rows), KEY_BYTES), dtype=np.uint8)
         unread: list[tuple[int, str]] = []
         for place, row in enumerate(rows):
             try:
                 pixels[place], conversions = self.row(row)
                 status[place] += CONVERTED * conversions
+                if row % self.views == 0:
+                    digest = hashlib.blake2b(pixels[place].data, digest_size=KEY_BYTES).digest()
+                    keys[place] = np.frombuffer(digest, dtype=np.uint8)
             except UnreadableImage as error:
                 status[place] = SKIPPED
                 unread.append((row, str(error)))
-        return batch, torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.from_numpy(status), unread
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        return batch, images, torch.from_numpy(status), torch.from_numpy(keys), unread
 
     def row(self, row: int) -> tuple[NDArray[np.uint8], int]:
         """Pixels of one row, uint8 (height, width, channels), and the conversions made.
@@ -80,7 +88,7 @@ class Batches(Dataset[Batch]):
         image_row, view = divmod(row, self.views)
         image, conversions = decode(self.members.read(image_row), self.transform.mode)
         if view:
-            pixels = self.transform.augmented(image, id_hash(self.row_id(row), 0) >> 1)
+            pixels = self.transform.augmented(image, self.size, id_hash(self.row_id(row), 0) >> 1)
         else:
             pixels = self.transform.pixels(image)
         height, width = pixels.shape[:2]
@@ -147,9 +155,16 @@ def _from_processes(
     except RuntimeError as error:
         if "timed out" in str(error):
             raise TimeoutError from None
-        if "worker" in str(error):
+        if worker_died(error):
             raise _WorkerDiedError(str(error).splitlines()[0]) from None
         raise
+    except (ConnectionError, EOFError) as error:
+        raise _WorkerDiedError(str(error) or type(error).__name__) from None
+
+
+def worker_died(error: RuntimeError) -> bool:
+    """Whether torch says so; its signal handler raises this wherever the main process is at that moment."""
+    return str(error).startswith("DataLoader worker")
 
 
 def _from_thread(batches: Batches, wanted: Sequence[int], timeout: float) -> Iterator[Batch]:

@@ -18,7 +18,7 @@ from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as transforms
 
 from linprobe.errors import ParameterError
-from linprobe.extraction.decoding import UnreadableImage
+from linprobe.extraction.decoding import MAX_PIXELS, UnreadableImage
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 AUGMENT_SCALE, AUGMENT_RATIO = (0.5, 1.0), (3 / 4, 4 / 3)
@@ -57,8 +57,10 @@ class ImageTransform:
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != channels:
                 raise ParameterError(f"{name} has {len(values)} values; allowed: {channels}, one a channel, or one")
-        if any(not 0 < value < float("inf") for value in self.std):
-            raise ParameterError(f"std is {self.std}; allowed: finite numbers above 0")
+        if any(not abs(value) <= 1e3 for value in self.mean):
+            raise ParameterError(f"mean is {self.mean}; allowed: numbers from -1000 to 1000")
+        if any(not 1e-6 <= value <= 1e6 for value in self.std):
+            raise ParameterError(f"std is {self.std}; allowed: numbers from 1e-06 to 1e+06")
 
     def overridden(
         self,
@@ -97,6 +99,11 @@ class ImageTransform:
         """Resized and cropped pixels, uint8 (height, width, channels)."""
         if self.resize is not None:
             size = [self.resize] if isinstance(self.resize, int) else list(self.resize)
+            scale = size[0] / min(image.size)
+            if len(size) == 1 and image.width * image.height * scale**2 > MAX_PIXELS:
+                raise UnreadableImage(
+                    f"{image.width} x {image.height} pixels, so narrow that resizing gives more than {MAX_PIXELS:,}"
+                )
             image = transforms.resize(image, size, InterpolationMode(self.interpolation))
         if self.crop is not None:
             if image.height < self.crop[0] or image.width < self.crop[1]:
@@ -107,15 +114,14 @@ class ImageTransform:
             image = transforms.center_crop(image, list(self.crop))
         return _array(image)
 
-    def augmented(self, image: Image.Image, seed: int) -> NDArray[np.uint8]:
-        """One random resized crop, mirrored half of the time, decided by `seed` alone; uint8 like `pixels`."""
+    def augmented(self, image: Image.Image, size: tuple[int, int], seed: int) -> NDArray[np.uint8]:
+        """A random resized crop of `size`, mirrored half of the time, decided by `seed` alone; uint8 like `pixels`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             top, left, height, width = RandomResizedCrop.get_params(image, list(AUGMENT_SCALE), list(AUGMENT_RATIO))
             mirrored = bool(torch.rand(1) < 0.5)
-        size = list(self.output_size or (image.height, image.width))
         mode = InterpolationMode(self.interpolation)
-        image = transforms.resized_crop(image, top, left, height, width, size, mode)
+        image = transforms.resized_crop(image, top, left, height, width, list(size), mode)
         return _array(transforms.hflip(image) if mirrored else image)
 
     def normalised(self, pixels: Tensor) -> Tensor:

@@ -127,7 +127,7 @@ BAD_COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {
     "weights of wrn": (["{images}", "--backbone", "wrn-16-4"], 3, ["wrn-16-4", "--weights FILE"]),
     "mean a word": (["{images}", *SMALL, "--mean", "grey"], 2, ["mean is 'grey'", "0.5,0.5,0.5"]),
     "mean of two": (["{images}", *SMALL, "--mean", "0.5,0.5"], 2, ["mean has 2 values"]),
-    "std of zero": (["{images}", *SMALL, "--std", "0"], 2, ["std", "above 0"]),
+    "std of zero": (["{images}", *SMALL, "--std", "0"], 2, ["std is", "from 1e-06"]),
     "interpolation": (["{images}", *SMALL, "--interpolation", "cubic"], 2, ["'cubic'", "bicubic"]),
     "argument without value": (["{images}", *SMALL, "--backbone-arg", "mode"], 2, ["'mode'", "KEY=VALUE"]),
     "argument without key": (["{images}", *SMALL, "--backbone-arg", "=L"], 2, ["'=L'", "KEY=VALUE"]),

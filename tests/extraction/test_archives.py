@@ -94,11 +94,39 @@ def test_one_level_of_classes_is_split_by_a_fraction(tmp_path: Path) -> None:
 def test_hidden_files_and_what_is_no_file_are_left_out_of_an_archive(tmp_path: Path) -> None:
     files = [(f"{group}/{name}/0.png", png(1)) for group in ("train", "test") for name in CLASSES]
     path = pack(tmp_path / "a.tar", [*files, ("train/ant/.DS_Store", b"x"), ("README", b"about")])
+    assert listed(open_source(str(path)), "train") == [f"train/{name}/0.png" for name in CLASSES]
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_links_in_an_archive_are_refused(tmp_path: Path, kind: bytes) -> None:
+    path = pack(tmp_path / "a.tar", [(f"{g}/{name}/0.png", png(1)) for g in ("train", "test") for name in CLASSES])
     with tarfile.open(path, "a") as archive:
         link = tarfile.TarInfo("train/ant/link.png")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        link.type, link.linkname = kind, "train/ant/0.png"
         archive.addfile(link)
-    assert listed(open_source(str(path)), "train") == [f"train/{name}/0.png" for name in CLASSES]
+    with pytest.raises(DataError, match=r"holds the link train/ant/link\.png"):
+        open_source(str(path))
+
+
+def test_an_archive_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
+    files = [(f"{g}/{name}/{n}.png", png(1)) for g in ("train", "test") for name in CLASSES for n in range(4)]
+    path = pack(tmp_path / "a.tar", files)
+    whole = path.read_bytes()
+    with tarfile.open(path) as archive:
+        header = archive.getmembers()[9].offset
+    for damaged in (whole[:header], whole[: header + 100], whole[:header] + b"x" + whole[header + 1 :]):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"a\.tar"):
+            open_source(str(path))
+
+
+def test_a_class_that_only_private_images_have_is_not_declared_by_an_archive(tmp_path: Path) -> None:
+    files = [(f"{name}/{n:02d}.png", png(n)) for name in ("ant", "bee") for n in range(30)]
+    path = pack(tmp_path / "a.tar", [*files, ("secret/00.png", png(0))])
+    source = open_source(str(path), classes=["ant", "bee", "secret"], test_fraction=0.3)
+    assert "secret" not in classes_of(source, "test")
+    with pytest.raises(DataError, match="secret"):
+        open_source(str(path), test_fraction=0.3)
 
 
 def samples(kind: str, labels: Sequence[Any], first: int = 0) -> list[tuple[str, bytes]]:

@@ -495,7 +495,7 @@ def test_the_file_says_which_network_tensor_and_weights_made_it(few: Path, tmp_p
     assert description.backbone == "wrn-16-4"
     assert description.weights == "random"
     assert description.weights_digest == backbone.weights_digest()
-    assert description.tensor == "mean over positions after the last ReLU"
+    assert description.tensor == "mean over positions after the last normalisation"
     assert description.preprocessing == backbone.transform.text
     assert '"groups": 4' in description.extraction
     assert "RANDOM WEIGHTS" in notes.text

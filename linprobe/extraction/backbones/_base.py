@@ -104,12 +104,19 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     for wrapper in _WRAPPERS:
         if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
             loaded = loaded[wrapper]
-    if not isinstance(loaded, dict) or not loaded or not all(isinstance(value, Tensor) for value in loaded.values()):
-        raise DataError(f"weights file {path} holds no state dictionary; save model.state_dict() with torch.save")
+    if not isinstance(loaded, dict) or not loaded or not all(_is_plain(*item) for item in loaded.items()):
+        raise DataError(f"weights file {path} holds no state dictionary of dense real tensors; save model.state_dict()")
     if all(name.startswith("module.") for name in loaded):
         loaded = {name.removeprefix("module."): value for name, value in loaded.items()}
     state: dict[str, Tensor] = loaded
     return state
+
+
+def _is_plain(name: Any, value: Any) -> bool:
+    """Whether this is a name and a dense tensor of real numbers."""
+    if not isinstance(name, str) or not isinstance(value, Tensor):
+        return False
+    return value.layout == torch.strided and not value.is_meta and not value.is_complex()
 
 
 def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:

@@ -18,6 +18,24 @@ from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, 
 from linprobe.extraction.transform import ImageTransform
 
 DEFAULT_MODEL, DEFAULT_TAG = "RN50", "openai"
+SETTLED = (
+    "cache_dir",
+    "device",
+    "force_preprocess_cfg",
+    "force_quick_gelu",
+    "jit",
+    "load_weights",
+    "output_dict",
+    "precision",
+    "pretrained",
+    "pretrained_hf",
+    "pretrained_image",
+    "pretrained_image_path",
+    "pretrained_text",
+    "pretrained_text_path",
+    "require_pretrained",
+    "weights_only",
+)
 
 
 class ImageTower(nn.Module):
@@ -37,14 +55,17 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     """An open_clip network. Without `weights` the tag's own are fetched into open_clip's cache."""
     model_name, tag, tag_config = _parse(name, has_weights=weights is not None or random)
     own = open_clip.get_model_config(model_name) or {}
-    quick = bool(tag_config.get("quick_gelu")) if tag else bool(own.get("quick_gelu"))
-    if own.get("quick_gelu") and not quick:
+    taken = sorted(set(arguments) & set(SETTLED))
+    if taken:
+        raise UsageError(f"backbone argument {taken[0]} is settled by linprobe; use the name, --weights, or --mean ...")
+    quick = bool(own.get("quick_gelu") or tag_config.get("quick_gelu"))
+    if tag and model_name.endswith("-quickgelu") and not tag_config.get("quick_gelu"):
         raise UsageError(
             f"backbone {name} pairs a QuickGELU network with weights trained with GELU; "
             f"name clip:{model_name.removesuffix('-quickgelu')}/{tag}"
         )
     fetched = tag is not None and weights is None and not random
-    settings = {"force_quick_gelu": quick} | arguments
+    settings = {"force_quick_gelu": quick, **arguments}
     preset = {key: tag_config[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag_config}
     try:
         with quietly():
@@ -77,7 +98,12 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
                 f"name its tag, as in clip:{model_name}/openai"
             )
     model.eval()
-    tokenizer = open_clip.get_tokenizer(model_name)
+    try:
+        with quietly():
+            tokenizer = open_clip.get_tokenizer(model_name)
+    except Exception as error:  # some tokenizers are fetched, or need another package
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise DataError(f"the tokenizer of {name} cannot be had ({reason}); name another clip:MODEL") from None
 
     def encode_text(prompts: list[str]) -> Tensor:
         device = next(model.parameters()).device

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         )
     try:
         model = build_seeded(lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     preset = known[named if named in known else DEFAULT_WEIGHTS].transforms()
     if path is not None:
@@ -54,7 +56,8 @@ def _named_weights(name: str, entry: Any) -> dict[str, Any]:
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)
     try:
-        return dict(entry.get_state_dict(progress=False, check_hash=True, weights_only=True))
+        with contextlib.redirect_stdout(sys.stderr):  # torch.hub prints what it fetches
+            return dict(entry.get_state_dict(progress=False, check_hash=True, weights_only=True))
     except (OSError, RuntimeError) as error:
         where = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name
         raise DataError(

@@ -29,6 +29,11 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     except Exception as error:  # the hub's client has many ways to fail
         if not fetched:
             raise UsageError(f"backbone {name} cannot be built ({_first_line(error)}); change --backbone-arg") from None
+        if "pretrained tag" in str(error):
+            tags = timm.list_pretrained(wanted.split(".")[0])[:6]
+            raise UsageError(
+                f"backbone {name} names no weights of timm; allowed: {', '.join(tags) or 'none'}"
+            ) from None
         raise DataError(
             f"weights of {name} are not in the Hugging Face cache and cannot be fetched ({_first_line(error)}); "
             "give --weights FILE, or --random-weights for a test"
@@ -56,7 +61,9 @@ def _transform(name: str, model: Any) -> ImageTransform:
         raise UsageError(
             f"backbone {name} crops by {config['crop_mode']!r}; allowed: networks that crop by center or squash"
         )
-    whole = config["crop_mode"] == "squash" or height != width
+    if config["crop_mode"] == "center" and height != width:
+        raise UsageError(f"backbone {name} wants {height} x {width} pixels by centre crop; allowed: square networks")
+    whole = config["crop_mode"] == "squash"
     return ImageTransform(
         scaled if whole else scaled[0],
         (height, width),

@@ -3,11 +3,13 @@
 The form that private training uses, as it has no batch normalisation: S. De, L. Berrada, J. Hayes, S. L. Smith and
 B. Balle, "Unlocking High-Accuracy Differentially Private Image Classification through Scale", 2022, section 3, after
 S. Zagoruyko and N. Komodakis, "Wide Residual Networks", 2016. A network wrn-d-k has 3 stages of (d - 4) / 6 blocks and
-16 k, 32 k, 64 k channels; every block is norm, ReLU, convolution, twice, added to its input.
+16 k, 32 k, 64 k channels; every block is ReLU, norm, convolution, twice, added to its input. Order, shortcuts and
+padding are those of the authors' published code (jax_privacy), so that converted weights give the same features.
 
 There are no public PyTorch weights under one agreed name, so a file must be given. Its parameters are named as below:
 `stem.weight`, `stages.S.B.norm1.weight`, `stages.S.B.conv1.weight`, `stages.S.B.conv1.gain`,
-`stages.S.B.shortcut.weight`, `norm.weight` and so on; a classifier under `fc` is left out.
+`stages.S.0.shortcut.weight`, `stages.S.0.shortcut_norm.weight`, `norm.weight` and so on; a classifier under `fc` is
+left out.
 """
 
 from __future__ import annotations
@@ -42,30 +44,36 @@ class StandardisedConv(nn.Conv2d):
         centred = self.weight - self.weight.mean(axes, keepdim=True)
         variance = self.weight.var(axes, keepdim=True, unbiased=False)
         scale = torch.rsqrt(torch.clamp(variance * fan_in, min=VARIANCE_FLOOR)) * self.gain.view(-1, 1, 1, 1)
+        if self.kernel_size[0] == 3 and self.stride[0] == 2:
+            images = functional.pad(images, (0, 1, 0, 1))  # as the published networks pad
+            return functional.conv2d(images, centred * scale, self.bias, self.stride)
         return functional.conv2d(images, centred * scale, self.bias, self.stride, self.padding)
 
 
 class Block(nn.Module):
-    """Norm, ReLU, convolution, twice; a 1 x 1 convolution in the shortcut where the shape changes."""
+    """ReLU, norm, convolution, twice; a stage's first block has ReLU, norm and 1 x 1 convolution in its shortcut."""
 
-    def __init__(self, n_in: int, n_out: int, stride: int, groups: int) -> None:
+    def __init__(self, n_in: int, n_out: int, stride: int, groups: int, *, first: bool) -> None:
         super().__init__()
         self.norm1 = nn.GroupNorm(groups, n_in)
         self.conv1 = StandardisedConv(n_in, n_out, 3, stride)
         self.norm2 = nn.GroupNorm(groups, n_out)
         self.conv2 = StandardisedConv(n_out, n_out, 3)
-        self.shortcut = StandardisedConv(n_in, n_out, 1, stride) if stride > 1 or n_in != n_out else None
+        self.shortcut_norm = nn.GroupNorm(groups, n_in) if first else None
+        self.shortcut = StandardisedConv(n_in, n_out, 1, stride) if first else None
 
     def forward(self, images: Tensor) -> Tensor:
         """Images to images."""
-        active = functional.relu(self.norm1(images))
-        passed = images if self.shortcut is None else self.shortcut(active)
-        out: Tensor = self.conv2(functional.relu(self.norm2(self.conv1(active))))
+        active = functional.relu(images)
+        passed = images
+        if self.shortcut is not None and self.shortcut_norm is not None:
+            passed = self.shortcut(self.shortcut_norm(active))
+        out: Tensor = self.conv2(self.norm2(functional.relu(self.conv1(self.norm1(active)))))
         return passed + out
 
 
 class WideResNet(nn.Module):
-    """Images (rows, 3, 32, 32) to (rows, 64 * width) features, the mean over positions after the last ReLU."""
+    """Images (rows, 3, 32, 32) to (rows, 64 * width) features, the mean over positions after the last norm."""
 
     def __init__(self, depth: int, width: int, groups: int = 16) -> None:
         super().__init__()
@@ -79,6 +87,7 @@ class WideResNet(nn.Module):
                     channels[stage + 1],
                     2 if block == 0 and stage > 0 else 1,
                     groups,
+                    first=block == 0,
                 )
                 for block in range(n_blocks)
             )
@@ -92,7 +101,8 @@ class WideResNet(nn.Module):
         for stage in self.stages:
             for block in stage:  # type: ignore[attr-defined]
                 images = block(images)
-        return functional.relu(self.norm(images)).mean((2, 3))
+        features: Tensor = self.norm(functional.relu(images))
+        return features.mean((2, 3))
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
@@ -101,10 +111,10 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         raise DataError(f"backbone {name} has no weights to fetch; give --weights FILE, or --random-weights for a test")
     try:
         model = build_seeded(lambda: WideResNet(*NETWORKS[name], **arguments))
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     if weights is not None and not random:
         load_strictly(model, read_weights(Path(weights)), Path(weights), head=("fc",))
     transform = ImageTransform((SIDE, SIDE), None, "bilinear", CIFAR_MEAN, CIFAR_STD)
     shown = RANDOM if random else Path(str(weights)).name
-    return Backbone(name, model.eval(), transform, "mean over positions after the last ReLU", shown, arguments)
+    return Backbone(name, model.eval(), transform, "mean over positions after the last normalisation", shown, arguments)

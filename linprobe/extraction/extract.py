@@ -426,7 +426,8 @@ class Network:
     """
 
     def __init__(self, plan: Plan, *, compiled: bool, shrink: bool) -> None:
-        self.device, self.transform, self.shrink = plan.device, plan.backbone.transform, shrink
+        self.device, self.shrink = plan.device, shrink
+        self._normalise = plan.backbone.transform.normaliser(plan.device)
         self.precision = PRECISIONS[plan.precision]
         self.at_once = int(plan.settings["batch_size"])
         model = plan.backbone.model.to(plan.device)
@@ -462,7 +463,7 @@ class Network:
                 torch.cuda.empty_cache()
 
     def _forward(self, pixels: Tensor) -> Tensor:
-        images = self.transform.normalised(pixels.to(self.device, non_blocking=True))
+        images = self._normalise(pixels.to(self.device, non_blocking=True))
         images = images.contiguous(memory_format=torch.channels_last)
         n_images = len(images)
         if self._fill and n_images < self.at_once:

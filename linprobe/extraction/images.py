@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -444,7 +444,7 @@ def open_source(
     path = Path(source)
     if classes is not None and (len(classes) < 2 or len(set(classes)) != len(classes)):
         raise DataError(f"the class list names {len(classes)} classes; allowed: at least 2, all different")
-    opened = _opener(source, path, classes, test_fraction, root, download)()
+    opened = _open(source, path, classes, test_fraction, root, download)
     if len(opened.class_names) < 2:
         raise DataError(
             f"{source} has {len(opened.class_names)} classes; allowed: at least 2; declare them with --classes"
@@ -452,14 +452,14 @@ def open_source(
     return opened if public is None else with_public(opened, public, path if path.exists() else None)
 
 
-def _opener(
+def _open(
     source: str, path: Path, classes: Sequence[str] | None, fraction: float | None, root: Path, download: bool
-) -> Callable[[], ImageSource]:
+) -> ImageSource:
     from linprobe.extraction import archives, datasets
 
     if not path.exists():
         if source in datasets.DATASETS:
-            return lambda: datasets.dataset_source(source, root, download, classes, fraction)
+            return datasets.dataset_source(source, root, download, classes, fraction)
         raise DataError(
             f"{source} does not exist; allowed: a folder, .tar, {', '.join(SUFFIXES)}, or one of "
             f"{', '.join(datasets.DATASETS)}"
@@ -471,15 +471,15 @@ def _opener(
             raise DataError(
                 f"{path} holds tar archives and class folders; allowed: one of the two; move the others away"
             )
-        return lambda: archives.archive_source(sorted(path.glob("*.tar")), path.resolve().name, classes, fraction)
+        return archives.archive_source(sorted(path.glob("*.tar")), path.resolve().name, classes, fraction)
     if not path.is_dir() and not path.is_file():
         raise DataError(f"{source} is no regular file; allowed: a folder, .tar, {', '.join(SUFFIXES)}")
     if path.suffix == ".tar":
-        return lambda: archives.archive_source([path], path.name, classes, fraction)
+        return archives.archive_source([path], path.name, classes, fraction)
     if path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
         if fraction is not None:
             raise UsageError(f"--test-fraction does nothing for {source}, which has a test group; leave it out")
-        return lambda: array_source(path, classes)
+        return array_source(path, classes)
     if path.is_dir():
-        return lambda: folder_source(path, classes, fraction)
+        return folder_source(path, classes, fraction)
     raise DataError(f"{source} is no folder, .tar or array file; allowed: a folder, .tar, {', '.join(SUFFIXES)}")

@@ -40,13 +40,8 @@ class Batches(Dataset[Batch]):
     def __init__(
         self, members: Members, transform: ImageTransform, batch_size: int, size: tuple[int, int], views: int = 1
     ) -> None:
-        self.members, self.transform, self.batch_size, self.size, self.views = (
-            members,
-            transform,
-            batch_size,
-            size,
-            views,
-        )
+        self.members, self.transform, self.size = members, transform, size
+        self.batch_size, self.views = batch_size, views
         self.n_rows = len(members) * views
 
     def row_id(self, row: int) -> str:

@@ -99,9 +99,8 @@ class Partial:
         for group, n_rows in sizes.items():
             for suffix, bytes_a_row in _files(width, dtype):
                 with (folder / f"{group}.{suffix}").open("wb") as stream:
-                    if (
-                        suffix == "status"
-                    ):  # its place on the disk is taken now: a full disk must not lose what was done
+                    if suffix == "status":
+                        # its place on the disk is taken now: a full disk must not lose what was done
                         stream.write(bytes(n_rows))
                     stream.truncate(n_rows * bytes_a_row)
         with replace_when_complete(begun, "w") as stream:

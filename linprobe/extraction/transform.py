@@ -6,6 +6,7 @@ Every number is a public constant of the network, never computed from the images
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -124,11 +125,12 @@ class ImageTransform:
         image = transforms.resized_crop(image, top, left, height, width, list(size), mode)
         return _array(transforms.hflip(image) if mirrored else image)
 
-    def normalised(self, pixels: Tensor) -> Tensor:
-        """What the network sees: float32 (rows, channels, height, width), from uint8 pixels on the same device."""
-        mean = torch.tensor(self.mean, device=pixels.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, device=pixels.device).view(-1, 1, 1)
-        return pixels.float().mul_(1 / (255 * std)).sub_(mean / std)
+    def normaliser(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """From uint8 pixels (rows, channels, height, width) on `device` to the float32 that the network sees."""
+        mean = torch.tensor(self.mean, device=device).view(-1, 1, 1)
+        std = torch.tensor(self.std, device=device).view(-1, 1, 1)
+        scale, shift = 1 / (255 * std), mean / std
+        return lambda pixels: pixels.float().mul_(scale).sub_(shift)
 
 
 def _array(image: Image.Image) -> NDArray[np.uint8]:

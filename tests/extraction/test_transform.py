@@ -28,7 +28,7 @@ BASE = ImageTransform(32, (24, 24), "bilinear", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 def seen(transform: ImageTransform, image: Image.Image) -> Any:
     """What the network sees of one image: float32 (channels, height, width)."""
     pixels = torch.tensor(transform.pixels(image)).permute(2, 0, 1)
-    return transform.normalised(pixels[None])[0]
+    return transform.normaliser(pixels.device)(pixels[None])[0]
 
 
 def check_same(transform: ImageTransform, reference: Any) -> None:
@@ -84,7 +84,7 @@ def test_clip_without_a_tag_sees_what_create_model_and_transforms_returns() -> N
 
 def test_values_are_scaled_then_centred_then_divided() -> None:
     pixels = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 1, 1, 3).expand(1, 3, 1, 3)
-    normalised = BASE.normalised(pixels)[0, :, 0]
+    normalised = BASE.normaliser(pixels.device)(pixels)[0, :, 0]
     for channel in range(3):
         expected = [(value - BASE.mean[channel]) / BASE.std[channel] for value in (0, 0.2, 1)]
         assert normalised[channel].tolist() == pytest.approx(expected, abs=1e-6)

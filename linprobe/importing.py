@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, UsageError, first_line
 from linprobe.feature_file import GROUPS, Description, FeatureWriter
 
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in ("X", "y", "id"))
@@ -45,7 +45,7 @@ def read_arrays(sources: Sequence[Path]) -> Arrays:
         try:
             arrays |= _read_one(source)
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             raise DataError(f"array file {source} cannot be read ({reason}); write it again") from None
     return arrays
 

@@ -15,7 +15,7 @@ import numpy as np
 import torchvision
 from numpy.typing import NDArray
 
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.decoding import UnreadableImage
 from linprobe.extraction.images import ImageSource, Members, checked_labels, split_by_id
 
@@ -122,7 +122,7 @@ def _open(name: str, entry: Entry, arguments: dict[str, Any], root: Path, downlo
         with contextlib.redirect_stdout(sys.stderr):  # some print what they fetch
             return getattr(torchvision.datasets, entry.kind)(root=root, download=download, **arguments)
     except (RuntimeError, OSError, urllib.error.URLError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         step = "check the network, or put it there by hand" if download else "give --root FOLDER, or --download"
         raise DataError(f"data set {name} is not under {root} ({reason[:160]}); {step}") from None
     except ImportError as error:

@@ -24,12 +24,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, first_line
 from linprobe.extraction.backbones import RANDOM, Backbone, load_backbone
 from linprobe.extraction.decoding import CONVERSIONS
 from linprobe.extraction.images import FOLDER_NAMES, ImageSource, Members, open_source
 from linprobe.extraction.loading import Batches, first_size, load, row_ids, worker_died
-from linprobe.extraction.partial import CONVERTED, DONE, PENDING, SETTINGS, Lock, Partial, shown
+from linprobe.extraction.partial import CONVERTED, DONE, PENDING, SETTINGS, Lock, Partial, outcome, shown
 from linprobe.extraction.processes import Processes
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Progress
 from linprobe.extraction.text import DEFAULT_TEMPLATES, text_weights
@@ -276,7 +276,7 @@ def _width(backbone: Backbone, size: tuple[int, int]) -> int:
         with torch.inference_mode():
             features = backbone.model(image)
     except (RuntimeError, AssertionError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise UsageError(
             f"backbone {backbone.name} cannot take images of {size[0]} x {size[1]} pixels ({reason}); "
             "change --resize, --crop or --backbone-arg"
@@ -548,7 +548,7 @@ def _write(
     with np.errstate(over="ignore"):
         rows = values.astype(partial.dtype)
     marks = status.numpy()
-    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1) & ((marks & 3) == DONE))
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1) & (outcome(marks) == DONE))
     if bad.size:
         name = batches.row_id(start + int(bad[0]))
         if np.isfinite(values[bad[0]]).all():
@@ -557,7 +557,7 @@ def _write(
                 "give --dtype float32"
             )
         raise DataError(f"features of {name} are not finite; give --precision float32, or other weights")
-    rows[(marks & 3) != DONE] = 0
+    rows[outcome(marks) != DONE] = 0
     partial.write(group, start, rows, marks, keys.numpy())
 
 
@@ -596,7 +596,7 @@ def _assemble(plan: Plan) -> None:
         _refuse_shared_rows(plan, partial)
         with FeatureWriter(made, description) as writer:
             for group, batches in plan.batches.items():
-                kept = (partial.status(group) & 3) == DONE
+                kept = outcome(partial.status(group)) == DONE
                 if not kept.any():
                     raise DataError(f"{plan.source.name}: no {group} image can be read; allowed: at least one")
                 labels = np.repeat(batches.members.labels, batches.views)[kept]
@@ -614,7 +614,7 @@ def _assemble(plan: Plan) -> None:
 def _conversions(partial: Partial) -> dict[str, int]:
     """Images by the conversions they needed."""
     marks = np.concatenate([partial.status(group) for group in partial.sizes])
-    marks = marks[(marks & 3) == DONE] // CONVERTED
+    marks = marks[outcome(marks) == DONE] // CONVERTED
     counts = {name: int((marks >> bit & 1).sum()) for bit, name in enumerate(CONVERSIONS)}
     return {name: count for name, count in counts.items() if count}
 

@@ -37,6 +37,11 @@ SETTINGS, LOCK = "settings.json", "lock"
 ASSEMBLY_ROWS = 4096
 
 
+def outcome(status: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """PENDING, DONE or SKIPPED of every row, without its conversions."""
+    return status % CONVERTED
+
+
 class Partial:
     """The folder of an unfinished extraction; use `Partial.begin` once, then open it in every process.
 
@@ -142,7 +147,7 @@ class Partial:
 
     def skipped(self) -> list[tuple[str, str, str]]:
         """Every image left out, in order: group, id, reason."""
-        left_out = {group: (self.status(group) & 3) == SKIPPED for group in self.sizes}
+        left_out = {group: outcome(self.status(group)) == SKIPPED for group in self.sizes}
         found: dict[tuple[str, int], tuple[str, str, str]] = {}
         for path in sorted(self.folder.glob("skipped-*.jsonl")):
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -158,7 +163,7 @@ class Partial:
 
     def rows(self, group: str) -> Iterator[NDArray[Any]]:
         """Blocks of the rows that are done, in order."""
-        kept = (self.status(group) & 3) == DONE
+        kept = outcome(self.status(group)) == DONE
         with (self.folder / f"{group}.rows").open("rb") as stream:
             for start in range(0, self.sizes[group], ASSEMBLY_ROWS):
                 part = kept[start : start + ASSEMBLY_ROWS]
@@ -168,7 +173,7 @@ class Partial:
     def keys(self, group: str) -> NDArray[np.uint8]:
         """Keys of the rows that are done, shape (rows, KEY_BYTES)."""
         keys = np.fromfile(self.folder / f"{group}.keys", dtype=np.uint8).reshape(-1, KEY_BYTES)
-        kept: NDArray[np.uint8] = keys[(self.status(group) & 3) == DONE]
+        kept: NDArray[np.uint8] = keys[outcome(self.status(group)) == DONE]
         return kept
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from linprobe.extraction.extract import extract
+from linprobe.extraction.images import ImageSource
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest
 
 CLASSES = ("ant", "bee", "cat")
@@ -124,3 +125,14 @@ def labels_of(path: Path, group: str = "train") -> list[int]:
     """The labels of a group."""
     with h5py.File(path) as file:
         return file[group]["y"][:].tolist()
+
+
+def listed(source: ImageSource, group: str) -> list[str]:
+    """Ids of a group, in order."""
+    members = source.groups[group]
+    return [members.id(row) for row in range(len(members))]
+
+
+def classes_of(source: ImageSource, group: str) -> list[str]:
+    """Class names of a group's rows, in order."""
+    return [source.class_names[label] for label in source.groups[group].labels]

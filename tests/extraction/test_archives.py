@@ -13,8 +13,8 @@ import pytest
 
 from linprobe.errors import DataError, LinprobeError, UsageError
 from linprobe.extraction.decoding import UnreadableImage
-from linprobe.extraction.images import ImageSource, open_source
-from tests.extraction.samples import CLASSES, contents, encoded, photo, run_extract
+from linprobe.extraction.images import open_source
+from tests.extraction.samples import CLASSES, classes_of, contents, encoded, listed, photo, run_extract
 
 
 def pack(path: Path, files: Sequence[tuple[str, bytes]], mode: str = "w") -> Path:
@@ -25,15 +25,6 @@ def pack(path: Path, files: Sequence[tuple[str, bytes]], mode: str = "w") -> Pat
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return path
-
-
-def listed(source: ImageSource, group: str) -> list[str]:
-    members = source.groups[group]
-    return [members.id(row) for row in range(len(members))]
-
-
-def classes_of(source: ImageSource, group: str) -> list[str]:
-    return [source.class_names[label] for label in source.groups[group].labels]
 
 
 def refusal(error: type[LinprobeError], *arguments: Any, **options: Any) -> str:

@@ -13,17 +13,8 @@ import pytest
 
 from linprobe.errors import DataError, LinprobeError, UsageError
 from linprobe.extraction.decoding import UnreadableImage
-from linprobe.extraction.images import ImageSource, Strings, open_source
-from tests.extraction.samples import CLASSES, photo, write_images
-
-
-def listed(source: ImageSource, group: str) -> list[str]:
-    members = source.groups[group]
-    return [members.id(row) for row in range(len(members))]
-
-
-def classes_of(source: ImageSource, group: str) -> list[str]:
-    return [source.class_names[label] for label in source.groups[group].labels]
+from linprobe.extraction.images import Strings, open_source
+from tests.extraction.samples import CLASSES, classes_of, listed, photo, write_images
 
 
 def refusal(error: type[LinprobeError], *arguments: Any, **options: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linprobe.errors import DataError
+from linprobe.errors import DataError, first_line
 from linprobe.extraction.transform import ImageTransform
 
 RANDOM = "random"
@@ -99,7 +99,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"weights file {path} holds more than tensors, or is damaged; save only model.state_dict() and try again"
         ) from None
     except Exception as error:  # safetensors and torch raise types of their own for damaged files
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise DataError(f"weights file {path} cannot be read ({reason[:200]}); save model.state_dict() again") from None
     for wrapper in _WRAPPERS:
         if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):

@@ -13,7 +13,7 @@ import open_clip
 import torch
 from torch import Tensor, nn
 
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, quietly, read_weights
 from linprobe.extraction.transform import ImageTransform
 
@@ -81,7 +81,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     except TypeError as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     except Exception as error:  # the hub's client has many ways to fail
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        reason = first_line(error)[:200]
         if not fetched:
             raise UsageError(f"backbone {name} cannot be built ({reason}); change --backbone-arg") from None
         raise DataError(
@@ -102,7 +102,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         with quietly():
             tokenizer = open_clip.get_tokenizer(model_name)
     except Exception as error:  # some tokenizers are fetched, or need another package
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        reason = first_line(error)[:200]
         raise DataError(f"the tokenizer of {name} cannot be had ({reason}); name another clip:MODEL") from None
 
     def encode_text(prompts: list[str]) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import timm
 from timm.data.config import resolve_model_data_config
 
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, quietly, read_weights
 from linprobe.extraction.transform import ImageTransform
 
@@ -28,14 +28,16 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     except Exception as error:  # the hub's client has many ways to fail
         if not fetched:
-            raise UsageError(f"backbone {name} cannot be built ({_first_line(error)}); change --backbone-arg") from None
+            raise UsageError(
+                f"backbone {name} cannot be built ({first_line(error)[:200]}); change --backbone-arg"
+            ) from None
         if "pretrained tag" in str(error):
             tags = timm.list_pretrained(wanted.split(".")[0])[:6]
             raise UsageError(
                 f"backbone {name} names no weights of timm; allowed: {', '.join(tags) or 'none'}"
             ) from None
         raise DataError(
-            f"weights of {name} are not in the Hugging Face cache and cannot be fetched ({_first_line(error)}); "
+            f"weights of {name} are not in the Hugging Face cache and cannot be fetched ({first_line(error)[:200]}); "
             "give --weights FILE, or --random-weights for a test"
         ) from None
     if weights is not None and not random:
@@ -45,10 +47,6 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     shown = RANDOM if random else Path(weights).name if weights else str(model.pretrained_cfg.get("tag") or wanted)
     tensor = "pooled features before the classifier"
     return Backbone(name, model.eval(), _transform(name, model), tensor, shown, arguments)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
 def _transform(name: str, model: Any) -> ImageTransform:

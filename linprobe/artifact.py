@@ -15,20 +15,24 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.events import Releases, grouped
+from linprobe.accounting.ledger import read_ledger
+from linprobe.accounting.per_instance import RecordLosses
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.files import replace_when_complete
-from linprobe.reporting.manifest import MANIFEST_FORMAT, read_manifest, seal
+from linprobe.reporting.manifest import MANIFEST_FORMAT, check_manifest, read_manifest, seal
 
 # what numpy raises for a file that is not the archive it should be
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 MODEL, LEDGER, HISTORY, PER_RECORD = "model.npz", "ledger.jsonl", "history.csv", "per_record.npz"
+INHERITED = "inherited"
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class LoadedRun:
 
     Attributes:
         folder: where it lies. manifest: the JSON object.
-        weights (n_features, n_classes), bias (n_classes,): act on L2-normalised raw rows.
+        weights (n_features, n_classes), bias (n_classes,): act on L2-normalised raw rows; with an axis of voters in
+            front where the run votes.
     """
 
     folder: Path
@@ -49,6 +54,20 @@ class LoadedRun:
     def class_names(self) -> list[str]:
         """Class names in label order."""
         return list(self.manifest["class_names"])
+
+
+@dataclass(frozen=True)
+class FirstModel:
+    """What an earlier run gives a later one to start from.
+
+    Attributes:
+        weights (n_features, n_classes), bias (n_classes,): as in `LoadedRun`; the mean of its voters where it votes.
+        releases: what it has released of private rows, all under the purpose `inherited`.
+    """
+
+    weights: NDArray[np.floating]
+    bias: NDArray[np.floating]
+    releases: tuple[Releases, ...]
 
 
 @contextmanager
@@ -84,13 +103,14 @@ def commitment(key: bytes, digest: str) -> str:
     return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
 
 
-def per_record_digest(ids: list[str], mu: NDArray[np.float64]) -> str:
-    """SHA-256 of every record's id and mu_i. Private."""
-    return hashlib.sha256("\0".join(ids).encode() + mu.astype("<f8").tobytes()).hexdigest()
+def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
+    """SHA-256 of every record's id and losses. Private."""
+    figures = losses.mu.astype("<f8").tobytes() + losses.renyi.astype("<f4").tobytes()
+    return hashlib.sha256("\0".join(ids).encode() + figures).hexdigest()
 
 
 def write_model(folder: Path, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> None:
-    """Write `model.npz`: weights (n_features, n_classes) and bias (n_classes,)."""
+    """Write `model.npz`: weights (n_features, n_classes) and bias (n_classes,), or a stack of voters of each."""
     with replace_when_complete(folder / MODEL) as stream:
         np.savez(stream, weights=weights, bias=bias)
 
@@ -104,36 +124,38 @@ def write_history(folder: Path, history: list[dict[str, float]]) -> None:
             writer.writerows(history)
 
 
-def write_per_record(folder: Path, ids: list[str], mu: NDArray[np.float64], key: bytes) -> None:
-    """Write the private sidecar, mode 0600: record ids, each record's mu_i, and the data commitment's key."""
+def write_per_record(folder: Path, ids: list[str], losses: RecordLosses, key: bytes) -> None:
+    """Write the private sidecar, mode 0600: record ids, each record's losses, and the data commitment's key."""
     with replace_when_complete(folder / PER_RECORD, private=True) as stream:
         note = "PRIVATE: derived from private rows without noise; do not publish"
         np.savez(
             stream,
             note=np.array(note),
             id=np.array(ids, dtype=np.str_),
-            mu=mu,
+            mu=losses.mu,
+            renyi=losses.renyi,
             key=np.frombuffer(key, dtype=np.uint8),
         )
 
 
-def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], NDArray[np.float64], bytes]:
-    """Ids, mu_i (n_private,) and commitment key from the private sidecar.
+def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], RecordLosses, bytes]:
+    """Ids, losses and commitment key from the private sidecar.
 
     Raises:
         DataError: it is not there or damaged. PrivacyError: it is not the one that `manifest` commits to.
     """
     try:
         with np.load(folder / PER_RECORD, allow_pickle=False) as archive:
-            ids, mu, key = [str(name) for name in archive["id"]], archive["mu"], archive["key"].tobytes()
+            ids, key = [str(name) for name in archive["id"]], archive["key"].tobytes()
+            losses = RecordLosses(archive["mu"], archive["renyi"])
     except UNREADABLE as error:
         raise DataError(
             f"{folder} has no readable {PER_RECORD} ({type(error).__name__}); it is private and written only by "
             "methods that spend privacy; use the folder where the run was trained"
         ) from None
-    if commitment(key, per_record_digest(ids, mu)) != manifest["per_record_commitment"]:
+    if commitment(key, per_record_digest(ids, losses)) != manifest["per_record_commitment"]:
         raise PrivacyError(f"{folder / PER_RECORD} was edited, or belongs to another run; restore it from a copy")
-    return ids, mu, key
+    return ids, losses, key
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any], extra_files: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -160,3 +182,24 @@ def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
     except UNREADABLE as error:
         raise DataError(f"{path / MODEL} cannot be read ({type(error).__name__}); restore it from a copy") from None
     return LoadedRun(path, manifest, weights, bias)
+
+
+def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
+    """The weights of a run and the releases behind them, for `init`.
+
+    Raises:
+        DataError, PrivacyError: as `load_run` and `check_manifest`. PrivacyError: the run is not private, so that a
+            model that starts from it could not be either.
+    """
+    run = load_run(folder)
+    events = read_ledger(run.folder / LEDGER)
+    check_manifest(run.manifest, run.folder, events)
+    if not run.manifest["private"]:
+        raise PrivacyError(
+            f"init run {folder} is {run.manifest['guarantee'].split(':')[0]}, and so would be what starts from it; "
+            "give a private run, or init zero, public or text"
+        )
+    weights, bias = run.weights, run.bias
+    if weights.ndim == 3:
+        weights, bias = weights.mean(axis=0), bias.mean(axis=0)
+    return FirstModel(weights, bias, grouped(replace(event, purpose=INHERITED) for event in events))

@@ -10,8 +10,10 @@ never off private ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -20,17 +22,31 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from linprobe.accounting.calibrate import DEFAULT_DELTA, Budget, calibrate
+from linprobe.accounting.calibrate import DEFAULT_DELTA, DEFAULT_STEPS, Budget, calibrate
+from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.per_instance import record_losses
+from linprobe.artifact import load_first_model
 from linprobe.errors import DataError, ParameterError, UsageError
+from linprobe.evaluation.metrics import class_scores
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.methods import METHODS, Method, Problem, Run, Schedule
+from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.methods import METHODS, Method, Problem, Run, Sampling, Schedule
 from linprobe.probe import check_weights
 from linprobe.reporting.manifest import privacy_statement
 from linprobe.rows import ArraySource, ChainedSource, Preprocessing, Source, normalise_rows, prepare
 
 Centre = Literal["auto", "none", "public"]
+INIT_WORDS = ("auto", "zero", "public", "text")
+REQUIRED = inspect.Parameter.empty
+BUDGET = {"epsilon": REQUIRED, "delta": DEFAULT_DELTA}
+CLASSES = {"classes": None}
+NOISE = {"noise_multiplier": None, "n_steps": None}
+CENTRE = {"centre": "auto"}
+INTERCEPT = {"intercept": 0.0}
+SEED = {"insecure_seed": None}
+SAMPLING = {"sampling_rate": Sampling.rate, "accountant": "auto", "per_record": True}
 
 
 def _nothing() -> None:
@@ -43,13 +59,39 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Adjacency: add or remove one private record; the number of private records is public.
 
     Attributes set by `fit`:
-        classes_ (n_classes,), coef_ (n_classes, n_features), intercept_ (n_classes,), n_features_in_: the model.
+        classes_ (n_classes,), coef_ (n_classes, n_features), intercept_ (n_classes,), n_features_in_: the model; with
+            output `vote`, coef_ and intercept_ have the voters as first axis.
         privacy_: the guarantee and how it was reached, JSON-ready; see `docs/privacy.md`.
         history_: public facts of each step.
-        private_per_instance_mu_ (n_private,): each private record's own GDP parameter. PRIVATE: do not publish.
+        private_record_losses_: each private record's own privacy loss, in the order of `X`;
+            `.epsilon(delta, worst_case)` turns it into epsilons (n_private,). PRIVATE: do not publish.
     """
 
     _method: ClassVar[str]
+    _shared: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, **parameters: Any) -> None:
+        for name, value in parameters.items():
+            setattr(self, name, value)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give the class a constructor whose parameters are the shared ones and the method's options, by keyword."""
+        super().__init_subclass__(**kwargs)
+        options = {option.name: option.default for option in fields(METHODS[cls._method].options)}
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter(name, keyword, default=default) for name, default in {**cls._shared, **options}.items()
+        ]
+        signature = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), *parameters])
+
+        def __init__(self: LinearProbe, *args: Any, **given: Any) -> None:  # noqa: N807
+            bound = signature.bind(self, *args, **given)
+            bound.apply_defaults()
+            for name in list(bound.arguments)[1:]:
+                setattr(self, name, bound.arguments[name])
+
+        __init__.__signature__ = signature  # type: ignore[attr-defined]
+        cls.__init__ = __init__  # type: ignore[method-assign]
 
     @property
     def method(self) -> Method:
@@ -131,8 +173,9 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._check_needs(public, text_weights)
         if method.joins_public and public is not None:
             private, public = ChainedSource(private, public), None
-        budget = self._budget(private.n_rows)
         preprocessing = self._preprocessing(public)
+        run_weights, inherited = self._first_model(preprocessing)
+        budget = self._budget(private.n_rows, options, inherited)
         n_features = private.n_features + bool(preprocessing.intercept)
         problem = Problem(
             n_features,
@@ -140,22 +183,39 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             private=prepare(private, preprocessing) if "private" in method.needs else None,
             public=None if public is None else prepare(public, preprocessing),
             text_weights=self._training_text_weights(text_weights, preprocessing),
+            run_weights=run_weights,
         )
         source = NoiseSource(getattr(self, "insecure_seed", None))
         mechanism = GaussianMechanism(source, ledger.append)
         schedule = Schedule(0, 0.0, 0.0)
         if budget is not None:
-            schedule = Schedule(budget.n_steps, budget.noise_multiplier, budget.gdp_mu)
+            others = {release.purpose: release.noise_multiplier for release in budget.others}
+            schedule = Schedule(
+                budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others
+            )
+            ledger.inherit(inherited)
+            mechanism = GaussianMechanism(source, ledger.append, first_step=len(ledger.events))
         if on_start is not None:
             on_start(schedule.n_steps)
-        fitted = method.fit(problem, options, Run(schedule, mechanism, on_step))
+        sampler = PoissonSampler(source, schedule.sampling_rate)
+        fitted = method.fit(
+            problem, options, Run(schedule, mechanism, on_step, sampler, getattr(self, "per_record", True))
+        )
         check_weights(fitted.weights)
         ledger.close()
-        weights, bias = preprocessing.fold(fitted.weights)
-        self.coef_, self.intercept_ = np.ascontiguousarray(weights.T), bias
+        weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
+        self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(weights, -1, -2)), bias
         self.history_ = fitted.history
         self.n_iter_ = max(1, schedule.n_steps)
-        self.private_per_instance_mu_ = mechanism.per_instance_mu
+        if budget is not None:
+            looked = getattr(self, "per_record", True)
+            self.private_record_losses_ = record_losses(
+                private.n_rows if looked else 0,
+                mechanism.contributed.squared_mu,
+                mechanism.contributed.levels,
+                budget.releases[-1],
+                inherited,
+            )
         self.centre_ = "none" if preprocessing.centre is None else "public"
         self.privacy_ = privacy_statement(
             method,
@@ -168,19 +228,49 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         return self
 
-    def _budget(self, n_private: int) -> Budget | None:
-        if not self.method.spends:
+    def _budget(self, n_private: int, options: Any, inherited: tuple[Releases, ...]) -> Budget | None:
+        method = self.method
+        if not method.spends:
             return None
+        target = {"delta": self.delta, "n_private": n_private}
+        others = list(inherited)
+        for share in method.shares(options):
+            part = calibrate(epsilon=share.epsilon_share * self.epsilon, steps=share.count, **target)
+            others.append(Releases(share.purpose, part.noise_multiplier, 1.0, share.count))
+        rate, default_steps = 1.0, DEFAULT_STEPS
+        if method.sampling is not None:
+            rate, default_steps = self.sampling_rate, method.sampling.n_steps
         return calibrate(
             epsilon=self.epsilon,
-            delta=self.delta,
-            n_private=n_private,
             noise_multiplier=self.noise_multiplier,
             steps=self.n_steps,
+            default_steps=default_steps,
+            sampling_rate=rate,
+            accountant=getattr(self, "accountant", "auto"),
+            others=others,
+            **target,
         )
 
+    def _first_model(self, preprocessing: Preprocessing) -> tuple[NDArray[np.float64] | None, tuple[Releases, ...]]:
+        """Weights to start from out of another run's folder, and what that run has already released."""
+        init = getattr(self, "init", "auto")
+        if init in INIT_WORDS:
+            return None, ()
+        if not Path(init).is_dir():
+            raise ParameterError(f"init is {init!r}; allowed: {', '.join(INIT_WORDS)}, or a run folder")
+        first = load_first_model(init)
+        if first.weights.shape != (self.n_features_in_, len(self.classes_)):
+            raise DataError(
+                f"init run {init} has weights of shape {first.weights.shape}; allowed here: "
+                f"{(self.n_features_in_, len(self.classes_))}; train it on features of the same kind"
+            )
+        return preprocessing.unfold(first.weights, first.bias), first.releases
+
     def _option_values(self) -> dict[str, Any]:
-        return {option.name: getattr(self, option.name) for option in fields(self.method.options)}
+        values = {option.name: getattr(self, option.name) for option in fields(self.method.options)}
+        if values.get("init", "auto") not in INIT_WORDS:
+            values["init"] = "run"
+        return values
 
     def _check_needs(self, public: Source | None, text_weights: Any) -> None:
         if "public" in self.method.needs and public is None:
@@ -195,7 +285,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
 
     def _preprocessing(self, public: Source | None) -> Preprocessing:
-        centre = getattr(self, "centre", "none")
+        centre = getattr(self, "centre", "none") if "centre" in self._shared else "none"
         intercept = getattr(self, "intercept", 0.0)
         if centre not in ("auto", "none", "public"):
             raise ParameterError(f"centre is {centre!r}; allowed: auto, none, public")
@@ -260,11 +350,11 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(order[places], dtype=np.int64)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class scores (nats) of raw rows `X`: (n, n_classes), or (n,) for two classes, positive for the second."""
+        """Class scores of raw rows `X`, nats or votes: (n, n_classes); (n,) for two, positive for the second."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=[np.float32, np.float64], reset=False)
-        x = normalise_rows(np.asarray(X, dtype=np.float32)).astype(np.float64)
-        scores = x @ self.coef_.T.astype(np.float64) + self.intercept_
+        weights = np.swapaxes(self.coef_, -1, -2).astype(np.float64)
+        scores = class_scores(np.asarray(X), weights, self.intercept_)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -279,59 +369,20 @@ class NoisyGD(LinearProbe):
 
     Guarantee: (epsilon, delta)-DP of the private rows under add/remove of one record.
 
-    Args:
+    Args (all by keyword):
         epsilon: target, in (0, 100]. delta: target, below 1/n_private.
         classes: list of classes; may be left out only where public labels are given.
         noise_multiplier: noise std over clip norm, fixes the steps. n_steps: fixes the noise instead; 50 if both None.
         centre: subtract the public mean: `auto` (where there are public rows), `none`, `public`.
         intercept: value of a constant bias column; 0 for none.
         insecure_seed: makes the noise reproducible and the result NOT PRIVATE; for tests only.
-        init, clip_norm, schedule, learning_rate, score_noise, weight_decay, reference, radius, average, text_scale:
-            see `linprobe.methods.noisy_gd.NoisyGDOptions`.
+        init: first weights; besides the words of the options, the folder of an earlier run, whose releases are then
+            charged to this one's budget.
+        The others: see `linprobe.methods.noisy_gd.NoisyGDOptions`.
     """
 
     _method = "noisy-gd"
-
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        delta: float = DEFAULT_DELTA,
-        classes: Iterable[Any] | None = None,
-        noise_multiplier: float | None = None,
-        n_steps: int | None = None,
-        centre: Centre = "auto",
-        intercept: float = 0.0,
-        insecure_seed: int | None = None,
-        init: str = "auto",
-        clip_norm: float = 0.5,
-        schedule: str = "constant",
-        learning_rate: float | None = None,
-        score_noise: float = 1.0,
-        weight_decay: float = 1e-2,
-        reference: str = "init",
-        radius: float | None = None,
-        average: str = "tail",
-        text_scale: float = 100.0,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.classes = classes
-        self.noise_multiplier = noise_multiplier
-        self.n_steps = n_steps
-        self.centre = centre
-        self.intercept = intercept
-        self.insecure_seed = insecure_seed
-        self.init = init
-        self.clip_norm = clip_norm
-        self.schedule = schedule
-        self.learning_rate = learning_rate
-        self.score_noise = score_noise
-        self.weight_decay = weight_decay
-        self.reference = reference
-        self.radius = radius
-        self.average = average
-        self.text_scale = text_scale
+    _shared: ClassVar = {**BUDGET, **CLASSES, **NOISE, **CENTRE, **INTERCEPT, **SEED}
 
 
 class AdaMix(LinearProbe):
@@ -339,103 +390,18 @@ class AdaMix(LinearProbe):
 
     Guarantee: (epsilon, delta)-DP of the private rows under add/remove, for every fixed public set.
 
-    Args: as for `NoisyGD`, and variant, clip_quantile, clip_floor, subspace, subspace_dim, radius,
-        strong_convexity: see `linprobe.methods.adamix.AdaMixOptions`.
+    Args: as for `NoisyGD`, and those of `linprobe.methods.adamix.AdaMixOptions`.
     """
 
     _method = "adamix"
-
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        delta: float = DEFAULT_DELTA,
-        classes: Iterable[Any] | None = None,
-        noise_multiplier: float | None = None,
-        n_steps: int | None = None,
-        centre: Centre = "auto",
-        intercept: float = 0.0,
-        insecure_seed: int | None = None,
-        variant: str = "practical",
-        init: str = "auto",
-        clip_quantile: float = 0.9,
-        clip_floor: float = 0.02,
-        subspace: str = "none",
-        subspace_dim: int | None = None,
-        learning_rate: float | None = None,
-        score_noise: float = 1.0,
-        weight_decay: float = 1e-2,
-        reference: str = "init",
-        average: str = "tail",
-        text_scale: float = 100.0,
-        radius: float | None = None,
-        strong_convexity: float = 0.5,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.classes = classes
-        self.noise_multiplier = noise_multiplier
-        self.n_steps = n_steps
-        self.centre = centre
-        self.intercept = intercept
-        self.insecure_seed = insecure_seed
-        self.variant = variant
-        self.init = init
-        self.clip_quantile = clip_quantile
-        self.clip_floor = clip_floor
-        self.subspace = subspace
-        self.subspace_dim = subspace_dim
-        self.learning_rate = learning_rate
-        self.score_noise = score_noise
-        self.weight_decay = weight_decay
-        self.reference = reference
-        self.average = average
-        self.text_scale = text_scale
-        self.radius = radius
-        self.strong_convexity = strong_convexity
+    _shared: ClassVar = NoisyGD._shared
 
 
 class NGD(LinearProbe):
     """AdaMix with a fixed clip norm and no projection. Needs public rows. Args and guarantee as for `NoisyGD`."""
 
     _method = "ngd"
-
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        delta: float = DEFAULT_DELTA,
-        classes: Iterable[Any] | None = None,
-        noise_multiplier: float | None = None,
-        n_steps: int | None = None,
-        centre: Centre = "auto",
-        intercept: float = 0.0,
-        insecure_seed: int | None = None,
-        init: str = "auto",
-        clip_norm: float = 0.5,
-        learning_rate: float | None = None,
-        score_noise: float = 1.0,
-        weight_decay: float = 1e-2,
-        reference: str = "init",
-        average: str = "tail",
-        text_scale: float = 100.0,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.classes = classes
-        self.noise_multiplier = noise_multiplier
-        self.n_steps = n_steps
-        self.centre = centre
-        self.intercept = intercept
-        self.insecure_seed = insecure_seed
-        self.init = init
-        self.clip_norm = clip_norm
-        self.learning_rate = learning_rate
-        self.score_noise = score_noise
-        self.weight_decay = weight_decay
-        self.reference = reference
-        self.average = average
-        self.text_scale = text_scale
+    _shared: ClassVar = NoisyGD._shared
 
 
 class PPGD(LinearProbe):
@@ -445,72 +411,70 @@ class PPGD(LinearProbe):
     """
 
     _method = "ppgd"
+    _shared: ClassVar = NoisyGD._shared
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        delta: float = DEFAULT_DELTA,
-        classes: Iterable[Any] | None = None,
-        noise_multiplier: float | None = None,
-        n_steps: int | None = None,
-        centre: Centre = "auto",
-        intercept: float = 0.0,
-        insecure_seed: int | None = None,
-        clip_floor: float = 0.02,
-        learning_rate: float | None = None,
-        score_noise: float = 1.0,
-        weight_decay: float = 1e-2,
-        average: str = "tail",
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.classes = classes
-        self.noise_multiplier = noise_multiplier
-        self.n_steps = n_steps
-        self.centre = centre
-        self.intercept = intercept
-        self.insecure_seed = insecure_seed
-        self.clip_floor = clip_floor
-        self.learning_rate = learning_rate
-        self.score_noise = score_noise
-        self.weight_decay = weight_decay
-        self.average = average
+
+class DPSGD(LinearProbe):
+    """Any optimiser on clipped, noised sums over Poisson samples (Abadi et al. 2016; Dörmann et al. 2021).
+
+    Guarantee: (epsilon, delta)-DP of the private rows under add/remove of one record.
+
+    Args: as for `NoisyGD`, the options of `linprobe.methods.dp_sgd.DPSGDOptions`, and
+        sampling_rate: q, probability with which each record joins each step, in (0, 1].
+        accountant: `auto` (exact Gaussian DP where q = 1, else privacy-loss distributions), `gdp`, `pld`, `rdp`.
+        per_record: whether every record's own loss is followed, which looks at all rows at every step.
+    """
+
+    _method = "dp-sgd"
+    _shared: ClassVar = {**NoisyGD._shared, **SAMPLING}
+
+
+class DPSGDF(LinearProbe):
+    """DP-SGD on rows moved to a private, or the public, mean (Sun et al. 2024). Guarantee as for `DPSGD`.
+
+    Args: as for `DPSGD` without intercept, and those of `linprobe.methods.dpsgd_f.DPSGDFOptions`, where `centre` is
+        `private` or `public`.
+    """
+
+    _method = "dpsgd-f"
+    _shared: ClassVar = {**BUDGET, **CLASSES, **NOISE, **SEED, **SAMPLING}
+
+
+class MirrorDescent(LinearProbe):
+    """DP-SGD in the geometry of the public loss (Amid et al. 2022). Needs public rows. Guarantee as for `DPSGD`.
+
+    Args: as for `DPSGD`, and those of `linprobe.methods.mirror_descent.MirrorDescentOptions`.
+    """
+
+    _method = "mirror-descent"
+    _shared: ClassVar = DPSGD._shared
+
+
+class DopeSGD(LinearProbe):
+    """DP-SGD with gradients clipped around the public one (Nasr et al. 2023). Needs public rows.
+
+    Guarantee as for `DPSGD`. Args: as for `DPSGD`, and those of `linprobe.methods.dope_sgd.DopeSGDOptions`.
+    """
+
+    _method = "dope-sgd"
+    _shared: ClassVar = DPSGD._shared
+
+
+class AdaDPS(LinearProbe):
+    """DP-SGD on gradients divided by the public second moment (Li et al. 2022). Needs public rows.
+
+    Guarantee as for `DPSGD`. Args: as for `DPSGD`, and those of `linprobe.methods.adadps.AdaDPSOptions`.
+    """
+
+    _method = "adadps"
+    _shared: ClassVar = DPSGD._shared
 
 
 class FullyPrivate(LinearProbe):
     """NoisyGD from zero with public rows protected like private ones. Args and guarantee as for `NoisyGD`."""
 
     _method = "fully-private"
-
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        delta: float = DEFAULT_DELTA,
-        classes: Iterable[Any] | None = None,
-        noise_multiplier: float | None = None,
-        n_steps: int | None = None,
-        intercept: float = 0.0,
-        insecure_seed: int | None = None,
-        clip_norm: float = 0.5,
-        learning_rate: float | None = None,
-        score_noise: float = 1.0,
-        weight_decay: float = 1e-2,
-        average: str = "tail",
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.classes = classes
-        self.noise_multiplier = noise_multiplier
-        self.n_steps = n_steps
-        self.intercept = intercept
-        self.insecure_seed = insecure_seed
-        self.clip_norm = clip_norm
-        self.learning_rate = learning_rate
-        self.score_noise = score_noise
-        self.weight_decay = weight_decay
-        self.average = average
+    _shared: ClassVar = {**BUDGET, **CLASSES, **NOISE, **INTERCEPT, **SEED}
 
 
 class OnlyPublic(LinearProbe):
@@ -520,19 +484,7 @@ class OnlyPublic(LinearProbe):
     """
 
     _method = "only-public"
-
-    def __init__(
-        self,
-        *,
-        classes: Iterable[Any] | None = None,
-        centre: Centre = "auto",
-        intercept: float = 0.0,
-        weight_decay: float = 1e-2,
-    ) -> None:
-        self.classes = classes
-        self.centre = centre
-        self.intercept = intercept
-        self.weight_decay = weight_decay
+    _shared: ClassVar = {**CLASSES, **CENTRE, **INTERCEPT}
 
 
 class ZeroShot(LinearProbe):
@@ -542,10 +494,7 @@ class ZeroShot(LinearProbe):
     """
 
     _method = "zero-shot"
-
-    def __init__(self, *, classes: Iterable[Any] | None = None, text_scale: float = 100.0) -> None:
-        self.classes = classes
-        self.text_scale = text_scale
+    _shared: ClassVar = CLASSES
 
 
 class NonPrivate(LinearProbe):
@@ -555,22 +504,24 @@ class NonPrivate(LinearProbe):
     """
 
     _method = "non-private"
-
-    def __init__(
-        self,
-        *,
-        classes: Iterable[Any] | None = None,
-        centre: Centre = "auto",
-        intercept: float = 0.0,
-        weight_decay: float = 1e-2,
-    ) -> None:
-        self.classes = classes
-        self.centre = centre
-        self.intercept = intercept
-        self.weight_decay = weight_decay
+    _shared: ClassVar = OnlyPublic._shared
 
 
 ESTIMATORS: dict[str, type[LinearProbe]] = {
     estimator._method: estimator
-    for estimator in (NoisyGD, AdaMix, NGD, PPGD, FullyPrivate, OnlyPublic, ZeroShot, NonPrivate)
+    for estimator in (
+        NoisyGD,
+        AdaMix,
+        NGD,
+        PPGD,
+        DPSGD,
+        DPSGDF,
+        MirrorDescent,
+        DopeSGD,
+        AdaDPS,
+        FullyPrivate,
+        OnlyPublic,
+        ZeroShot,
+        NonPrivate,
+    )
 }

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe import artifact
-from linprobe.accounting.accountants import epsilon_of, gdp_mu
+from linprobe.accounting import planning
+from linprobe.accounting.accountants import ACCOUNTANTS, composed_epsilon
 from linprobe.accounting.calibrate import DEFAULT_DELTA, calibrate, check_epsilon
-from linprobe.accounting.events import GaussianEvent
+from linprobe.accounting.events import GaussianEvent, grouped
 from linprobe.accounting.ledger import Ledger, read_ledger
-from linprobe.accounting.per_instance import HISTOGRAM_BINS, histogram_counts
+from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts
 from linprobe.builtin import DIGITS_SHOTS, write_digits
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.evaluation.metrics import class_accuracy, predictions
@@ -38,7 +39,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.reporting import pdp_report as reports
 from linprobe.reporting import plots
-from linprobe.reporting.manifest import check_manifest, guarantee_text, read_manifest
+from linprobe.reporting.manifest import check_manifest, gaussian_figures, guarantee_text, read_manifest
 from linprobe.rows import BLOCK_ROWS, row_keys
 from linprobe.splits import public_shots
 
@@ -122,6 +123,9 @@ class TrainRequest:
     public: Path | None = None
     public_shots: int | None = None
     split_seed: int = 0
+    sampling_rate: float | None = None
+    accountant: str | None = None
+    per_record: bool | None = None
     centre: str | None = None
     intercept: float | None = None
     preset: str = "default"
@@ -155,16 +159,27 @@ def _settings(request: TrainRequest, method: Method) -> dict[str, Any]:
     settings: dict[str, Any] = dict(request.options or {})
     sigma, centre = request.sigma, request.centre
     if request.preset == "paper":
+        if method.sampling is not None:
+            raise UsageError(
+                f"preset paper is the AdaMix paper's, which has no {method.name}; leave it out, or choose adamix, "
+                "noisy-gd, ngd or ppgd"
+            )
         settings = {**paper_options(method), **settings}
         sigma = PAPER_NOISE_MULTIPLIER if sigma is None and request.steps is None else sigma
         centre = "none" if centre is None else centre
-    method.make_options(settings)
     known = ESTIMATORS[method.name]._get_param_names()
-    shared = {"centre": centre, "intercept": request.intercept}
+    shared = {
+        "centre": centre,
+        "intercept": request.intercept,
+        "sampling_rate": request.sampling_rate,
+        "accountant": request.accountant,
+        "per_record": request.per_record,
+    }
+    method.make_options({**settings, **({"init": "run"} if "init" in settings else {})})
     settings |= {name: value for name, value in shared.items() if value is not None and name in known}
     for name, value in shared.items():
         if value and name not in known and not (request.preset == "paper" and request.centre is None):
-            raise UsageError(f"option {name} does nothing for {method.name}; leave it out")
+            raise UsageError(f"option {name.replace('_', '-')} does nothing for {method.name}; leave it out")
     if request.epsilon is not None:
         check_epsilon(request.epsilon)
     if not method.spends:
@@ -252,6 +267,11 @@ def _refuse_shared_rows(features: FeatureFile, other: FeatureFile, group: str) -
         )
 
 
+def weights_of(estimator: Any) -> NDArray[np.float32]:
+    """A fitted estimator's weights as a run folder keeps them: (n_features, n_classes), voters in front."""
+    return np.ascontiguousarray(np.swapaxes(estimator.coef_, -1, -2))
+
+
 def _default_out(request: TrainRequest) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     epsilon = "" if request.epsilon is None else f"-eps{request.epsilon:g}"
@@ -301,9 +321,7 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
                 estimator.fit_sources(
                     private, public, text, ledger=ledger, on_step=progress.step, on_start=progress.start
                 )
-                correct, total = class_accuracy(
-                    features.blocks("test"), np.ascontiguousarray(estimator.coef_.T), estimator.intercept_
-                )
+                correct, total = class_accuracy(features.blocks("test"), weights_of(estimator), estimator.intercept_)
                 manifest = _write_run(folder, request, shots, features, private, public, estimator, correct, total)
         except OSError as error:
             raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None
@@ -351,7 +369,7 @@ def _write_run(
     total: NDArray[np.int64],
 ) -> dict[str, Any]:
     method = estimator.method
-    artifact.write_model(folder, np.ascontiguousarray(estimator.coef_.T), estimator.intercept_)
+    artifact.write_model(folder, weights_of(estimator), estimator.intercept_)
     artifact.write_history(folder, estimator.history_)
     private_commitment = per_record_commitment = None
     if method.spends:
@@ -360,9 +378,9 @@ def _write_run(
         ids = private.ids()
         if method.joins_public and public is not None:
             ids += public.ids()
-        mu = estimator.private_per_instance_mu_
-        artifact.write_per_record(folder, ids, mu, key)
-        per_record_commitment = artifact.commitment(key, artifact.per_record_digest(ids, mu))
+        losses = estimator.private_record_losses_
+        artifact.write_per_record(folder, ids, losses, key)
+        per_record_commitment = artifact.commitment(key, artifact.per_record_digest(ids, losses))
     description = features.description
     names = description.class_names
     n_test = int(total.sum())
@@ -486,8 +504,8 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
 
 
 def _check_width(run: artifact.LoadedRun, n_features: int, where: Path) -> None:
-    if n_features != run.weights.shape[0]:
-        raise DataError(f"{where} has {n_features} features; allowed for this run: {run.weights.shape[0]}")
+    if n_features != run.weights.shape[-2]:
+        raise DataError(f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}")
 
 
 def predict(folder: Path, features: Path, group: str) -> Iterator[tuple[str, str, float]]:
@@ -554,19 +572,25 @@ def pdp_report(
             f"run {folder} used method {manifest['method']}, which releases nothing with noise; "
             "per-record losses exist for methods that spend a budget"
         )
-    ids, mu, _ = artifact.read_per_record(folder, manifest)
-    published = None if publish_epsilon is None else _publish_histogram(run, mu, publish_epsilon)
+    ids, losses, _ = artifact.read_per_record(folder, manifest)
+    if len(losses.mu) != len(ids):
+        raise UsageError(f"run {folder} was trained with --no-per-record; train with --per-record to follow records")
+    published = None if publish_epsilon is None else _publish_histogram(run, losses, publish_epsilon)
     manifest = read_manifest(folder)
     # a published histogram costs every record alike
-    extra = sum((1 / release["noise_multiplier"]) ** 2 for release in manifest["published"])
-    mu = np.minimum(np.sqrt(mu**2 + extra), manifest["gdp_mu"])
+    losses = losses.charged(sum((1 / release["noise_multiplier"]) ** 2 for release in manifest["published"]))
     worst = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
-    epsilons = reports.record_epsilons(mu, manifest["delta"], worst)
+    epsilons = losses.epsilon(manifest["delta"], worst)
     if csv is not None:
         _writing(csv, lambda: reports.write_csv(csv, ids, epsilons))
     if plot is not None:
         _writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, manifest["method"]))
-    return PdpReport(reports.report(epsilons, worst, manifest["delta"]), reports.sparkline(epsilons, worst), published)
+    sampled = manifest["gdp_mu"] is None
+    return PdpReport(
+        reports.report(epsilons, worst, manifest["delta"], sampled=sampled),
+        reports.sparkline(epsilons, worst),
+        published,
+    )
 
 
 def _writing(path: Path, write: Callable[[], None]) -> None:
@@ -576,7 +600,7 @@ def _writing(path: Path, write: Callable[[], None]) -> None:
         raise LinprobeError(f"{path} cannot be written ({error.strerror}); give another place") from None
 
 
-def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon: float) -> dict[str, Any]:
+def _publish_histogram(run: artifact.LoadedRun, losses: RecordLosses, epsilon: float) -> dict[str, Any]:
     """Release the histogram of epsilon_i with Gaussian noise and charge it to the run's ledger.
 
     Given the released iterates each epsilon_i is a function of its own record, so one record moves one count by one:
@@ -587,9 +611,11 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
         raise PrivacyError(f"run {folder} is not private; nothing can be published from it")
     events, delta = read_ledger(folder / artifact.LEDGER), manifest["delta"]
     check_manifest(manifest, folder, events)
-    training_epsilon = epsilon_of(gdp_mu(event for event in events if event.purpose == "gradient"), delta)
+    accountant = next(name for name, title in ACCOUNTANTS.items() if title == manifest["accountant"])
+    training = grouped(event for event in events if event.purpose != "histogram")
+    training_epsilon = composed_epsilon(training, delta, accountant)
     budget = calibrate(epsilon=epsilon, delta=delta, n_private=manifest["n_private"], steps=1)
-    counts = histogram_counts(reports.record_epsilons(mu, delta, training_epsilon), training_epsilon)
+    counts = histogram_counts(losses.epsilon(delta, training_epsilon), training_epsilon)
     ledger = Ledger(folder / artifact.LEDGER)
 
     def charge(event: GaussianEvent) -> None:
@@ -606,8 +632,8 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
         "noise_std": budget.noise_multiplier,
         "epsilon_charged": epsilon,
     }
-    total_mu = gdp_mu(ledger.events)
-    total = epsilon_of(total_mu, delta)
+    releases = grouped(ledger.events)
+    total = composed_epsilon(releases, delta, accountant)
     target = manifest["epsilon_target"] + epsilon
     name = HISTOGRAM.format(len(manifest["published"]) + 1)
     release = {"what": "histogram", "epsilon": epsilon, "noise_multiplier": budget.noise_multiplier, "file": name}
@@ -616,8 +642,8 @@ def _publish_histogram(run: artifact.LoadedRun, mu: NDArray[np.float64], epsilon
         "guarantee": guarantee_text(total, delta, insecure=False),
         "epsilon": total,
         "epsilon_target": target,
-        "gdp_mu": total_mu,
-        "zcdp_rho": total_mu**2 / 2,
+        **gaussian_figures(releases),
+        "releases": [asdict(release) for release in releases],
         "published": [*manifest["published"], release],
     }
     histogram |= {"epsilon_of_run_now": total, "file": str(folder / name)}
@@ -673,3 +699,75 @@ def list_methods() -> list[dict[str, Any]]:
         }
         for method in METHODS.values()
     ]
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What `linprobe plan` was asked for; fields as in `planning.plan`."""
+
+    epsilon: float
+    n_rows: int
+    delta: float = DEFAULT_DELTA
+    epochs: float = planning.DEFAULT_EPOCHS
+    sampling_rates: Sequence[float] = planning.DEFAULT_RATES
+    accountant: str = "auto"
+    plot: Path | None = None
+
+
+def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
+    """The noise each sampling rate needs for one budget; drawn too, if asked.
+
+    Returns: epsilon, delta, n, epochs, accountant, rows (one object a rate, keys as in `planning.PlanRow`),
+        recommended (one of the rows), why.
+    """
+    if request.plot is not None:
+        plots.check_format(request.plot)
+        if not request.plot.parent.is_dir():
+            raise LinprobeError(
+                f"{request.plot} cannot be written: there is no folder {request.plot.parent}; make it first"
+            )
+    progress.start(len(set(request.sampling_rates)), "planning")
+    rows = planning.plan(
+        epsilon=request.epsilon,
+        delta=request.delta,
+        n_rows=request.n_rows,
+        epochs=request.epochs,
+        sampling_rates=request.sampling_rates,
+        accountant=request.accountant,
+        on_row=progress.step,
+    )
+    recommended, why = planning.recommend(rows)
+    if request.plot is not None:
+        place = request.plot
+        title = f"ε = {request.epsilon:g}, δ = {request.delta:g} after {request.epochs:g} epochs"
+        _writing(place, lambda: plots.noise_against_rate(place, rows, recommended, title))
+    return {
+        "epsilon": request.epsilon,
+        "delta": request.delta,
+        "n": request.n_rows,
+        "epochs": request.epochs,
+        "accountant": request.accountant,
+        "rows": [asdict(row) for row in rows],
+        "recommended": asdict(recommended),
+        "why": why,
+    }
+
+
+def account(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
+    """What sampled Gaussian releases cost.
+
+    Returns: sampling_rate, noise_multiplier, steps, delta, accountant and epsilon (those of record), epsilons (by every
+        accountant that applies, under its name, the one of record first; None where there is no finite figure).
+    """
+    costs = planning.account(sampling_rate, noise_multiplier, n_steps, delta)
+    figures = {name: cost if np.isfinite(cost) else None for name, cost in costs.items()}
+    record = next(iter(figures))
+    return {
+        "sampling_rate": sampling_rate,
+        "noise_multiplier": noise_multiplier,
+        "steps": n_steps,
+        "delta": delta,
+        "accountant": record,
+        "epsilon": figures[record],
+        "epsilons": figures,
+    }

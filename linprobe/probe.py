@@ -1,7 +1,8 @@
-"""Softmax regression in closed form, streamed over blocks of rows.
+"""Softmax and squared loss in closed form, streamed over blocks of rows.
 
-The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, so its norm
-is `||x|| ||r||` and a clipped sum is `X^T (c * R)`: no per-example gradient is ever formed. Scores, residuals, norms
+The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, or
+`r = W^T x - y`, so its norm is `||x|| ||r||` and a clipped sum is `X^T (c * R)`: no per-example gradient is ever formed
+(`linprobe.geometry` has the norms of shifted and scaled ones). Scores, residuals, norms
 and products are taken while a block is in cache; `R^T X` is accumulated (not `X^T R`, whose tall thin factor is slow in
 BLAS), in float32 within a block and float64 across blocks; beyond 2^20 rows clipped sums are float64 throughout.
 """
@@ -9,25 +10,23 @@ BLAS), in float32 within a block and float64 across blocks; beyond 2^20 rows cli
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import astuple
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from linprobe.errors import LinprobeError
-from linprobe.mechanisms.clipping import (
-    LARGEST_FLOAT32_ROWS,
-    ClippedSum,
-    clip_factors,
-    relative_contributions,
-    rounding_margin,
-)
+from linprobe.errors import LinprobeError, ParameterError
+from linprobe.geometry import PLAIN, Geometry
+from linprobe.mechanisms.clipping import ClippedSum, arithmetic, clip_factors, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
-from linprobe.rows import Rows
+from linprobe.rows import Blocks
 
 LARGEST_WEIGHTS = 1e30
 Weights = NDArray[np.float64]
+Loss = Literal["softmax", "squared"]
+LOSSES = ("softmax", "squared")
 
 
 class Subspace(Projection, Protocol):
@@ -37,13 +36,31 @@ class Subspace(Projection, Protocol):
         """||U^T x|| of rows x, shape (b, n_features), whose full norms are given; shape (b,)."""
 
 
-def residuals(x: NDArray[np.float32], y: NDArray[np.int64], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """softmax(x W) - onehot(y), shape (b, n_classes), float32."""
+def check_loss(loss: str) -> None:
+    """ParameterError unless `loss` is one of `LOSSES`."""
+    if loss not in LOSSES:
+        raise ParameterError(f"loss is {loss!r}; allowed: {', '.join(LOSSES)}")
+
+
+def residuals(
+    x: NDArray[np.float32], y: NDArray[Any], weights: NDArray[np.float32], loss: Loss = "softmax"
+) -> NDArray[np.float32]:
+    """softmax(x W) - onehot(y), or x W - y for squared loss, shape (b, n_classes), float32."""
     r = x @ weights
+    if loss == "squared":
+        return _minus_targets(r, y)
     r -= r.max(axis=1, keepdims=True)
     np.exp(r, out=r)
     r /= r.sum(axis=1, keepdims=True)
-    r[np.arange(len(y)), y] -= 1
+    return _minus_targets(r, y)
+
+
+def _minus_targets(r: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
+    """r - onehot(y) for class indices, r - y for real targets, in place."""
+    if y.dtype.kind == "f":
+        r -= y
+    else:
+        r[np.arange(len(y)), y] -= 1
     return r
 
 
@@ -64,66 +81,98 @@ def check_weights(weights: NDArray[np.floating]) -> None:
         )
 
 
-def clipped_sum(rows: Rows, weights: Weights, clip_norm: float, subspace: Subspace | None = None) -> ClippedSum:
+def clipped_sum(
+    rows: Blocks,
+    weights: Weights,
+    clip_norm: float,
+    *,
+    subspace: Subspace | None = None,
+    geometry: Geometry = PLAIN,
+    loss: Loss = "softmax",
+) -> ClippedSum:
     """Sum over rows of per-example gradients, each clipped to `clip_norm`, at `weights` (n_features, n_classes).
 
-    Sensitivity under add/remove of one record: `clip_norm`. Clip factors come from the float32 numbers that are
-    summed. With `subspace`, contributions are measured inside it; the sum itself is left whole.
+    Sensitivity under add/remove of one record: `clip_norm`, in the geometry given. Clip factors come from the float32
+    numbers that are summed. With `subspace`, contributions are measured inside it; the sum itself is left whole.
     """
     narrow = np.ascontiguousarray(weights, dtype=np.float32)
     check_weights(narrow)
-    total = np.zeros(weights.shape[::-1])
-    contributions = np.empty(rows.n_rows)
-    margin = rounding_margin(rows.n_rows)
-    wide = np.float64 if rows.n_rows > LARGEST_FLOAT32_ROWS else np.float32
+    total, weight = np.zeros(weights.shape[::-1]), 0.0
+    contributions = np.empty(rows.n_rows if rows.observed else 0)
+    margin, wide = astuple(arithmetic(rows.n_rows, geometry.amplification(clip_norm)))
     for block in rows.blocks():
-        r = residuals(block.x, block.y, narrow)
+        x, r = block.x, residuals(block.x, block.y, narrow, loss)
         r_norms = _residual_norms(r)
-        factors = clip_factors(block.norms * r_norms, clip_norm, margin)
-        lengths = block.norms if subspace is None else subspace.row_norms(block.x, block.norms)
-        here = slice(block.start, block.start + len(block.y))
-        contributions[here] = relative_contributions(factors * lengths * r_norms, clip_norm, margin)
-        r *= factors.astype(np.float32)[:, None]
-        total += r.T.astype(wide, copy=False) @ block.x.astype(wide, copy=False)
-    return ClippedSum(total.T, clip_norm, contributions)
+        norms = geometry.norms(block, r, r_norms)
+        factors = clip_factors(norms, clip_norm, margin)
+        if rows.observed:
+            lengths = norms if subspace is None else subspace.row_norms(x, block.norms) * r_norms
+            here = slice(block.start, block.start + len(block.y))
+            contributions[here] = relative_contributions(factors * lengths, clip_norm, margin)
+        if block.joined is not None:
+            x, r, factors = x[block.joined], r[block.joined], factors[block.joined]
+        narrow_factors = factors.astype(np.float32)
+        r *= narrow_factors[:, None]
+        total += r.T.astype(wide, copy=False) @ x.astype(wide, copy=False)
+        weight += float(narrow_factors.sum(dtype=np.float64))
+    return ClippedSum(geometry.finish(total.T, weight), clip_norm, contributions, rows.sampling_rate)
 
 
-def gradient_norms(rows: Rows, weights: Weights) -> NDArray[np.float64]:
+def gradient_norms(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> NDArray[np.float64]:
     """||x_i|| ||r_i|| of every row, shape (n_rows,). For public rows only: nothing is clipped or noised."""
     narrow = np.ascontiguousarray(weights, dtype=np.float32)
     return np.concatenate(
-        [block.norms * _residual_norms(residuals(block.x, block.y, narrow)) for block in rows.blocks()]
+        [block.norms * _residual_norms(residuals(block.x, block.y, narrow, loss)) for block in rows.blocks()]
     )
 
 
-def loss_and_gradient(rows: Rows, weights: Weights) -> tuple[float, Weights]:
-    """Summed cross-entropy (nats) and its gradient (n_features, n_classes). For public rows, or without privacy."""
+def loss_and_gradient(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> tuple[float, Weights]:
+    """Summed loss and its gradient (n_features, n_classes). For public rows, or without privacy.
+
+    The loss is cross-entropy in nats, or half the squared residuals.
+    """
     narrow = np.ascontiguousarray(weights, dtype=np.float32)
     total = np.zeros(weights.shape[::-1])
-    loss = 0.0
+    value = 0.0
     for block in rows.blocks():
         scores = block.x @ narrow
-        scores -= scores.max(axis=1, keepdims=True)
-        own = scores[np.arange(len(block.y)), block.y].sum(dtype=np.float64)
-        np.exp(scores, out=scores)
-        sums = scores.sum(axis=1, keepdims=True)
-        loss += float(np.log(sums).sum(dtype=np.float64) - own)
-        scores /= sums
-        scores[np.arange(len(block.y)), block.y] -= 1
-        total += scores.T @ block.x
-    return loss, total.T
+        if loss == "softmax":
+            scores -= scores.max(axis=1, keepdims=True)
+            own = scores[np.arange(len(block.y)), block.y].sum(dtype=np.float64)
+            np.exp(scores, out=scores)
+            sums = scores.sum(axis=1, keepdims=True)
+            value += float(np.log(sums).sum(dtype=np.float64) - own)
+            scores /= sums
+        r = _minus_targets(scores, block.y)
+        if loss == "squared":
+            value += float(np.square(r, dtype=np.float64).sum() / 2)
+        total += r.T @ block.x
+    return value, total.T
+
+
+def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Weights:
+    """Mean of the elementwise squares of per-example gradients, shape (n_features, n_classes). For public rows only.
+
+    The gradient is x r^T, so the sum of squares is (X * X)^T (R * R).
+    """
+    narrow = np.ascontiguousarray(weights, dtype=np.float32)
+    total = np.zeros(weights.shape[::-1])
+    for block in rows.blocks():
+        total += np.square(residuals(block.x, block.y, narrow, loss)).T @ np.square(block.x)
+    return total.T / rows.n_rows
 
 
 def minimise(
-    rows: Rows,
+    rows: Blocks,
     start: Weights,
     *,
     weight_decay: float,
     reference: Weights,
+    loss: Loss = "softmax",
     max_iterations: int = 300,
     on_iteration: Callable[[], None] | None = None,
 ) -> Weights:
-    """argmin of summed cross-entropy + weight_decay/2 ||W - reference||^2 by L-BFGS. Not private.
+    """argmin of summed loss + weight_decay/2 ||W - reference||^2 by L-BFGS. Not private.
 
     Returns: weights (n_features, n_classes), float64.
     """
@@ -131,9 +180,9 @@ def minimise(
 
     def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         weights = flat.reshape(shape)
-        loss, gradient = loss_and_gradient(rows, weights)
+        value, gradient = loss_and_gradient(rows, weights, loss)
         offset = weights - reference
-        return loss + weight_decay / 2 * float((offset**2).sum()), (gradient + weight_decay * offset).ravel()
+        return value + weight_decay / 2 * float((offset**2).sum()), (gradient + weight_decay * offset).ravel()
 
     result = minimize(
         objective,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,11 +56,11 @@ class TerminalProgress:
             self._bar.stop()
 
 
-def table(title: str, rows: list[tuple[str, str]]) -> None:
-    """Two columns, name and value."""
-    grid = Table(title=title, show_header=False, title_justify="left")
-    grid.add_column()
-    grid.add_column(justify="right")
+def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = ("", "")) -> None:
+    """A column of names, and to its right columns of values; without a header, one such column."""
+    grid = Table(title=title, show_header=any(header), title_justify="left")
+    for place, name in enumerate(header):
+        grid.add_column(name, justify="right" if place else "left")
     for row in rows:
         grid.add_row(*row)
     _console().print(grid)

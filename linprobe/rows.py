@@ -8,33 +8,55 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from linprobe.errors import UsageError
+
 BLOCK_ROWS = 1024
 IN_MEMORY_BYTES = 4 << 30
 SMALLEST_FLOAT32_NORM = 1e-30
+BIAS_TOLERANCE = 1e-3
 
 
 class Block(NamedTuple):
-    """Consecutive rows: `x` (b, n_features) float32, `y` (b,) int64, `norms` (b,) float64, L2 norms of `x`."""
+    """Some rows, in order.
+
+    `start` is the place of the first among all rows (of no meaning in a block of selected rows), `x` (b, n_features)
+    float32, `y` (b,) class indices int64 or (b, n_targets) float32 targets, `norms` (b,) float64, L2 norms of `x`, and
+    `joined` (b,) says which of them a sample took, None for all.
+    """
 
     start: int
     x: NDArray[np.float32]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     norms: NDArray[np.float64]
+    joined: NDArray[np.bool_] | None = None
 
 
-class Rows(Protocol):
-    """Anything that can be passed over, block by block, any number of times."""
+class Blocks(Protocol):
+    """Rows that can be passed over, block by block, any number of times.
+
+    `sampling_rate` is the Poisson probability with which each of the `n_rows` joined; `observed` whether blocks show
+    all of them.
+    """
 
     n_rows: int
     n_features: int
+    sampling_rate: float
+    observed: bool
 
     def blocks(self) -> Iterator[Block]:
         """All rows in order."""
+
+
+class Rows(Blocks, Protocol):
+    """Rows of which samples can be taken."""
+
+    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
+        """The rows where `joined` (n_rows,) is true, at most a block of them in memory at a time."""
 
 
 def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -94,20 +116,45 @@ class Preprocessing:
         centre = x.mean(axis=0)
         return cls(centre, float(np.linalg.norm(x - centre, axis=1).mean()) or 1.0)
 
-    def fold(self, weights: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Weights in training space to (weights, bias) that act on L2-normalised raw rows.
+    def fold(
+        self, weights: NDArray[np.float64], offset: NDArray[np.float64] | float = 0.0
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Weights in training space, and scores of a zero row there, to (weights, bias) on L2-normalised raw rows.
 
         A centred row is rescaled by its own norm, which changes no ranking of classes; the public mean of those
         norms stands in for it here, so that the size of a score is right on average.
 
-        Returns: weights (n_features, n_classes) and bias (n_classes,), both float32.
+        Returns: weights (n_features, n_classes) and bias (n_classes,), both float32; with one more axis in front where
+            `weights` is a stack.
         """
         if self.intercept:
-            return weights[:-1].astype(np.float32), (self.intercept * weights[-1]).astype(np.float32)
-        if self.centre is None:
-            return weights.astype(np.float32), np.zeros(weights.shape[1], dtype=np.float32)
-        scaled = weights / self.centred_norm
-        return scaled.astype(np.float32), (-self.centre @ scaled).astype(np.float32)
+            folded, bias = weights[..., :-1, :], self.intercept * weights[..., -1, :]
+        elif self.centre is None:
+            folded, bias = weights, np.zeros_like(weights[..., 0, :])
+        else:
+            folded = weights / self.centred_norm
+            bias = -np.einsum("d,...dc->...c", self.centre, folded)
+        return folded.astype(np.float32), (bias + offset).astype(np.float32)
+
+    def unfold(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Inverse of `fold` for one set of weights.
+
+        Raises:
+            UsageError: a bias that rows in this training space cannot express.
+        """
+        wide, offset = weights.astype(np.float64), bias.astype(np.float64) - float(np.mean(bias))
+        if self.intercept:
+            return np.concatenate([wide, offset[None] / self.intercept])
+        if self.centre is not None:
+            offset = offset + self.centre @ wide
+            offset -= offset.mean()
+            wide = wide * self.centred_norm
+        if np.abs(offset).max() > BIAS_TOLERANCE * max(1.0, float(np.abs(wide).max())):
+            raise UsageError(
+                f"the first model has a bias of up to {np.abs(offset).max():.3g}, which these rows cannot express; "
+                "give --intercept 1 --centre none, or the public rows and --centre it was trained with"
+            )
+        return wide
 
 
 class ArrayRows:
@@ -115,13 +162,17 @@ class ArrayRows:
 
     Args:
         x: shape (n_rows, n_features), float32.
-        y: class indices, shape (n_rows,).
+        y: class indices, shape (n_rows,), or float targets, shape (n_rows, n_targets).
         block_rows: rows per block; changes no result beyond rounding.
     """
 
+    sampling_rate = 1.0
+    observed = True
+
     def __init__(self, x: NDArray[np.float32], y: ArrayLike, block_rows: int = BLOCK_ROWS) -> None:
         self.x = x
-        self.y = np.asarray(y, dtype=np.int64)
+        y = np.asarray(y)
+        self.y = y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64)
         self.norms = row_norms(x)
         self.n_rows, self.n_features = x.shape
         self._block_rows = block_rows
@@ -131,6 +182,15 @@ class ArrayRows:
         for start in range(0, self.n_rows, self._block_rows):
             part = slice(start, start + self._block_rows)
             yield Block(start, self.x[part], self.y[part], self.norms[part])
+
+    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
+        """The rows where `joined` is true, copied block by block into the same memory."""
+        places = np.flatnonzero(joined)
+        copy = np.empty((min(self._block_rows, len(places)), self.n_features), dtype=np.float32)
+        for start in range(0, len(places), self._block_rows):
+            part = places[start : start + self._block_rows]
+            x = np.take(self.x, part, axis=0, out=copy[: len(part)], mode="clip")  # the other modes buffer
+            yield Block(start, x, self.y[part], self.norms[part])
 
 
 class StreamedRows:
@@ -142,6 +202,9 @@ class StreamedRows:
         n_features: width in training space.
         preprocessing: applied to each block.
     """
+
+    sampling_rate = 1.0
+    observed = True
 
     def __init__(
         self,
@@ -162,6 +225,16 @@ class StreamedRows:
             x = self._preprocessing.apply(raw)
             yield Block(start, x, y, row_norms(x))
             start += len(x)
+
+    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
+        """The rows where `joined` is true; all are read, only those are preprocessed."""
+        start = 0
+        for raw, y in self._read():
+            here = joined[start : start + len(raw)]
+            start += len(raw)
+            if here.any():
+                x = self._preprocessing.apply(raw[here])
+                yield Block(start, x, y[here], row_norms(x))
 
 
 class Source(Protocol):
@@ -217,7 +290,63 @@ def prepare(source: Source, preprocessing: Preprocessing) -> Rows:
     return ArrayRows(x, y)
 
 
-def join(first: Rows, second: Rows) -> ArrayRows:
-    """Both sets of rows, `first` before `second`, in memory."""
-    blocks = [*first.blocks(), *second.blocks()]
+class ChainedRows:
+    """The rows of several sets, one set after another."""
+
+    sampling_rate = 1.0
+    observed = True
+
+    def __init__(self, *parts: Rows) -> None:
+        self._parts = parts
+        self.n_rows = sum(part.n_rows for part in parts)
+        self.n_features = parts[0].n_features
+
+    def blocks(self) -> Iterator[Block]:
+        """All rows in order."""
+        first = 0
+        for part in self._parts:
+            for block in part.blocks():
+                yield block._replace(start=first + block.start)
+            first += part.n_rows
+
+    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
+        """The rows where `joined` is true."""
+        first = 0
+        for part in self._parts:
+            yield from part.selected(joined[first : first + part.n_rows])
+            first += part.n_rows
+
+
+class TranslatedRows:
+    """Rows minus a public vector with a constant column appended, computed block by block.
+
+    Args:
+        rows: the rows, n_features wide.
+        shift: what is subtracted, shape (n_features,).
+        column: value of the constant column.
+    """
+
+    def __init__(self, rows: Rows, shift: NDArray[np.float64], column: float) -> None:
+        self._rows, self._shift, self._column = rows, shift.astype(np.float32), np.float32(column)
+        self.n_rows, self.n_features = rows.n_rows, rows.n_features + 1
+        self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
+
+    def _translate(self, block: Block) -> Block:
+        x = np.empty((len(block.x), self.n_features), dtype=np.float32)
+        np.subtract(block.x, self._shift, out=x[:, :-1])
+        x[:, -1] = self._column
+        return block._replace(x=x, norms=row_norms(x))
+
+    def blocks(self) -> Iterator[Block]:
+        """All rows in order."""
+        return map(self._translate, self._rows.blocks())
+
+    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
+        """The rows where `joined` is true."""
+        return map(self._translate, self._rows.selected(joined))
+
+
+def join(*parts: Rows) -> ArrayRows:
+    """All rows of all parts, in order, in memory."""
+    blocks = [block for part in parts for block in part.blocks()]
     return ArrayRows(np.concatenate([block.x for block in blocks]), np.concatenate([block.y for block in blocks]))

@@ -1,41 +1,77 @@
-"""Accountants: events in, epsilon out. The only file that imports autodp and dp_accounting.
+"""Accountants: releases in, epsilon out. The only file that imports autodp and dp_accounting.
 
-Accountant of record: exact Gaussian differential privacy. A composition of Gaussian mechanisms with
-multipliers sigma_t is mu-GDP with mu = sqrt(sum_t 1 / sigma_t^2) (Dong, Roth, Su 2022, Corollary 3.3), and
+`gdp`, of record where every sum is over all rows: exact Gaussian differential privacy. A composition of Gaussian
+mechanisms with multipliers sigma_t is mu-GDP with mu = sqrt(sum_t 1 / sigma_t^2) (Dong, Roth, Su 2022, Corollary 3.3),
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)      (Balle, Wang 2018, Theorem 8)
 
 inverted by autodp and then rounded so that the epsilon reported is never below the true one.
-Cross-check: Google's dp-accounting, privacy-loss distributions, which err on the high side.
+`pld`, of record where sums are over Poisson samples: Google's dp-accounting, privacy-loss distributions on a grid that
+errs on the high side. `rdp`: dp-accounting's Renyi bounds, looser and independent of the grid.
+Every epsilon of record is cross-checked by another of the three.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
+from typing import Any
 
-from linprobe.accounting.events import GaussianEvent
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, logsumexp
 
-ACCOUNTANT_OF_RECORD = "exact Gaussian DP (autodp)"
-CROSS_CHECK = "privacy-loss distribution (dp-accounting)"
+from linprobe.accounting.events import Releases
+from linprobe.errors import ParameterError
+
+ACCOUNTANTS = {
+    "gdp": "exact Gaussian DP (autodp)",
+    "pld": "privacy-loss distribution (dp-accounting)",
+    "rdp": "Renyi DP (dp-accounting)",
+}
+CROSS_CHECKS = {"gdp": "pld", "pld": "rdp", "rdp": "pld"}
 AGREEMENT_RELATIVE = 2e-3
 AGREEMENT_ABSOLUTE = 5e-4
+LARGEST_RDP_EXCESS = 2.0
+PLD_GRID = 3e-5
+NEGLIGIBLE_NOISE = 1e-3  # multipliers below count as no noise: the libraries overflow there, some of them to epsilon 0
 
 
 def accountant_versions() -> dict[str, str]:
-    """Installed versions of the two accountants."""
+    """Installed versions of the two libraries."""
     return {name: version(name) for name in ("autodp", "dp-accounting")}
 
 
-def gdp_mu(events: Iterable[GaussianEvent]) -> float:
-    """mu of the whole composition, dimensionless; 0 for no events, infinity if any release had no noise."""
-    counts = Counter(event.noise_multiplier for event in events)
-    if any(multiplier == 0 for multiplier in counts):
+def choose_accountant(name: str, releases: Sequence[Releases]) -> str:
+    """The accountant of record: `auto` is gdp where every sum is over all rows, pld elsewhere.
+
+    Raises:
+        ParameterError: a name that does not exist, or gdp for sampled sums.
+    """
+    full = all(release.sampling_rate == 1 for release in releases)
+    if name == "auto":
+        return "gdp" if full else "pld"
+    if name not in ACCOUNTANTS:
+        raise ParameterError(f"accountant is {name!r}; allowed: auto, {', '.join(ACCOUNTANTS)}")
+    if name == "gdp" and not full:
+        raise ParameterError("accountant is 'gdp' and the sampling rate below 1; allowed there: pld, rdp")
+    return name
+
+
+def gdp_mu(releases: Sequence[Releases]) -> float:
+    """mu of a composition of sums over all rows, dimensionless; 0 for none, infinity if one had no noise.
+
+    Raises:
+        ValueError: a sampled release, which no single mu describes.
+    """
+    if any(release.sampling_rate != 1 for release in releases):
+        raise ValueError("sampling rate is below 1; allowed for exact Gaussian DP: 1")
+    if any(release.noise_multiplier**2 == 0 for release in releases):
         return math.inf
-    return math.sqrt(math.fsum(count / multiplier**2 for multiplier, count in counts.items()))
+    return math.sqrt(math.fsum(release.count / release.noise_multiplier**2 for release in releases))
 
 
 def log_delta_of(epsilon: float, mu: float) -> float:
@@ -53,7 +89,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     """
     if mu == 0:
         return 0.0
-    if math.isinf(mu):
+    if mu > 1 / NEGLIGIBLE_NOISE:
         return math.inf
     from autodp.dp_bank import get_eps_ana_gaussian
 
@@ -65,20 +101,93 @@ def epsilon_of(mu: float, delta: float) -> float:
     return epsilon
 
 
-def epsilon_by_cross_check(events: Iterable[GaussianEvent], delta: float) -> float:
-    """Epsilon of the same events by dp-accounting's privacy-loss distributions, a slight over-estimate."""
-    counts = Counter(event.noise_multiplier for event in events)
-    if not counts:
-        return 0.0
-    from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
-    from dp_accounting.pld import PLDAccountant
+def composed_epsilon(releases: Sequence[Releases], delta: float, accountant: str) -> float:
+    """Epsilon of all `releases` together at `delta`, by one of `ACCOUNTANTS`; an upper bound by each of them."""
+    return _composed_epsilon(
+        tuple((release.noise_multiplier, release.sampling_rate, release.count) for release in releases),
+        delta,
+        accountant,
+    )
 
-    accountant = PLDAccountant()
-    for multiplier, count in counts.items():
-        accountant.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), count))
+
+@lru_cache(maxsize=1024)
+def _composed_epsilon(kinds: tuple[tuple[float, float, int], ...], delta: float, accountant: str) -> float:
+    if accountant == "gdp":
+        return epsilon_of(gdp_mu([Releases("", *kind) for kind in kinds]), delta)
+    if not kinds:
+        return 0.0
+    if any(multiplier < NEGLIGIBLE_NOISE for multiplier, _, _ in kinds):
+        return math.inf
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    with _quiet():
+        renyi = _epsilon_by(RdpAccountant, kinds, delta)
+        if accountant == "rdp" or not 0 < renyi < math.inf:
+            return renyi
+        # a coarser grid overstates a small epsilon, a finer one costs time at a large one
+        return _epsilon_by(lambda: PLDAccountant(value_discretization_interval=PLD_GRID * renyi), kinds, delta)
+
+
+def _epsilon_by(make: Callable[[], Any], kinds: Sequence[tuple[float, float, int]], delta: float) -> float:
+    from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+    accountant = make()
+    for multiplier, rate, count in kinds:
+        event: DpEvent = GaussianDpEvent(multiplier)
+        if rate < 1:
+            event = PoissonSampledDpEvent(rate, event)
+        try:
+            accountant.compose(SelfComposedDpEvent(event, count))
+        except OverflowError:  # so little noise that a privacy loss exceeds every float
+            return math.inf
     return float(accountant.get_epsilon(delta))
 
 
-def accountants_agree(record: float, cross_check: float) -> bool:
-    """Whether two epsilons agree within the discretisation error of the cross-check."""
-    return abs(record - cross_check) <= AGREEMENT_RELATIVE * record + AGREEMENT_ABSOLUTE
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without absl's remarks on the choice of Renyi orders, which no user can act on."""
+    from absl import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def accountants_agree(accountant: str, record: float, cross_check: float) -> bool:
+    """Whether the epsilon of record and that of its cross-check can both be right.
+
+    Two exact accountants agree within the discretisation error; a Renyi bound lies above the other two.
+    """
+    if not (math.isfinite(record) and math.isfinite(cross_check)):
+        return record == cross_check
+    slack = AGREEMENT_RELATIVE * record + AGREEMENT_ABSOLUTE
+    if accountant == "gdp":
+        return abs(record - cross_check) <= slack
+    renyi, exact = (cross_check, record) if accountant == "pld" else (record, cross_check)
+    return exact <= renyi + slack and renyi <= LARGEST_RDP_EXCESS * exact + slack
+
+
+def renyi_table(
+    noise_multiplier: float, sampling_rate: float, shares: NDArray[np.float64], orders: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Renyi divergence of one sampled release for records that contribute a share of the sensitivity.
+
+    Mironov, Talwar, Zhang 2019, equation for integer orders alpha at multiplier sigma / share:
+
+        exp((alpha - 1) D) = sum_k C(alpha, k) q^k (1 - q)^(alpha - k) exp((k^2 - k) / (2 (sigma/share)^2)).
+
+    Returns: nats, shape (len(shares), len(orders)).
+    """
+    table = np.empty((len(shares), len(orders)))
+    for column, alpha in enumerate(orders.tolist()):
+        k = np.arange(alpha + 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            stays = np.where(k < alpha, (alpha - k) * np.log1p(-sampling_rate), 0.0)
+        weight = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1) + k * math.log(sampling_rate) + stays
+        exponents = weight + np.multiply.outer(shares**2, (k * (k - 1)) / (2 * noise_multiplier**2))
+        table[:, column] = np.maximum(logsumexp(exponents, axis=1), 0.0) / (alpha - 1)
+    return table

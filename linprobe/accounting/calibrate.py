@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from linprobe.accounting.accountants import epsilon_of
+from scipy.optimize import brentq
+
+from linprobe.accounting.accountants import choose_accountant, composed_epsilon, epsilon_of, gdp_mu, log_delta_of
+from linprobe.accounting.events import Releases
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 
 MAX_EPSILON = 100.0
@@ -13,27 +17,46 @@ DEFAULT_DELTA = 1e-5
 DEFAULT_STEPS = 50
 MAX_STEPS = 1_000_000
 MAX_SIGMA = 1e9
+GRADIENT = "gradient"
+BRACKET = 0.1
+ROOT_TOLERANCE = 3e-5
+SMALLEST_GUESS = 0.04  # exp(1 / sigma^2) exceeds every float below
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A calibrated full-batch run.
+    """A calibrated run.
 
     Attributes:
         epsilon_target, delta: what was asked for.
-        n_steps: releases the run will make.
-        noise_multiplier: noise standard deviation divided by the clip norm, dimensionless.
+        n_steps: gradient releases the run will make.
+        noise_multiplier: their noise standard deviation divided by the clip norm, dimensionless.
+        sampling_rate: Poisson probability with which a record joins a step; 1 for all rows.
+        accountant: the one of record, a key of `ACCOUNTANTS`.
+        others: releases besides the steps, e.g. a private mean, or those a first model has already cost.
     """
 
     epsilon_target: float
     delta: float
     n_steps: int
     noise_multiplier: float
+    sampling_rate: float = 1.0
+    accountant: str = "gdp"
+    others: tuple[Releases, ...] = ()
 
     @property
-    def gdp_mu(self) -> float:
-        """mu = sqrt(T) / sigma of the whole run."""
-        return math.sqrt(self.n_steps) / self.noise_multiplier
+    def releases(self) -> tuple[Releases, ...]:
+        """Everything the run will release."""
+        return (*self.others, _steps(self.noise_multiplier, self.sampling_rate, self.n_steps))
+
+    @property
+    def nominal_mu(self) -> float:
+        """q sqrt(T) / sigma: signal over noise of the summed steps; the GDP parameter where q = 1."""
+        return self.sampling_rate * math.sqrt(self.n_steps) / self.noise_multiplier
+
+
+def _steps(noise_multiplier: float, sampling_rate: float, n_steps: int) -> Releases:
+    return Releases(GRADIENT, noise_multiplier, sampling_rate, n_steps)
 
 
 def check_epsilon(epsilon: float | None) -> float:
@@ -58,25 +81,69 @@ def check_delta(delta: float, n_private: int) -> float:
     return float(delta)
 
 
+def check_sampling_rate(rate: float) -> float:
+    """`rate` if it lies in (0, 1]; otherwise ParameterError."""
+    if not 0 < rate <= 1:
+        raise ParameterError(f"sampling rate is {rate}; allowed: a number above 0 and at most 1")
+    return float(rate)
+
+
 def largest_mu(epsilon: float, delta: float) -> float:
     """Largest mu, to about one part in 10^12 below, whose exact epsilon at `delta` is at most `epsilon`."""
+    # delta has a closed form and epsilon has not: search by the first, and let the second have the last word
     low, high = 0.0, 1.0
-    while epsilon_of(high, delta) <= epsilon:
+    while log_delta_of(epsilon, high) <= math.log(delta):
         low, high = high, 2 * high
-    while high - low > 1e-12 * high:
+    while high - low > 1e-13 * high:
         middle = (low + high) / 2
-        if epsilon_of(middle, delta) <= epsilon:
+        if log_delta_of(epsilon, middle) <= math.log(delta):
             low = middle
         else:
             high = middle
+    slack = 1e-13
+    while epsilon_of(low, delta) > epsilon:
+        low *= 1 - slack
+        slack *= 2
     return low
 
 
-def _round_up(value: float, digits: int = 8) -> float:
+def round_up(value: float, digits: int = 8) -> float:
     """`value` rounded up to `digits` significant digits, so that a printed multiplier is the one used."""
     scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
     rounded = math.ceil(value * scale) / scale
     return rounded if rounded >= value else math.nextafter(value, math.inf)
+
+
+def smallest_multiplier(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> float:
+    """Smallest noise multiplier, to about three parts in 10^5 above, with `epsilon_at(multiplier) <= epsilon`.
+
+    `epsilon_at` falls with the multiplier; `guess` only saves evaluations.
+
+    Raises:
+        PrivacyError: no multiplier up to `MAX_SIGMA` is enough, by an accountant too coarse for so small a target.
+    """
+
+    def excess(log_sigma: float) -> float:
+        return min(epsilon_at(math.exp(log_sigma)), 10 * epsilon) - epsilon
+
+    low = high = math.log(guess)
+    reach = BRACKET
+    while excess(high) > 0:
+        if high > math.log(MAX_SIGMA):
+            raise PrivacyError(
+                f"epsilon is {epsilon:g}, which the accountant finds at no noise multiplier up to {MAX_SIGMA:g}; "
+                "allowed: more than that; raise --eps or --delta, or choose another accountant"
+            )
+        low, high, reach = high, high + reach, 2 * reach
+    while low == high or excess(low) <= 0:
+        high, low, reach = low, low - reach, 2 * reach
+    root, result = brentq(excess, low, high, xtol=ROOT_TOLERANCE, full_output=True)
+    if not result.converged:
+        raise PrivacyError(f"no noise multiplier found for epsilon {epsilon:g}; give --sigma; please report this")
+    sigma = round_up(math.exp(root))
+    while epsilon_at(sigma) > epsilon:
+        sigma = round_up(sigma * math.exp(ROOT_TOLERANCE))
+    return sigma
 
 
 def calibrate(
@@ -86,10 +153,15 @@ def calibrate(
     n_private: int,
     noise_multiplier: float | None = None,
     steps: int | None = None,
+    default_steps: int = DEFAULT_STEPS,
+    sampling_rate: float = 1.0,
+    accountant: str = "auto",
+    others: Sequence[Releases] = (),
 ) -> Budget:
-    """Steps from a noise multiplier, or a noise multiplier from steps (50 when neither is given).
+    """Steps from a noise multiplier, or a noise multiplier from steps (`default_steps` when neither is given).
 
-    Guarantee: the exact epsilon of `n_steps` Gaussian releases at `noise_multiplier` is at most `epsilon`.
+    Guarantee: by the accountant chosen, the epsilon of `n_steps` Gaussian releases on Poisson samples at
+    `noise_multiplier`, composed with `others`, is at most `epsilon`.
 
     Args:
         epsilon: target, in (0, 100].
@@ -97,39 +169,107 @@ def calibrate(
         n_private: number of private records, treated as public.
         noise_multiplier: noise std divided by the clip norm; the number of steps is then rounded down.
         steps: number of releases; the multiplier is then rounded up.
+        sampling_rate: q, in (0, 1].
+        accountant: `auto`, or one of `ACCOUNTANTS`.
+        others: what the same budget must pay for besides the steps.
 
     Raises:
         ParameterError: a value outside its range. UsageError: both `noise_multiplier` and `steps`.
-        PrivacyError: `delta >= 1/n_private`, or a multiplier too small for even one step.
+        PrivacyError: `delta >= 1/n_private`, a multiplier too small for even one step, or `others` too dear.
     """
     epsilon = check_epsilon(epsilon)
     delta = check_delta(delta, n_private)
+    rate = check_sampling_rate(sampling_rate)
     if noise_multiplier is not None and steps is not None:
         raise UsageError(
             f"sigma {noise_multiplier} and steps {steps} were both given, and epsilon already fixes one from the "
             "other; give one of the two"
         )
-    mu = largest_mu(epsilon, delta)
+    others = tuple(others)
+    judge = choose_accountant(accountant, (*others, _steps(1.0, rate, 1)))
+
+    def epsilon_with(sigma: float, n_steps: int) -> float:
+        return composed_epsilon((*others, _steps(sigma, rate, n_steps)), delta, judge)
+
+    spent = composed_epsilon(others, delta, judge)
+    left = 0.0 if spent >= epsilon else largest_mu(epsilon, delta) ** 2 - _mu_spent(others, spent, delta, judge) ** 2
+    if left <= 0:
+        raise PrivacyError(
+            f"epsilon is {epsilon:g}, and {', '.join(sorted({release.purpose for release in others}))} releases alone "
+            f"cost {spent:.6g}; allowed: more than that; raise --eps"
+        )
+
+    def least_multiplier(n_steps: int) -> float:
+        guess = _multiplier_of(left / n_steps, rate)
+        if judge != "gdp":
+            return smallest_multiplier(lambda sigma: epsilon_with(sigma, n_steps), epsilon, guess)
+        sigma = round_up(guess)
+        while epsilon_with(sigma, n_steps) > epsilon:
+            sigma = math.nextafter(sigma, math.inf)
+        return sigma
+
     if noise_multiplier is None:
-        n_steps = DEFAULT_STEPS if steps is None else steps
+        n_steps = default_steps if steps is None else steps
         if not 1 <= n_steps <= MAX_STEPS:
             raise ParameterError(f"steps is {n_steps}; allowed: a whole number from 1 to {MAX_STEPS}")
-        sigma = _round_up(math.sqrt(n_steps) / mu)
-    else:
-        sigma = float(noise_multiplier)
-        if not 0 < sigma <= MAX_SIGMA:
-            raise ParameterError(f"sigma is {sigma}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
-        n_steps = math.floor((mu * sigma) ** 2 * (1 + 1e-12))
-        if n_steps > MAX_STEPS:
-            raise ParameterError(f"sigma {sigma:g} allows {n_steps} steps; allowed: at most {MAX_STEPS}; lower sigma")
-    while n_steps > 0 and epsilon_of(math.sqrt(n_steps) / sigma, delta) > epsilon:
-        if noise_multiplier is None:
-            sigma = math.nextafter(sigma, math.inf)
-        else:
-            n_steps -= 1
+        return Budget(epsilon, delta, n_steps, least_multiplier(n_steps), rate, judge, others)
+    sigma = float(noise_multiplier)
+    if not 0 < sigma <= MAX_SIGMA:
+        raise ParameterError(f"sigma is {sigma}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
+    n_steps = _largest_count(lambda count: epsilon_with(sigma, count), epsilon, left / _squared_mu(sigma, rate))
+    if n_steps > MAX_STEPS:
+        raise ParameterError(
+            f"sigma {sigma:g} allows more than {MAX_STEPS} steps; allowed: at most {MAX_STEPS}; lower sigma"
+        )
     if n_steps < 1:
+        least = least_multiplier(1)
         raise PrivacyError(
             f"sigma {sigma:g} is too small for even one step at epsilon {epsilon:g}, delta {delta:g}; "
-            f"one step needs sigma of at least {_round_up(1 / mu, 4):g}"
+            f"one step needs sigma of at least {round_up(least, 4):g}"
         )
-    return Budget(epsilon, delta, n_steps, sigma)
+    return Budget(epsilon, delta, n_steps, sigma, rate, judge, others)
+
+
+def _mu_spent(others: Sequence[Releases], spent: float, delta: float, judge: str) -> float:
+    """mu of `others`: exactly by gdp, elsewhere that of a Gaussian mechanism of the same epsilon, as a first guess."""
+    if judge == "gdp" or not others:
+        return gdp_mu(others)
+    return largest_mu(spent, delta)
+
+
+def _squared_mu(sigma: float, rate: float) -> float:
+    """What one step adds to mu^2: exactly at rate 1, in the central limit of many below (Bu, Dong, Long, Su 2020)."""
+    squared = 1 / max(sigma, SMALLEST_GUESS) ** 2
+    return squared if rate == 1 else rate**2 * math.expm1(squared)
+
+
+def _multiplier_of(squared_mu: float, rate: float) -> float:
+    """Inverse of `_squared_mu`."""
+    return 1 / math.sqrt(squared_mu if rate == 1 else math.log1p(squared_mu / rate**2))
+
+
+def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: float) -> int:
+    """Largest number of steps with `epsilon_at(steps) <= epsilon`; 0 if not even one; more than MAX_STEPS if so many.
+
+    `epsilon_at` rises with the number of steps; `guess` only saves evaluations.
+    """
+
+    def excess(count: float) -> float:
+        return min(epsilon_at(int(count)), 10 * epsilon) - epsilon
+
+    low = high = min(max(guess, 1.0), float(MAX_STEPS))
+    reach = BRACKET
+    while excess(high) <= 0:
+        if high > MAX_STEPS:
+            return int(high)
+        low, high, reach = high, high * (1 + reach) + 1, 2 * reach
+    while low == high or excess(low) > 0:
+        if low == 1:
+            return 0
+        high, low, reach = low, max(low / (1 + reach) - 1, 1.0), 2 * reach
+    count = int(brentq(excess, low, high, xtol=0.5))
+    while epsilon_at(count) > epsilon:
+        count -= 1
+    while epsilon_at(count + 1) <= epsilon:
+        count += 1
+    return count

@@ -5,6 +5,8 @@ An event says what happened; it never judges what it cost. Accountants (`account
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +18,7 @@ class GaussianEvent:
     Adjacency: add or remove one record.
 
     Attributes:
-        purpose: what the sum was used for, e.g. `gradient` or `histogram`.
+        purpose: what the sum was used for, e.g. `gradient`, `mean` or `histogram`.
         step: index of the release within its run, from 0.
         sensitivity: L2 bound on one record's contribution to the sum (public).
         noise_multiplier: noise standard deviation divided by `sensitivity`, dimensionless.
@@ -45,3 +47,19 @@ class GaussianEvent:
             noise_multiplier=float(fields["noise_multiplier"]),
             sampling_rate=float(fields["sampling_rate"]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """So many releases alike: what an accountant needs to know of them. Fields as in `GaussianEvent`."""
+
+    purpose: str
+    noise_multiplier: float
+    sampling_rate: float
+    count: int
+
+
+def grouped(events: Iterable[GaussianEvent]) -> tuple[Releases, ...]:
+    """Events by purpose, multiplier and rate, in the order in which each kind came first."""
+    counts = Counter((event.purpose, event.noise_multiplier, event.sampling_rate) for event in events)
+    return tuple(Releases(*kind, count) for kind, count in counts.items())

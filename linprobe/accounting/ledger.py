@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from linprobe.accounting.events import GaussianEvent
+from linprobe.accounting.events import GaussianEvent, Releases
 from linprobe.errors import PrivacyError
 
 
@@ -35,6 +36,14 @@ class Ledger:
             self._stream.write(json.dumps(event.as_dict()) + "\n")
             self._stream.flush()
         self.events.append(event)
+
+    def inherit(self, releases: Iterable[Releases]) -> None:
+        """Record what a first model has already released, so that this run's total counts it too."""
+        for release in releases:
+            for _ in range(release.count):
+                step = len(self.events)
+                # the sensitivity of an earlier run's clip is of no account: noise was in units of it
+                self.append(GaussianEvent(release.purpose, step, 1.0, release.noise_multiplier, release.sampling_rate))
 
     def close(self) -> None:
         """Force the file to the disk and close it; called before any result is written."""
@@ -61,10 +70,10 @@ def read_ledger(path: Path) -> list[GaussianEvent]:
             event = GaussianEvent.from_dict(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PrivacyError(f"ledger {path} line {number} is not an event ({error}); restore the file") from None
-        if not (math.isfinite(event.noise_multiplier) and event.noise_multiplier > 0 and event.sampling_rate == 1.0):
+        if not (math.isfinite(event.noise_multiplier) and event.noise_multiplier > 0 and 0 < event.sampling_rate <= 1):
             raise PrivacyError(
                 f"ledger {path} line {number} has noise multiplier {event.noise_multiplier} and sampling rate "
-                f"{event.sampling_rate}; allowed: finite above 0, and 1.0 in this version; restore the file"
+                f"{event.sampling_rate}; allowed: finite above 0, and above 0 up to 1; restore the file"
             )
         events.append(event)
     return events

@@ -5,19 +5,87 @@ Source: AdaMix (Golatkar et al. 2022), Definition 13 and Proposition 14; Wang 20
     mu_i^2 = sum_t (contribution norm of i at step t / noise std at step t)^2,
 
 and epsilon_i is the exact Gaussian-DP epsilon at mu_i and the run's delta. mu_i <= mu, so max_i epsilon_i <= epsilon.
+On Poisson samples: individual Renyi accounting (Feldman and Zrnic 2021; Yu et al. 2023), each release's divergence at
+the record's own share of the sensitivity, rounded up, summed over steps at integer orders and converted by Canonne,
+Kamath, Steinke 2020, Proposition 12; never above the run's epsilon, which bounds every record too.
 The figures depend on the private rows: they are kept with mode 0600 and shown only when asked for.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from linprobe.accounting.accountants import renyi_table
+from linprobe.accounting.events import Releases
+
 BISECTIONS = 60
 HISTOGRAM_BINS = 20
+ORDERS = np.array([*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024])
+RECORDS_AT_ONCE = 65536
+
+
+@dataclass(frozen=True)
+class RecordLosses:
+    """What each private record lost, before a delta turns it into an epsilon. Private.
+
+    Attributes:
+        mu: Gaussian-DP parameter of the releases from all rows, shape (n_private,).
+        renyi: Renyi divergences of the sampled ones at `ORDERS`, nats, rounded up to float32, shape
+            (n_private, len(ORDERS)); (n_private, 0) for a run without. No records at all where nobody looked.
+    """
+
+    mu: NDArray[np.float64]
+    renyi: NDArray[np.float32]
+
+    def epsilon(self, delta: float, worst_case: float) -> NDArray[np.float64]:
+        """epsilon_i of each record at `delta`, shape (n_private,), at most the run's own `worst_case`."""
+        if not self.renyi.shape[1]:
+            return np.asarray(np.minimum(per_instance_epsilon(self.mu, delta), worst_case))
+        total = self.renyi + np.multiply.outer(self.mu**2, ORDERS / 2)
+        converted = total + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+        epsilons: NDArray[np.float64] = np.minimum(np.maximum(converted.min(axis=1), 0.0), worst_case)
+        epsilons[total.max(axis=1) == 0] = 0.0
+        return epsilons
+
+    def charged(self, squared_mu: float) -> RecordLosses:
+        """The same after releases that cost every record alike: the sum of 1 / sigma^2 over them."""
+        return RecordLosses(np.sqrt(self.mu**2 + squared_mu), self.renyi)
+
+
+def record_losses(
+    n_private: int,
+    squared_mu: NDArray[np.float64],
+    levels: NDArray[np.unsignedinteger],
+    steps: Releases,
+    inherited: Sequence[Releases],
+) -> RecordLosses:
+    """Losses of the first `n_private` records of a run.
+
+    Args:
+        squared_mu, levels: as in `mechanisms.gaussian.Contributed`; empty where there was nothing to look at.
+        steps: the run's sampled releases, to which `levels` belongs.
+        inherited: releases of an earlier run, of which every record is charged the whole.
+    """
+    mu2 = np.zeros(n_private) + (squared_mu[:n_private] if squared_mu.size else 0.0)
+    mu2 += sum(release.count / release.noise_multiplier**2 for release in inherited if release.sampling_rate == 1)
+    sampled = [release for release in inherited if release.sampling_rate < 1]
+    renyi = np.zeros((n_private, len(ORDERS) if sampled or levels.size else 0), dtype=np.float32)
+    for release in sampled:
+        whole = renyi_table(release.noise_multiplier, release.sampling_rate, np.ones(1), ORDERS)
+        renyi += (release.count * whole).astype(np.float32)
+    if levels.size:
+        shares = (np.arange(levels.shape[1]) / (levels.shape[1] - 1)) ** 2
+        table = renyi_table(steps.noise_multiplier, steps.sampling_rate, shares, ORDERS)
+        for start in range(0, n_private, RECORDS_AT_ONCE):
+            part = slice(start, min(start + RECORDS_AT_ONCE, n_private))
+            renyi[part] += (levels[part] @ table).astype(np.float32)
+    return RecordLosses(np.sqrt(mu2), np.nextafter(renyi, np.float32(np.inf), where=renyi > 0, out=renyi))
 
 
 def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.float64]:

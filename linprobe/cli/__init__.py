@@ -13,12 +13,14 @@ from typing import Annotated
 import typer
 
 from linprobe.cli import (
+    account,
     evaluate,
     extract,
     import_,
     info,
     methods,
     pdp_report,
+    plan,
     predict,
     train,
     verify,
@@ -34,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (extract, import_, train, evaluate, predict, pdp_report, verify, info, methods):
+for command in (extract, import_, train, evaluate, predict, pdp_report, verify, info, methods, plan, account):
     command.register(app)
 
 

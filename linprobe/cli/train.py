@@ -23,7 +23,22 @@ def register(app: typer.Typer) -> None:
         eps: Annotated[float | None, typer.Option(help="Target epsilon, above 0, at most 100.")] = None,
         delta: Annotated[float, typer.Option(help="Target delta, below 1/N_private.")] = 1e-5,
         sigma: Annotated[float | None, typer.Option(help="Noise multiplier; fixes the steps.")] = None,
-        steps: Annotated[int | None, typer.Option(help="Steps; fixes the noise. [default: 50]")] = None,
+        steps: Annotated[int | None, typer.Option(help="Steps; fixes the noise. [default: 50; 200 on samples]")] = None,
+        sampling_rate: Annotated[
+            float | None,
+            typer.Option(
+                "--sampling-rate", "--q", help="Probability to join a step, methods on samples. [default: 0.15]"
+            ),
+        ] = None,
+        accountant: Annotated[
+            str | None, typer.Option(help="Methods on samples: auto, gdp, pld, rdp. [default: auto]")
+        ] = None,
+        per_record: Annotated[
+            bool | None,
+            typer.Option(
+                "--per-record/--no-per-record", help="Follow each record's loss on samples. [default: follow]"
+            ),
+        ] = None,
         out: Annotated[Path | None, typer.Option(help="Run folder. [default: runs/METHOD-epsE-TIME]")] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
         public: Annotated[Path | None, typer.Option(help="Feature file with public rows, same backbone.")] = None,
@@ -33,7 +48,10 @@ def register(app: typer.Typer) -> None:
         split_seed: Annotated[int, typer.Option(help="Which rows become public shots.")] = 0,
         preset: Annotated[str, typer.Option(help="default, or paper (the AdaMix paper's settings).")] = "default",
         centre: Annotated[
-            str | None, typer.Option(help="Subtract the public mean: auto, none, public. [default: auto]")
+            str | None,
+            typer.Option(
+                help="Subtract the public mean: auto, none, public; dpsgd-f: private, public. [default: auto]"
+            ),
         ] = None,
         intercept: Annotated[float | None, typer.Option(help="Value of a bias column. [default: 0, none]")] = None,
         noise_seed: Annotated[int | None, typer.Option(help="Reproducible noise: NOT PRIVATE.")] = None,
@@ -42,17 +60,21 @@ def register(app: typer.Typer) -> None:
         ] = False,
         init: Annotated[
             str | None,
-            typer.Option(help="First weights: auto, zero, public, text.", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(
+                help="First weights: auto, zero, public, text, or a run folder, whose releases then count too.",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
         ] = None,
         clip_norm: Annotated[
             float | None,
-            typer.Option(help="Fixed clip norm. [default: 0.5]", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(
+                help="Clip norm. [default: 0.5; 0.25 on samples; 0.1 dpsgd-f]", rich_help_panel=_METHOD_OPTIONS
+            ),
         ] = None,
         clip_quantile: Annotated[
             float | None,
             typer.Option(
-                help="adamix: quantile of public gradient norms. [default: 0.9]",
-                rich_help_panel=_METHOD_OPTIONS,
+                help="adamix: quantile of public gradient norms. [default: 0.9]", rich_help_panel=_METHOD_OPTIONS
             ),
         ] = None,
         clip_floor: Annotated[
@@ -62,13 +84,15 @@ def register(app: typer.Typer) -> None:
         learning_rate: Annotated[
             float | None,
             typer.Option(
-                help="Constant rate on summed gradients. [default: from --score-noise]",
-                rich_help_panel=_METHOD_OPTIONS,
+                help="Constant rate on summed gradients. [default: from --score-noise]", rich_help_panel=_METHOD_OPTIONS
             ),
         ] = None,
         score_noise: Annotated[
             float | None,
-            typer.Option(help="Noise of the whole run in a score, nats. [default: 1]", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(
+                help="Noise of the whole run in a score, nats. [default: 1; 2.5 dpsgd-f]",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
         ] = None,
         weight_decay: Annotated[
             float | None,
@@ -77,14 +101,20 @@ def register(app: typer.Typer) -> None:
         reference: Annotated[
             str | None,
             typer.Option(
-                help="What weight decay pulls towards: init, zero. [default: init]",
+                help="What weight decay pulls towards: init, zero. [default: init]", rich_help_panel=_METHOD_OPTIONS
+            ),
+        ] = None,
+        output: Annotated[
+            str | None,
+            typer.Option(
+                help="Released weights: last, average, weighted, ema, vote. [default: average]",
                 rich_help_panel=_METHOD_OPTIONS,
             ),
         ] = None,
-        average: Annotated[
-            str | None,
+        ensemble: Annotated[
+            int | None,
             typer.Option(
-                help="Released weights: last, tail, weighted. [default: tail]",
+                help="Last iterates averaged or voting. [default: a tenth of the steps]",
                 rich_help_panel=_METHOD_OPTIONS,
             ),
         ] = None,
@@ -94,12 +124,11 @@ def register(app: typer.Typer) -> None:
         radius: Annotated[
             float | None,
             typer.Option(
-                help="noisy-gd, adamix theory: largest distance of the weights.",
-                rich_help_panel=_METHOD_OPTIONS,
+                help="noisy-gd, adamix theory: largest distance of the weights.", rich_help_panel=_METHOD_OPTIONS
             ),
         ] = None,
         variant: Annotated[
-            str | None, typer.Option(help="adamix: practical, theory.", rich_help_panel=_METHOD_OPTIONS)
+            str | None, typer.Option(help="adamix, dpsgd-f: practical, theory.", rich_help_panel=_METHOD_OPTIONS)
         ] = None,
         subspace: Annotated[
             str | None,
@@ -114,8 +143,87 @@ def register(app: typer.Typer) -> None:
             typer.Option(help="adamix theory: c of the public pass. [default: 0.5]", rich_help_panel=_METHOD_OPTIONS),
         ] = None,
         text_scale: Annotated[
+            float | None, typer.Option(help="Scale of text weights. [default: 100]", rich_help_panel=_METHOD_OPTIONS)
+        ] = None,
+        optimizer: Annotated[
+            str | None,
+            typer.Option(help="On samples: sgd, momentum, adam. [default: momentum]", rich_help_panel=_METHOD_OPTIONS),
+        ] = None,
+        momentum: Annotated[
+            float | None, typer.Option(help="Momentum. [default: 0.9]", rich_help_panel=_METHOD_OPTIONS)
+        ] = None,
+        loss: Annotated[
+            str | None,
+            typer.Option(help="On samples: softmax, squared. [default: softmax]", rich_help_panel=_METHOD_OPTIONS),
+        ] = None,
+        feature_epsilon_share: Annotated[
             float | None,
-            typer.Option(help="Scale of text weights. [default: 100]", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(
+                help="dpsgd-f: share of epsilon for the mean. [default: 0.03]", rich_help_panel=_METHOD_OPTIONS
+            ),
+        ] = None,
+        bias_scale: Annotated[
+            float | None,
+            typer.Option(help="dpsgd-f: value of the bias column. [default: 0.2]", rich_help_panel=_METHOD_OPTIONS),
+        ] = None,
+        update: Annotated[
+            str | None,
+            typer.Option(
+                help="mirror-descent: first-order, exact. [default: first-order]", rich_help_panel=_METHOD_OPTIONS
+            ),
+        ] = None,
+        alpha: Annotated[
+            float | None,
+            typer.Option(
+                help="mirror-descent: constant weight of private gradients. [default: cosine]",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
+        ] = None,
+        horizon: Annotated[
+            int | None,
+            typer.Option(
+                help="mirror-descent: K of the cosine. [default: 4 times the steps]", rich_help_panel=_METHOD_OPTIONS
+            ),
+        ] = None,
+        ridge: Annotated[
+            float | None,
+            typer.Option(
+                help="mirror-descent exact: ridge of the mirror map. [default: 1]", rich_help_panel=_METHOD_OPTIONS
+            ),
+        ] = None,
+        extra_clip: Annotated[
+            float | None,
+            typer.Option(
+                help="mirror-descent: bound on the noised mean gradient. [default: none]",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
+        ] = None,
+        origin_norm: Annotated[
+            float | None,
+            typer.Option(
+                help="dope-sgd: longest public gradient taken as origin. [default: any]",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
+        ] = None,
+        public_batch: Annotated[
+            int | None,
+            typer.Option(help="dope-sgd: public rows a step. [default: all]", rich_help_panel=_METHOD_OPTIONS),
+        ] = None,
+        augment_public: Annotated[
+            int | None,
+            typer.Option(
+                help="dope-sgd: public rows drawn from fitted Gaussians. [default: 0]", rich_help_panel=_METHOD_OPTIONS
+            ),
+        ] = None,
+        extended: Annotated[
+            float | None,
+            typer.Option(
+                help="dope-sgd: share of public rows that also train as private. [default: 0]",
+                rich_help_panel=_METHOD_OPTIONS,
+            ),
+        ] = None,
+        scale_floor: Annotated[
+            float | None, typer.Option(help="adadps: least scale. [default: 0.1]", rich_help_panel=_METHOD_OPTIONS)
         ] = None,
     ) -> None:
         """Train a probe and print the run folder.
@@ -136,7 +244,8 @@ def register(app: typer.Typer) -> None:
             "score_noise": score_noise,
             "weight_decay": weight_decay,
             "reference": reference,
-            "average": average,
+            "output": output,
+            "ensemble": ensemble,
             "schedule": schedule,
             "radius": radius,
             "variant": variant,
@@ -144,6 +253,21 @@ def register(app: typer.Typer) -> None:
             "subspace_dim": subspace_dim,
             "strong_convexity": strong_convexity,
             "text_scale": text_scale,
+            "optimizer": optimizer,
+            "momentum": momentum,
+            "loss": loss,
+            "feature_epsilon_share": feature_epsilon_share,
+            "bias_scale": bias_scale,
+            "update": update,
+            "alpha": alpha,
+            "horizon": horizon,
+            "ridge": ridge,
+            "extra_clip": extra_clip,
+            "origin_norm": origin_norm,
+            "public_batch": public_batch,
+            "augment_public": augment_public,
+            "extended": extended,
+            "scale_floor": scale_floor,
         }
         request = pipeline.TrainRequest(
             method=method,
@@ -156,6 +280,9 @@ def register(app: typer.Typer) -> None:
             public=public,
             public_shots=public_shots,
             split_seed=split_seed,
+            sampling_rate=sampling_rate,
+            accountant=accountant,
+            per_record=per_record,
             centre=centre,
             intercept=intercept,
             preset=preset,

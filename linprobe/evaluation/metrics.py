@@ -1,4 +1,8 @@
-"""Accuracy and predictions of folded weights on L2-normalised raw rows, streamed."""
+"""Accuracy and predictions of folded weights on L2-normalised raw rows, streamed.
+
+Weights are one set, (n_features, n_classes) with bias (n_classes,), or a stack of voters, (n_voters, n_features,
+n_classes) with bias (n_voters, n_classes). Voters are counted; equal counts go to the higher summed probability.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,39 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from linprobe.rows import normalise_rows
 
 
-def scores_of(x: NDArray[np.floating], weights: NDArray[np.float32], bias: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Class scores (nats) of raw rows x (b, n_features), shape (b, n_classes)."""
-    return np.asarray(normalise_rows(np.asarray(x, dtype=np.float32)) @ weights + bias, dtype=np.float32)
+def class_scores(
+    x: NDArray[np.floating], weights: NDArray[np.floating], bias: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """Scores of raw rows x (b, n_features), shape (b, n_classes): nats, or votes, a fraction of one breaking ties."""
+    unit = normalise_rows(np.asarray(x, dtype=np.float32)).astype(weights.dtype, copy=False)
+    if weights.ndim == 2:
+        return np.asarray(unit @ weights + bias, dtype=np.float64)
+    votes = np.zeros((len(unit), weights.shape[2]))
+    rows = np.arange(len(unit))
+    for one, offset in zip(weights, bias, strict=True):
+        probability = softmax(unit @ one + offset, axis=1)
+        votes[rows, probability.argmax(axis=1)] += 1
+        votes += probability / (len(weights) + 1)
+    return votes
 
 
 def predictions(
     blocks: Iterable[NDArray[np.floating]], weights: NDArray[np.float32], bias: NDArray[np.float32]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """For each block: the class index and softmax score of each row's best class, shapes (b,)."""
+    """For each block: each row's best class and that class's softmax score, or share of votes, shapes (b,)."""
     for x in blocks:
-        scores = scores_of(x, weights, bias).astype(np.float64)
+        scores = class_scores(x, weights, bias)
         best = scores.argmax(axis=1)
         top = scores[np.arange(len(best)), best]
-        yield best, 1.0 / np.exp(scores - top[:, None]).sum(axis=1)
+        if weights.ndim == 2:
+            yield best, 1.0 / np.exp(scores - top[:, None]).sum(axis=1)
+        else:
+            yield best, np.floor(top) / len(weights)
 
 
 def class_accuracy(
@@ -32,10 +51,10 @@ def class_accuracy(
     bias: NDArray[np.float32],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Correct rows and all rows per class, shapes (n_classes,)."""
-    n_classes = weights.shape[1]
+    n_classes = weights.shape[-1]
     correct, total = np.zeros(n_classes, dtype=np.int64), np.zeros(n_classes, dtype=np.int64)
     for x, y in blocks:
-        hit = scores_of(x, weights, bias).argmax(axis=1) == y
+        hit = class_scores(x, weights, bias).argmax(axis=1) == y
         correct += np.bincount(y[hit], minlength=n_classes)
         total += np.bincount(y, minlength=n_classes)
     return correct, total

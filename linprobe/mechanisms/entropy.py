@@ -1,4 +1,4 @@
-"""The noise source: standard normals from a cryptographic stream keyed by the operating system.
+"""The noise source: normals and coin tosses from a cryptographic stream keyed by the operating system.
 
 Key: 256 bits of `os.urandom`. Stream: ChaCha20 (RFC 8439) from the `cryptography` library, one fresh nonce per
 draw. A seed given by the user makes the noise predictable, so such a source calls itself insecure.
@@ -20,7 +20,7 @@ INSECURE = "user seed, not private"
 
 
 class NoiseSource:
-    """Independent standard normals, never the same draw twice.
+    """Independent standard normals and coin tosses, never the same draw twice.
 
     Args:
         insecure_seed: None keys the stream from the operating system. An integer makes every draw reproducible
@@ -41,12 +41,19 @@ class NoiseSource:
 
         Inverse-CDF method on 53 uniform bits plus a sign bit, so both tails reach beyond 8 standard deviations.
         """
-        n = int(np.prod(shape))
+        words = self._words(int(np.prod(shape)))
+        half_uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54
+        sign = np.where(words & np.uint64(1), 1.0, -1.0)
+        return np.asarray(sign * ndtri(half_uniform), dtype=np.float64).reshape(shape)
+
+    def bernoulli(self, probability: float, n: int) -> NDArray[np.bool_]:
+        """Independent events, shape (n,): a 64-bit word below `probability` of the range, rounded down."""
+        return np.asarray(self._words(n) < np.uint64(int(probability * 2.0**64)))
+
+    def _words(self, n: int) -> NDArray[np.uint64]:
+        """The first `n` words of a stream that no other draw uses."""
         # ChaCha20 takes a 4-byte block counter followed by the nonce; the nonce is the draw's own number
         nonce = bytes(4) + self._draws.to_bytes(12, "little")
         self._draws += 1
         stream = Cipher(ChaCha20(self._key, nonce), mode=None).encryptor()
-        words = np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")
-        half_uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54
-        sign = np.where(words & np.uint64(1), 1.0, -1.0)
-        return np.asarray(sign * ndtri(half_uniform), dtype=np.float64).reshape(shape)
+        return np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")

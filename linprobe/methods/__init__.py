@@ -8,8 +8,13 @@ from typing import Any
 
 from linprobe.errors import UsageError
 from linprobe.methods import (
+    adadps,
     adamix,
+    dope_sgd,
+    dp_sgd,
+    dpsgd_f,
     fully_private,
+    mirror_descent,
     ngd,
     noisy_gd,
     non_private,
@@ -17,11 +22,25 @@ from linprobe.methods import (
     ppgd,
     zero_shot,
 )
-from linprobe.methods._base import Fitted, Method, Problem, Run, Schedule
+from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Schedule
 
 METHODS: dict[str, Method] = {
     module.METHOD.name: module.METHOD
-    for module in (noisy_gd, adamix, ngd, ppgd, fully_private, only_public, zero_shot, non_private)
+    for module in (
+        noisy_gd,
+        adamix,
+        ngd,
+        ppgd,
+        dp_sgd,
+        dpsgd_f,
+        mirror_descent,
+        dope_sgd,
+        adadps,
+        fully_private,
+        only_public,
+        zero_shot,
+        non_private,
+    )
 }
 
 
@@ -38,7 +57,7 @@ PAPER_SETTINGS: dict[str, Any] = {
     "learning_rate": 0.0025,
     "weight_decay": 1e-2,
     "reference": "zero",
-    "average": "last",
+    "output": "last",
     "subspace": "gradient",
     "subspace_dim": 2000,
     "clip_quantile": 0.9,
@@ -63,6 +82,7 @@ __all__ = [
     "Method",
     "Problem",
     "Run",
+    "Sampling",
     "Schedule",
     "find_method",
     "paper_options",

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.probe import Weights, minimise
-from linprobe.rows import Rows
+from linprobe.mechanisms.sampling import SampledRows
+from linprobe.probe import Loss, Weights, minimise
+from linprobe.rows import Blocks, Rows
 
-Init = Literal["auto", "zero", "public", "text"]
-Average = Literal["last", "tail", "weighted"]
-TAIL_SHARE = 0.1
+Init = Literal["auto", "zero", "public", "text", "run"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Problem:
         private: rows protected under add/remove of one record; None where a method reads none.
         public: labelled public rows, or None.
         text_weights: unit-norm class encodings, shape (n_features, n_classes), or None.
+        run_weights: weights of an earlier run, shape (n_features, n_classes), or None.
     """
 
     n_features: int
@@ -34,6 +35,11 @@ class Problem:
     private: Rows | None = None
     public: Rows | None = None
     text_weights: Weights | None = None
+    run_weights: Weights | None = None
+
+    def with_public(self, public: Rows) -> Problem:
+        """The same problem with other public rows."""
+        return replace(self, public=public)
 
     @property
     def private_rows(self) -> Rows:
@@ -52,17 +58,30 @@ class Problem:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many releases at which noise: the one object behind the loop, the noise and the ledger.
+    """How many releases of which samples at which noise: the one object behind the loop, the sampler and the ledger.
 
     Attributes:
-        n_steps: number of releases T.
-        noise_multiplier: noise std divided by the clip norm; 0 adds none and is not private.
-        gdp_mu: sqrt(T) / noise_multiplier.
+        n_steps: number of gradient releases T.
+        noise_multiplier: their noise std divided by the clip norm; 0 adds none and is not private.
+        nominal_mu: q sqrt(T) / noise_multiplier, signal over noise of the whole run; the GDP parameter where q = 1.
+        sampling_rate: q, with which each private record joins each step.
+        others: noise multipliers of the releases the method makes besides, by purpose.
     """
 
     n_steps: int
     noise_multiplier: float
-    gdp_mu: float
+    nominal_mu: float
+    sampling_rate: float = 1.0
+    others: Mapping[str, float] = field(default_factory=dict)
+
+
+class Sampler(Protocol):
+    """Who joins a step: `linprobe.mechanisms.sampling.PoissonSampler`."""
+
+    rate: float
+
+    def draw(self, n_rows: int) -> NDArray[np.bool_]:
+        """Whether each of `n_rows` records joins."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +91,57 @@ class Run:
     schedule: Schedule
     mechanism: GaussianMechanism
     on_step: Callable[[], None]
+    sampler: Sampler | None = None
+    per_record: bool = True
+
+    def batch(self, rows: Rows) -> Blocks:
+        """The rows of the next step: a Poisson sample at the schedule's rate, all of them where that is 1."""
+        if self.schedule.sampling_rate == 1:
+            return rows
+        if self.sampler is None or self.sampler.rate != self.schedule.sampling_rate:
+            raise ValueError(f"no sampler of rate {self.schedule.sampling_rate}; give the run one")
+        return SampledRows(rows, self.sampler.draw(rows.n_rows), self.schedule.sampling_rate, observed=self.per_record)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Weights in training space, shape (n_features, n_classes), and one dictionary of public facts a step."""
+    """What a method returns.
+
+    Attributes:
+        weights: in training space, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes.
+        history: one dictionary of public facts a step.
+        bias: class scores of a zero row, shape (n_classes,) or (ensemble, n_classes), or 0.
+    """
 
     weights: Weights
     history: list[dict[str, float]] = field(default_factory=list)
+    bias: Weights | float = 0.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part of the budget that a method spends besides its steps.
+
+    Attributes:
+        purpose: as in the ledger. epsilon_share: of the target epsilon, in (0, 1). count: number of releases.
+    """
+
+    purpose: str
+    epsilon_share: float
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Defaults of a method that trains on Poisson samples."""
+
+    rate: float = 0.15
+    n_steps: int = 200
+
+
+def no_shares(options: Any) -> tuple[Share, ...]:
+    """A method whose steps are all it releases."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +158,8 @@ class Method:
         private: whether the result carries a guarantee at all.
         joins_public: whether public rows are protected as private ones.
         centres: whether rows are centred on the public mean by default.
+        sampling: defaults of a method that trains on Poisson samples; None for one that uses all rows at every step.
+        shares: (options) -> parts of the budget it spends besides its steps.
     """
 
     name: str
@@ -108,6 +172,8 @@ class Method:
     private: bool = True
     joins_public: bool = False
     centres: bool = True
+    sampling: Sampling | None = None
+    shares: Callable[[Any], tuple[Share, ...]] = no_shares
 
     def make_options(self, given: dict[str, Any]) -> Any:
         """The method's options from the values given; anything else keeps its default.
@@ -131,17 +197,29 @@ class Method:
 
 
 _RANGES: dict[str, tuple[float, float]] = {
+    "bias_scale": (0, 1e3),
     "clip_floor": (0, 1e6),
     "clip_norm": (0, 1e6),
     "clip_quantile": (0, 1),
+    "ensemble": (0, 1e6),
+    "extra_clip": (0, 1e9),
+    "feature_epsilon_share": (0, 0.99),
     "learning_rate": (0, 1e9),
+    "origin_norm": (0, 1e9),
     "radius": (0, 1e9),
+    "ridge": (0, 1e9),
+    "scale_floor": (0, 1),
     "score_noise": (0, 1e6),
     "strong_convexity": (0, 1e9),
     "subspace_dim": (0, 1e9),
     "text_scale": (0, 1e6),
     "weight_decay": (0, 1e9),
 }
+
+
+def public_generator() -> np.random.Generator:
+    """A reproducible generator for choices that are public: which public rows, in which order. Never for noise."""
+    return np.random.Generator(np.random.PCG64(0))
 
 
 def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
@@ -157,8 +235,10 @@ def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
             raise UsageError(f"option {name.replace('_', '-')} {value} does nothing with {why}; leave it out")
 
 
-def initial_weights(problem: Problem, *, init: Init, weight_decay: float, text_scale: float) -> Weights:
-    """W_1: zeros, the public optimum, or scaled text encodings; shape (n_features, n_classes).
+def initial_weights(
+    problem: Problem, *, init: Init, weight_decay: float, text_scale: float, loss: Loss = "softmax"
+) -> Weights:
+    """W_1: zeros, the public optimum, scaled text encodings, an earlier run's; shape (n_features, n_classes).
 
     `auto` takes the public optimum where there are public rows, text weights where there are those, else zeros.
 
@@ -171,23 +251,25 @@ def initial_weights(problem: Problem, *, init: Init, weight_decay: float, text_s
     if init == "zero":
         return zeros
     if init == "public":
-        return minimise(problem.public_rows, zeros, weight_decay=weight_decay, reference=zeros)
+        return minimise(problem.public_rows, zeros, weight_decay=weight_decay, reference=zeros, loss=loss)
     if init == "text":
         if problem.text_weights is None:
             raise UsageError("init is 'text', but the feature file has no text/weights; allowed here: zero, public")
         return text_scale * problem.text_weights.astype(np.float64)
-    raise ParameterError(f"init is {init!r}; allowed: auto, zero, public, text")
+    if init == "run" and problem.run_weights is not None:
+        return problem.run_weights
+    raise ParameterError(f"init is {init!r}; allowed: auto, zero, public, text, or a run folder")
 
 
 def learning_rate(given: float | None, score_noise: float, schedule: Schedule, clip_norm: float) -> float:
     """eta_t: the rate given, or the one under which the noise of all T steps adds up to `score_noise` nats.
 
-    A step adds noise of std eta sigma tau to every weight, so to the score of a unit-norm row; over T steps that is
-    sqrt(T) eta sigma tau = T eta tau / mu. Setting it to s gives eta_t = s mu / (T tau_t): public quantities only.
+    A step adds noise of std eta sigma tau / q to every weight, so to the score of a unit-norm row; over T steps that is
+    sqrt(T) eta sigma tau / q = T eta tau / mu. Setting it to s gives eta_t = s mu / (T tau_t): public quantities only.
     """
     if given is not None:
         return given
-    return score_noise * schedule.gdp_mu / (schedule.n_steps * clip_norm)
+    return score_noise * schedule.nominal_mu / (schedule.n_steps * clip_norm)
 
 
 def project_to_ball(weights: Weights, centre: Weights, radius: float | None) -> Weights:
@@ -196,34 +278,6 @@ def project_to_ball(weights: Weights, centre: Weights, radius: float | None) -> 
         return weights
     length = float(np.linalg.norm(weights - centre))
     return weights if length <= radius else centre + (weights - centre) * (radius / length)
-
-
-class IterateAverage:
-    """The released weights as a function of the iterates: post-processing, free of privacy cost.
-
-    Args:
-        kind: `last` iterate; mean of the last tenth (`tail`); or `weighted`, sum_t 2t / (T(T+1)) W_t (Theorem 3).
-        n_steps: T.
-    """
-
-    def __init__(self, kind: Average, n_steps: int) -> None:
-        if kind not in ("last", "tail", "weighted"):
-            raise ParameterError(f"average is {kind!r}; allowed: last, tail, weighted")
-        self._kind = kind
-        self._n_steps = n_steps
-        self._tail = 1 if kind == "last" else max(1, round(TAIL_SHARE * n_steps))
-        self._sum: Weights | float = 0.0
-
-    def add(self, t: int, before: Weights, after: Weights) -> None:
-        """Take in step t = 1..T, which led from `before` (W_t) to `after` (W_{t+1})."""
-        if self._kind == "weighted":
-            self._sum = self._sum + before * (2 * t / (self._n_steps * (self._n_steps + 1)))
-        elif t > self._n_steps - self._tail:
-            self._sum = self._sum + after / self._tail
-
-    def result(self) -> Weights:
-        """The average, shape (n_features, n_classes)."""
-        return np.asarray(self._sum, dtype=np.float64)
 
 
 def reference_weights(kind: str, start: Weights) -> Weights:

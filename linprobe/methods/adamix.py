@@ -8,7 +8,7 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Alg
     4      U     <- top-P left singular vectors of the public gradient G_pub(W_t)
     5      G     <- U (U^T sum_i clip_{tau_t}(g_i) + N(0, sigma^2 tau_t^2 I))
     6      W     <- W - eta_t (G_pub(W_t) + G + lambda (W - W_ref))
-    7  return the last iterate or the mean of the last tenth
+    7  return the last iterate, or a mean or vote of the last n
 
 | paper | code          |  | paper  | code             |
 | ----- | ------------- |  | ------ | ---------------- |
@@ -30,10 +30,8 @@ import numpy as np
 from linprobe.errors import ParameterError
 from linprobe.methods import adamix_theory
 from linprobe.methods._base import (
-    Average,
     Fitted,
     Init,
-    IterateAverage,
     Method,
     Problem,
     Run,
@@ -42,6 +40,7 @@ from linprobe.methods._base import (
     reference_weights,
     refuse_idle,
 )
+from linprobe.methods._output import IterateOutput, Output
 from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
 from linprobe.probe import Weights, clipped_sum, gradient_norms, loss_and_gradient
 
@@ -53,14 +52,14 @@ class AdaMixOptions:
     Attributes:
         variant: `practical` (Algorithm 2) or `theory` (Algorithm 3, whose only other options are `radius` and
             `strong_convexity`).
-        init: W_1: `auto` or `public` (public optimum), `text`, `zero`.
+        init: W_1: `auto` or `public` (public optimum), `text`, `zero`, or an earlier run.
         clip_quantile: tau_t is this quantile of the public per-example gradient norms.
         clip_floor: tau_t is never below this, as it would be once the public rows are fitted perfectly: steps in
             proportion to 1 / tau_t would then diverge.
         subspace: project private gradients on top singular vectors of the public `gradient`, of the public
             `features`, or `none`.
         subspace_dim: P; None is n_classes - 1, the rank of the public gradient.
-        learning_rate, score_noise, weight_decay, reference, average, text_scale: as for `noisy-gd`.
+        learning_rate, score_noise, weight_decay, reference, output, ensemble, text_scale: as for `noisy-gd`.
         radius: B of the theory variant; None is twice the norm of its public warm start.
         strong_convexity: c of the theory variant's public pass, per record.
     """
@@ -75,7 +74,8 @@ class AdaMixOptions:
     score_noise: float = 1.0
     weight_decay: float = 1e-2
     reference: Literal["init", "zero"] = "init"
-    average: Average = "tail"
+    output: Output = "average"
+    ensemble: int | None = None
     text_scale: float = 100.0
     radius: float | None = None
     strong_convexity: float = 0.5
@@ -111,7 +111,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     if options.subspace == "features":
         rows = np.concatenate([block.x for block in public.blocks()])
         subspace = top_left_subspace(rows.T.astype(np.float64), dim, public.n_rows)
-    average = IterateAverage(options.average, schedule.n_steps)
+    output = IterateOutput(options.output, schedule.n_steps, options.ensemble)
     history = []
     for t in range(1, schedule.n_steps + 1):
         norms = gradient_norms(public, weights)
@@ -119,14 +119,14 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         public_loss, public_gradient = loss_and_gradient(public, weights)
         if options.subspace == "gradient":
             subspace = top_left_subspace(public_gradient, dim, problem.n_classes - 1)
-        clipped = clipped_sum(problem.private_rows, weights, tau, subspace)
+        clipped = clipped_sum(problem.private_rows, weights, tau, subspace=subspace)
         gradient = run.mechanism.release(
             clipped, schedule.noise_multiplier, purpose="gradient", projection=subspace
         ).value
         eta = learning_rate(options.learning_rate, options.score_noise, schedule, tau)
         before = weights
         weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
-        average.add(t, before, weights)
+        output.add(t, before, weights)
         history.append(
             {
                 "step": t,
@@ -137,7 +137,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
             }
         )
         run.on_step()
-    return Fitted(average.result(), history)
+    return Fitted(output.result(), history)
 
 
 METHOD = Method(

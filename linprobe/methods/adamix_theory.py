@@ -21,7 +21,8 @@ import math
 
 import numpy as np
 
-from linprobe.methods._base import Fitted, IterateAverage, Problem, Run, project_to_ball
+from linprobe.methods._base import Fitted, Problem, Run, project_to_ball, public_generator
+from linprobe.methods._output import IterateOutput
 from linprobe.probe import clipped_sum, loss_and_gradient, residuals
 from linprobe.rows import Rows
 
@@ -36,7 +37,7 @@ def one_pass_sgd(public: Rows, n_classes: int, *, strong_convexity: float, radiu
     x = np.concatenate([block.x for block in public.blocks()])
     y = np.concatenate([block.y for block in public.blocks()])
     weights = np.zeros((public.n_features, n_classes))
-    order = np.random.Generator(np.random.PCG64(0)).permutation(len(y))
+    order = public_generator().permutation(len(y))
     for j, row in enumerate(order, start=1):
         one = slice(row, row + 1)
         r = residuals(x[one], y[one], weights.astype(np.float32))
@@ -50,10 +51,10 @@ def fit(problem: Problem, run: Run, *, radius: float | None, strong_convexity: f
     schedule, public = run.schedule, problem.public_rows
     reference = one_pass_sgd(public, problem.n_classes, strong_convexity=strong_convexity, radius=radius)
     bound = 2 * float(np.linalg.norm(reference)) or 1.0 if radius is None else radius
-    rho = schedule.gdp_mu**2 / 2
+    rho = schedule.nominal_mu**2 / 2
     weight_decay = LIPSCHITZ / bound * math.sqrt(2 * reference.size / rho)
     weights = reference
-    average = IterateAverage("weighted", schedule.n_steps)
+    output = IterateOutput("weighted", schedule.n_steps)
     history = []
     for t in range(1, schedule.n_steps + 1):
         public_loss, public_gradient = loss_and_gradient(public, weights)
@@ -63,7 +64,7 @@ def fit(problem: Problem, run: Run, *, radius: float | None, strong_convexity: f
         before = weights
         weights = weights - eta * (public_gradient + gradient + weight_decay * (weights - reference))
         weights = project_to_ball(weights, reference, bound)
-        average.add(t, before, weights)
+        output.add(t, before, weights)
         history.append(
             {
                 "step": t,
@@ -73,4 +74,4 @@ def fit(problem: Problem, run: Run, *, radius: float | None, strong_convexity: f
             }
         )
         run.on_step()
-    return Fitted(average.result(), history)
+    return Fitted(output.result(), history)

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linprobe.methods import noisy_gd
-from linprobe.methods._base import Average, Fitted, Method, Problem, Run
+from linprobe.methods._base import Fitted, Method, Problem, Run
+from linprobe.methods._output import Output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,8 @@ class FullyPrivateOptions:
     learning_rate: float | None = None
     score_noise: float = 1.0
     weight_decay: float = 1e-2
-    average: Average = "tail"
+    output: Output = "average"
+    ensemble: int | None = None
 
 
 def fit(problem: Problem, options: FullyPrivateOptions, run: Run) -> Fitted:

@@ -6,7 +6,7 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, App
     2  for t = 1..T:
     3      G <- sum_i clip_tau(g_i(W_t)) + N(0, sigma^2 tau^2 I)          tau fixed, no projection
     4      W <- W - eta_t (G_pub(W_t) + G + lambda (W - W_ref))
-    5  return the last iterate or the mean of the last tenth
+    5  return the last iterate, or a mean or vote of the last n
 
 Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private rows under add/remove.
 """
@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from linprobe.methods._base import (
-    Average,
     Fitted,
     Init,
-    IterateAverage,
     Method,
     Problem,
     Run,
@@ -28,6 +26,7 @@ from linprobe.methods._base import (
     learning_rate,
     reference_weights,
 )
+from linprobe.methods._output import IterateOutput, Output
 from linprobe.probe import clipped_sum, loss_and_gradient
 
 
@@ -41,7 +40,8 @@ class NGDOptions:
     score_noise: float = 1.0
     weight_decay: float = 1e-2
     reference: Literal["init", "zero"] = "init"
-    average: Average = "tail"
+    output: Output = "average"
+    ensemble: int | None = None
     text_scale: float = 100.0
 
 
@@ -53,7 +53,7 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
     )
     reference = reference_weights(options.reference, weights)
     eta = learning_rate(options.learning_rate, options.score_noise, schedule, options.clip_norm)
-    average = IterateAverage(options.average, schedule.n_steps)
+    output = IterateOutput(options.output, schedule.n_steps, options.ensemble)
     history = []
     for t in range(1, schedule.n_steps + 1):
         public_loss, public_gradient = loss_and_gradient(public, weights)
@@ -61,7 +61,7 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
         gradient = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient").value
         before = weights
         weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
-        average.add(t, before, weights)
+        output.add(t, before, weights)
         facts = {
             "clip_norm": options.clip_norm,
             "learning_rate": eta,
@@ -69,7 +69,7 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
         }
         history.append({"step": t, **facts})
         run.on_step()
-    return Fitted(average.result(), history)
+    return Fitted(output.result(), history)
 
 
 METHOD = Method(

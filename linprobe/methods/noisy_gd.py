@@ -7,7 +7,7 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Alg
     3      G   <- sum_i clip_tau(g_i(W_t)) + N(0, sigma^2 tau^2 I)
     4      W   <- W - eta_t (G + lambda (W - W_ref))
     5      W   <- nearest point with ||W - W_ref|| <= B
-    6  return the last iterate, the mean of the last tenth, or sum_t 2t/(T(T+1)) W_t
+    6  return the last iterate, a mean or vote of the last n, or sum_t 2t/(T(T+1)) W_t
 
 | paper | code |          | paper  | code             |
 | ----- | ---- | -------- | ------ | ---------------- |
@@ -26,10 +26,8 @@ from typing import Literal
 
 from linprobe.errors import ParameterError
 from linprobe.methods._base import (
-    Average,
     Fitted,
     Init,
-    IterateAverage,
     Method,
     Problem,
     Run,
@@ -39,6 +37,7 @@ from linprobe.methods._base import (
     reference_weights,
     refuse_idle,
 )
+from linprobe.methods._output import IterateOutput, Output
 from linprobe.probe import clipped_sum
 
 
@@ -47,14 +46,15 @@ class NoisyGDOptions:
     """Options of `noisy-gd`.
 
     Attributes:
-        init: W_1: `auto` (public optimum, else text, else zero), `zero`, `public`, `text`.
+        init: W_1: `auto` (public optimum, else text, else zero), `zero`, `public`, `text`, or an earlier run.
         clip_norm: tau, L2 bound on one record's gradient.
         schedule: `constant` eta, or the `theory`'s eta_t = 2 / (lambda (t + 1)).
         learning_rate: constant eta on the SUM of gradients; None derives it from `score_noise`.
         score_noise: std, in nats, that the noise of the whole run adds to a unit row's class score.
         weight_decay: lambda, on the sum. reference: what it pulls towards, `init` or `zero`.
         radius: B; None for no constraint.
-        average: `last`, `tail` (mean of the last tenth), `weighted` (Theorem 3).
+        output: `last` iterate, `average` of the last ones, `weighted` (Theorem 3), `ema` or `vote`.
+        ensemble: how many iterates are averaged or vote; None is a tenth of the steps.
         text_scale: beta for `init=text`.
     """
 
@@ -66,7 +66,8 @@ class NoisyGDOptions:
     weight_decay: float = 1e-2
     reference: Literal["init", "zero"] = "init"
     radius: float | None = None
-    average: Average = "tail"
+    output: Output = "average"
+    ensemble: int | None = None
     text_scale: float = 100.0
 
 
@@ -81,7 +82,7 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
         problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
     )
     reference = reference_weights(options.reference, weights)
-    average = IterateAverage(options.average, schedule.n_steps)
+    output = IterateOutput(options.output, schedule.n_steps, options.ensemble)
     history = []
     for t in range(1, schedule.n_steps + 1):
         clipped = clipped_sum(problem.private_rows, weights, options.clip_norm)
@@ -93,10 +94,10 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
         before = weights
         weights = weights - eta * (gradient + options.weight_decay * (weights - reference))
         weights = project_to_ball(weights, reference, options.radius)
-        average.add(t, before, weights)
+        output.add(t, before, weights)
         history.append({"step": t, "clip_norm": options.clip_norm, "learning_rate": eta})
         run.on_step()
-    return Fitted(average.result(), history)
+    return Fitted(output.result(), history)
 
 
 METHOD = Method(

@@ -8,8 +8,8 @@ Golatkar et al. 2022 (section 2).
     3      tau_t <- || average public gradient at W_t ||, at least a floor
     4      G     <- sum_i clip_{tau_t}(g_i(W_t)) + N(0, sigma^2 tau_t^2 I)
     5      W     <- W - eta_t (G + lambda W)
-    6  W_pri <- the last iterate or the mean of the last tenth
-    7  return argmin_W  public loss(W) + lambda / 2 ||W - W_pri||^2          (post-processing: no privacy cost)
+    6  W_pri <- the last iterate, or a mean or vote of the last n
+    7  return argmin_W  public loss(W) + lambda / 2 ||W - W_pri||^2, for each voter      (post-processing: free)
 
 Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private rows under add/remove.
 """
@@ -21,14 +21,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from linprobe.methods._base import (
-    Average,
     Fitted,
-    IterateAverage,
     Method,
     Problem,
     Run,
     learning_rate,
 )
+from linprobe.methods._output import IterateOutput, Output
 from linprobe.probe import clipped_sum, loss_and_gradient, minimise
 
 
@@ -43,14 +42,15 @@ class PPGDOptions:
     learning_rate: float | None = None
     score_noise: float = 1.0
     weight_decay: float = 1e-2
-    average: Average = "tail"
+    output: Output = "average"
+    ensemble: int | None = None
 
 
 def fit(problem: Problem, options: PPGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule, public = run.schedule, problem.public_rows
     weights = np.zeros((problem.n_features, problem.n_classes))
-    average = IterateAverage(options.average, schedule.n_steps)
+    output = IterateOutput(options.output, schedule.n_steps, options.ensemble)
     history = []
     for t in range(1, schedule.n_steps + 1):
         public_loss, public_gradient = loss_and_gradient(public, weights)
@@ -60,12 +60,16 @@ def fit(problem: Problem, options: PPGDOptions, run: Run) -> Fitted:
         eta = learning_rate(options.learning_rate, options.score_noise, schedule, tau)
         before = weights
         weights = weights - eta * (gradient + options.weight_decay * weights)
-        average.add(t, before, weights)
+        output.add(t, before, weights)
         facts = {"clip_norm": tau, "learning_rate": eta, "public_loss": public_loss / public.n_rows}
         history.append({"step": t, **facts})
         run.on_step()
-    private = average.result()
-    return Fitted(minimise(public, private, weight_decay=options.weight_decay, reference=private), history)
+    private = output.result()
+    voters = [
+        minimise(public, voter, weight_decay=options.weight_decay, reference=voter)
+        for voter in private.reshape(-1, *weights.shape)
+    ]
+    return Fitted(np.stack(voters).reshape(private.shape), history)
 
 
 METHOD = Method(

@@ -9,27 +9,29 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from linprobe._version import __version__
 from linprobe.accounting.accountants import (
-    ACCOUNTANT_OF_RECORD,
-    CROSS_CHECK,
+    ACCOUNTANTS,
+    CROSS_CHECKS,
     accountant_versions,
     accountants_agree,
-    epsilon_by_cross_check,
-    epsilon_of,
+    composed_epsilon,
     gdp_mu,
 )
-from linprobe.accounting.calibrate import Budget
-from linprobe.accounting.events import GaussianEvent
+from linprobe.accounting.calibrate import GRADIENT, Budget
+from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.errors import DataError, PrivacyError
 from linprobe.mechanisms.entropy import INSECURE, SECURE
 from linprobe.methods import Method
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
 REQUIRED_KEYS = (
     "method",
     "guarantee",
@@ -40,6 +42,7 @@ REQUIRED_KEYS = (
     "epsilon_target",
     "gdp_mu",
     "accountant",
+    "releases",
     "class_names",
     "features",
     "files",
@@ -55,6 +58,8 @@ PUBLIC_QUANTITIES = (
     "number of private records",
     "method, options, clip norms, steps, noise multipliers",
 )
+# the exact accountant is closed form; the grids of the others may round otherwise on another machine
+STATED_TOLERANCE = {"gdp": 1e-12, "pld": 1e-6, "rdp": 1e-9}
 SEED_KINDS = {SECURE: "os", INSECURE: "insecure", "none drawn": "none"}
 
 
@@ -103,33 +108,53 @@ def privacy_statement(
             "gdp_mu": 0.0,
             "zcdp_rho": 0.0,
             "steps": 0,
+            "releases": [],
             **statement,
         }
-    mu = gdp_mu(events)
-    epsilon = epsilon_of(mu, budget.delta)
-    if epsilon > budget.epsilon_target or len(events) != budget.n_steps:
+    releases = grouped(events)
+    epsilon = composed_epsilon(releases, budget.delta, budget.accountant)
+    if epsilon > budget.epsilon_target or sorted_releases(releases) != sorted_releases(budget.releases):
         raise PrivacyError(
-            f"the ledger holds {len(events)} releases worth epsilon {epsilon:.6g}; allowed: {budget.n_steps} worth at "
-            f"most {budget.epsilon_target:g}; nothing was written; please report this"
+            f"the ledger holds {len(events)} releases worth epsilon {epsilon:.6g}; allowed: "
+            f"{sum(release.count for release in budget.releases)} as planned, worth at most "
+            f"{budget.epsilon_target:g}; nothing was written; please report this"
         )
+    sampled = budget.sampling_rate < 1
     return {
         "guarantee": guarantee_text(epsilon, budget.delta, insecure=insecure),
         "private": not insecure,
-        "mechanism": "Gaussian noise on clipped sums over all private rows, composed",
+        "mechanism": f"Gaussian noise on clipped sums over {'Poisson samples of' if sampled else 'all'} private rows, "
+        "composed",
         "epsilon": None if insecure else epsilon,
         "epsilon_if_seed_were_secret": epsilon if insecure else None,
         "delta": budget.delta,
         "epsilon_target": budget.epsilon_target,
-        "gdp_mu": mu,
-        "zcdp_rho": mu**2 / 2,
+        **gaussian_figures(releases),
         "noise_multiplier": budget.noise_multiplier,
-        "sampling_rate": 1.0,
+        "sampling_rate": budget.sampling_rate,
         "steps": budget.n_steps,
-        "accountant": ACCOUNTANT_OF_RECORD,
-        "cross_check": CROSS_CHECK,
+        "releases": [asdict(release) for release in releases],
+        "accountant": ACCOUNTANTS[budget.accountant],
+        "cross_check": ACCOUNTANTS[CROSS_CHECKS[budget.accountant]],
         "accountant_versions": accountant_versions(),
         **statement,
     }
+
+
+def sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
+    """Releases in an order of their own, to be compared whatever order they came in; kinds alike are one."""
+    counts: Counter[tuple[str, float, float]] = Counter()
+    for release in releases:
+        counts[release.purpose, release.noise_multiplier, release.sampling_rate] += release.count
+    return sorted((Releases(*kind, count) for kind, count in counts.items()), key=astuple)
+
+
+def gaussian_figures(releases: Sequence[Releases]) -> dict[str, float | None]:
+    """gdp_mu and zcdp_rho of a composition; None where sampling leaves neither with a meaning."""
+    if any(release.sampling_rate < 1 for release in releases):
+        return {"gdp_mu": None, "zcdp_rho": None}
+    mu = gdp_mu(releases)
+    return {"gdp_mu": mu, "zcdp_rho": mu**2 / 2}
 
 
 _FIGURES = (
@@ -141,6 +166,7 @@ _FIGURES = (
     "noise_multiplier",
     "sampling_rate",
     "steps",
+    "releases",
     "accountant",
 )
 
@@ -230,42 +256,68 @@ def check_manifest(manifest: dict[str, Any], folder: Path, events: list[Gaussian
             raise PrivacyError(
                 f"{path} has digest {found[:16]}, the manifest says {digest[:16]}; do not trust this run"
             )
-    mu, delta = gdp_mu(events), manifest["delta"]
+    releases, delta = grouped(events), manifest["delta"]
     if manifest["accountant"] is None:
         if events:
             raise PrivacyError(f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says none were made")
         return {
             "epsilon": manifest["epsilon"],
             "epsilon_cross_check": manifest["epsilon"],
-            "gdp_mu": mu,
+            "gdp_mu": manifest["gdp_mu"],
             "releases": 0,
         }
-    gradient = sum(event.purpose == "gradient" for event in events)
-    epsilon, cross_check = epsilon_of(mu, delta), epsilon_by_cross_check(events, delta)
+    names = {title: name for name, title in ACCOUNTANTS.items()}
+    if manifest["accountant"] not in names:
+        raise PrivacyError(
+            f"the manifest's accountant is {manifest['accountant']!r}; allowed: {', '.join(names)}; do not trust it"
+        )
+    accountant = names[manifest["accountant"]]
+    figures = gaussian_figures(releases)
+    if accountant == "gdp" and figures["gdp_mu"] is None:
+        raise PrivacyError("the ledger holds sampled releases, which the manifest's accountant does not cover")
+    epsilon = composed_epsilon(releases, delta, accountant)
+    cross_check = composed_epsilon(releases, delta, CROSS_CHECKS[accountant])
     stated = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
     if manifest["private"] != (manifest["seed_kind"] == "os"):
         raise PrivacyError(
             f"the manifest says private: {manifest['private']}, but its seed kind is {manifest['seed_kind']!r}; "
             "do not trust it"
         )
-    if gradient != manifest["steps"]:
-        raise PrivacyError(f"the ledger holds {gradient} gradient releases, the manifest {manifest['steps']}")
-    if abs(mu - manifest["gdp_mu"]) > 1e-9 * mu or stated < epsilon * (1 - 1e-12):
-        raise PrivacyError(f"the ledger costs epsilon {epsilon:.6g} (mu {mu:.6g}), the manifest says {stated:.6g}")
-    multipliers = {event.noise_multiplier for event in events if event.purpose == "gradient"}
-    if multipliers != {manifest["noise_multiplier"]} or manifest["sampling_rate"] != 1.0:
+    steps = [release for release in releases if release.purpose == GRADIENT]
+    claimed = [Releases(GRADIENT, manifest["noise_multiplier"], manifest["sampling_rate"], manifest["steps"])]
+    if steps != claimed:
         raise PrivacyError(
-            f"the ledger used noise multipliers {sorted(multipliers)} on all rows, the manifest says "
-            f"{manifest['noise_multiplier']} at sampling rate {manifest['sampling_rate']}"
+            f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}; do not trust it"
         )
-    if abs(manifest["zcdp_rho"] - mu**2 / 2) > 1e-9 * mu**2:
+    if manifest["releases"] != [asdict(release) for release in releases]:
         raise PrivacyError(
-            f"zcdp_rho follows from the ledger as {mu**2 / 2:.6g}, the manifest says {manifest['zcdp_rho']}"
+            f"the manifest's list of releases is not the ledger's, {_described(releases)}; do not trust it"
         )
+    if stated < epsilon * (1 - STATED_TOLERANCE[accountant]):
+        raise PrivacyError(f"the ledger costs epsilon {epsilon:.6g}, the manifest says {stated:.6g}")
+    for name, value in figures.items():
+        found = manifest[name]
+        if (value is None) != (found is None) or (value is not None and abs(found - value) > 1e-9 * value):
+            raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}")
     if manifest["guarantee"] != guarantee_text(stated, delta, insecure=not manifest["private"]):
         raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
-    if not accountants_agree(stated, cross_check):
-        raise PrivacyError(f"{CROSS_CHECK} finds epsilon {cross_check:.6g}, the manifest says {stated:.6g}")
+    if not accountants_agree(accountant, stated, cross_check):
+        raise PrivacyError(
+            f"{ACCOUNTANTS[CROSS_CHECKS[accountant]]} finds epsilon {cross_check:.6g}, the manifest says {stated:.6g}"
+        )
     if stated > manifest["epsilon_target"]:
         raise PrivacyError(f"epsilon {stated:.6g} is above the {manifest['epsilon_target']:g} that was asked for")
-    return {"epsilon": epsilon, "epsilon_cross_check": cross_check, "gdp_mu": mu, "releases": len(events)}
+    return {
+        "epsilon": epsilon,
+        "epsilon_cross_check": cross_check,
+        "gdp_mu": figures["gdp_mu"],
+        "releases": len(events),
+    }
+
+
+def _described(releases: Iterable[Releases]) -> str:
+    return ", ".join(
+        f"{release.count} {release.purpose} releases at noise multiplier {release.noise_multiplier:g} and sampling "
+        f"rate {release.sampling_rate:g}"
+        for release in releases
+    )

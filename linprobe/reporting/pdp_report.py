@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.per_instance import per_instance_epsilon, summary
+from linprobe.accounting.per_instance import summary
 from linprobe.files import replace_when_complete
 
 VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
+VALIDITY_SAMPLED = (
+    "individual Renyi accounting of Poisson samples, for the trajectory of weights that was in fact released; "
+    "each figure is at most the worst-case epsilon"
+)
 SPARK = "▁▂▃▄▅▆▇█"
 
 
-def record_epsilons(mu: NDArray[np.float64], delta: float, worst_case: float) -> NDArray[np.float64]:
-    """epsilon_i of each record from mu_i, shapes (n,). mu_i <= mu, so rounding is cut off at the worst case."""
-    return np.minimum(per_instance_epsilon(mu, delta), worst_case)
-
-
-def report(epsilons: NDArray[np.float64], epsilon: float, delta: float) -> dict[str, Any]:
+def report(epsilons: NDArray[np.float64], epsilon: float, delta: float, *, sampled: bool) -> dict[str, Any]:
     """The JSON report: epsilon, delta, records, max, mean, quantiles, share_below_half. Private."""
     return {
         "private": True,
@@ -32,7 +31,7 @@ def report(epsilons: NDArray[np.float64], epsilon: float, delta: float) -> dict[
         "epsilon": epsilon,
         "delta": delta,
         **summary(epsilons, epsilon),
-        "valid": VALIDITY,
+        "valid": VALIDITY_SAMPLED if sampled else VALIDITY,
     }
 
 

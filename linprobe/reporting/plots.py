@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.planning import PlanRow
 from linprobe.errors import UsageError
 from linprobe.files import replace_when_complete
 
@@ -41,5 +43,45 @@ def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, m
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     with replace_when_complete(path, private=True) as stream:
+        figure.savefig(stream, format=form, dpi=150)
+    plt.close(figure)
+
+
+def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow, title: str) -> None:
+    """The noise each sampling rate needs, of a step (Dörmann et al. 2021, figure 2) and of an epoch. Not private.
+
+    Left, on logarithmic axes, sigma beside the square-root law through the largest rate; right sigma / sqrt(q).
+    """
+    form = check_format(path)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    rates = np.array([row.sampling_rate for row in rows])
+    multipliers = np.array([row.noise_multiplier for row in rows])
+    per_epoch = np.array([row.noise_per_epoch for row in rows])
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4), layout="constrained")
+    law = f"{per_epoch[-1]:.3g} √q"
+    left.loglog(rates, per_epoch[-1] * np.sqrt(rates), color="tab:gray", linestyle="--", label=law)
+    left.loglog(rates, multipliers, color="tab:blue", marker="o", label="needed")
+    left.set(ylabel="noise multiplier σ", title="noise of a step")
+    right.semilogx(rates, per_epoch, color="tab:blue", marker="o")
+    right.set(ylabel="σ / √q, in clip norms", title="noise of an epoch")
+    right.set_ylim(0, 1.12 * per_epoch.max())
+    chosen = {"color": "tab:red", "linestyle": "none", "marker": "o", "markersize": 9}
+    label = f"recommended: q = {recommended.sampling_rate:g}, σ = {recommended.noise_multiplier:.4g}"
+    left.plot(recommended.sampling_rate, recommended.noise_multiplier, **chosen)
+    right.plot(recommended.sampling_rate, recommended.noise_per_epoch, label=label, **chosen)
+    for axes, place in ((left, "upper left"), (right, "lower left")):
+        axes.set_xlabel("sampling rate q")
+        axes.grid(alpha=0.3)
+        axes.legend(loc=place)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    figure.suptitle(title)
+    with replace_when_complete(path) as stream:
         figure.savefig(stream, format=form, dpi=150)
     plt.close(figure)

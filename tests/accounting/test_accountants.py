@@ -1,26 +1,35 @@
-"""Epsilon from events: known facts, two accountants, exact composition."""
+"""Epsilon from releases: known facts, three accountants, exact composition."""
 
+import json
 import math
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe.accounting.accountants import (
     accountants_agree,
-    epsilon_by_cross_check,
+    choose_accountant,
+    composed_epsilon,
     epsilon_of,
     gdp_mu,
     log_delta_of,
+    renyi_table,
 )
-from linprobe.accounting.events import GaussianEvent
+from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.ledger import Ledger, read_ledger
-from linprobe.errors import PrivacyError
+from linprobe.errors import ParameterError, PrivacyError
 
 
 def events(*multipliers: float) -> list[GaussianEvent]:
     return [GaussianEvent("gradient", step, 1.0, sigma) for step, sigma in enumerate(multipliers)]
+
+
+def sampled(rate: float, sigma: float, count: int) -> list[Releases]:
+    return [Releases("gradient", sigma, rate, count)]
 
 
 def test_one_release_at_sigma_one_costs_the_published_epsilon() -> None:
@@ -32,17 +41,37 @@ def test_published_sigma_for_epsilon_three_costs_three() -> None:
 
 
 def test_mu_is_root_t_over_sigma_and_not_the_misprinted_t_over_sigma() -> None:
-    assert gdp_mu(events(*[20.0] * 206)) == pytest.approx(math.sqrt(206) / 20, rel=1e-14)
+    assert gdp_mu(grouped(events(*[20.0] * 206))) == pytest.approx(math.sqrt(206) / 20, rel=1e-14)
 
 
 def test_unequal_multipliers_compose_by_squares() -> None:
-    assert gdp_mu(events(1.0, 2.0, 4.0)) == pytest.approx(math.sqrt(1 + 1 / 4 + 1 / 16), rel=1e-14)
+    assert gdp_mu(grouped(events(1.0, 2.0, 4.0))) == pytest.approx(math.sqrt(1 + 1 / 4 + 1 / 16), rel=1e-14)
 
 
-def test_no_release_costs_nothing_and_a_noiseless_one_everything() -> None:
-    assert epsilon_of(gdp_mu([]), 1e-5) == 0
-    assert epsilon_by_cross_check([], 1e-5) == 0
-    assert epsilon_of(gdp_mu(events(1.0, 0.0)), 1e-5) == math.inf
+def test_grouping_loses_no_release_and_keeps_the_order_of_first_sight() -> None:
+    mixed = [
+        GaussianEvent("mean", 0, 1.0, 5.0),
+        GaussianEvent("gradient", 1, 1.0, 2.0, 0.1),
+        GaussianEvent("gradient", 2, 9.0, 2.0, 0.1),
+        GaussianEvent("gradient", 3, 1.0, 2.0, 0.2),
+        GaussianEvent("mean", 4, 1.0, 5.0),
+    ]
+    assert grouped(mixed) == (
+        Releases("mean", 5.0, 1.0, 2),
+        Releases("gradient", 2.0, 0.1, 2),
+        Releases("gradient", 2.0, 0.2, 1),
+    )
+
+
+def test_a_sampled_release_has_no_mu() -> None:
+    with pytest.raises(ValueError, match="sampling rate"):
+        gdp_mu(sampled(0.5, 1.0, 1))
+
+
+@pytest.mark.parametrize("accountant", ["gdp", "pld", "rdp"])
+def test_no_release_costs_nothing_and_a_noiseless_one_everything(accountant: str) -> None:
+    assert composed_epsilon([], 1e-5, accountant) == 0
+    assert composed_epsilon(grouped(events(1.0, 0.0)), 1e-5, accountant) == math.inf
 
 
 @given(st.floats(1e-3, 12), st.floats(1e-9, 1e-2))
@@ -60,16 +89,170 @@ def test_delta_formula_equals_numerical_integration() -> None:
         assert math.exp(log_delta_of(epsilon, mu)) == pytest.approx(delta, rel=1e-6)
 
 
+# full sums: exact, and confirmed by the privacy-loss distribution
+
+
 @pytest.mark.parametrize("mu", [0.05, 0.3, 0.72, 1.5, 4.0])
 @pytest.mark.parametrize("n_steps", [1, 50, 1000])
 def test_the_two_accountants_agree(mu: float, n_steps: int) -> None:
-    composed = events(*[math.sqrt(n_steps) / mu] * n_steps)
-    assert accountants_agree(epsilon_of(gdp_mu(composed), 1e-5), epsilon_by_cross_check(composed, 1e-5))
+    composed = grouped(events(*[math.sqrt(n_steps) / mu] * n_steps))
+    assert accountants_agree("gdp", composed_epsilon(composed, 1e-5, "gdp"), composed_epsilon(composed, 1e-5, "pld"))
 
 
 def test_the_accountants_are_not_said_to_agree_when_noise_is_half_of_what_is_claimed() -> None:
-    claimed, real = events(*[10.0] * 50), events(*[5.0] * 50)
-    assert not accountants_agree(epsilon_of(gdp_mu(claimed), 1e-5), epsilon_by_cross_check(real, 1e-5))
+    claimed, real = sampled(1, 10.0, 50), sampled(1, 5.0, 50)
+    assert not accountants_agree("gdp", composed_epsilon(claimed, 1e-5, "gdp"), composed_epsilon(real, 1e-5, "pld"))
+
+
+# sampled sums: facts from the papers, an integral, and three accountants side by side
+
+FACTS = [
+    (500 / 48000, 1.51, 9600, 1e-5, 3.508),
+    (500 / 48000, 20, 9600, 1e-5, 0.1851),
+    (500 / 670015, 0.41, 67001, 1e-6, 25.93),
+    (500 / 670015, 1.89, 67001, 1e-6, 0.4776),
+    (250 / 46813, 0.5, 3745, 1e-5, 15.72),
+    (250 / 46813, 1.08, 3745, 1e-5, 1.712),
+]
+
+
+@pytest.mark.parametrize(("rate", "sigma", "count", "delta", "published"), FACTS)
+def test_published_settings_cost_what_renyi_accounting_says(
+    rate: float, sigma: float, count: int, delta: float, published: float
+) -> None:
+    releases = sampled(rate, sigma, count)
+    renyi = composed_epsilon(releases, delta, "rdp")
+    assert renyi == pytest.approx(published, rel=0.01)
+    exact = composed_epsilon(releases, delta, "pld")
+    assert 0.85 * renyi < exact < renyi
+    assert accountants_agree("pld", exact, renyi)
+    assert accountants_agree("rdp", renyi, exact)
+
+
+@pytest.mark.parametrize(("rate", "sigma", "delta"), [(0.1, 1.0, 1e-5), (0.9, 0.7, 1e-3)])
+def test_one_sampled_release_costs_what_its_own_integral_says(rate: float, sigma: float, delta: float) -> None:
+    # P = (1 - q) N(0, sigma^2) + q N(1, sigma^2) against Q = N(0, sigma^2), both ways round
+    x = np.linspace(-12 * sigma, 1 + 12 * sigma, 1_000_001)
+    without = np.exp(-(x**2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
+    ratio = 1 - rate + rate * np.exp((2 * x - 1) / (2 * sigma**2))
+    epsilon = composed_epsilon(sampled(rate, sigma, 1), delta, "pld")
+    gains = (without * (ratio - math.exp(epsilon)), without * (1 - math.exp(epsilon) * ratio))
+    assert max(np.trapezoid(np.maximum(gain, 0), x) for gain in gains) == pytest.approx(delta, rel=5e-3)
+
+
+CASES = [
+    (float(rate), float(sigma), int(count), float(delta))
+    for rng in [np.random.default_rng(7)]
+    for rate, sigma, count, delta in zip(
+        10 ** rng.uniform(-3, 0, 10),
+        10 ** rng.uniform(-0.2, 1, 10),
+        10 ** rng.uniform(1, 3.5, 10),
+        10 ** rng.uniform(-10, -3, 10),
+        strict=True,
+    )
+]
+
+
+@pytest.mark.parametrize(("rate", "sigma", "count", "delta"), CASES)
+def test_renyi_never_undercuts_the_distribution_and_sampling_never_costs_more(
+    rate: float, sigma: float, count: int, delta: float
+) -> None:
+    exact = composed_epsilon(sampled(rate, sigma, count), delta, "pld")
+    assert exact <= composed_epsilon(sampled(rate, sigma, count), delta, "rdp")
+    assert exact <= composed_epsilon(sampled(1, sigma, count), delta, "gdp")
+
+
+def test_a_mixed_composition_costs_more_than_each_part_and_less_than_their_sum() -> None:
+    mean, steps = Releases("mean", 5.0, 1.0, 1), Releases("gradient", 2.0, 0.05, 400)
+    for accountant in ("pld", "rdp"):
+        whole = composed_epsilon([mean, steps], 1e-5, accountant)
+        assert composed_epsilon([steps], 1e-5, accountant) < whole
+        assert whole < sum(composed_epsilon([part], 5e-6, accountant) for part in (mean, steps))
+
+
+@pytest.mark.parametrize("sigma", [0.0, 1e-200, 1e-160, 1e-100, 1e-20, 1e-4, 1.1e-3])
+@pytest.mark.parametrize("rate", [0.1, 1.0])
+def test_noise_too_little_for_the_libraries_never_looks_cheap(rate: float, sigma: float) -> None:
+    for accountant in ("pld", "rdp") if rate < 1 else ("gdp", "pld", "rdp"):
+        assert composed_epsilon(sampled(rate, sigma, 3), 1e-5, accountant) > 1e5
+
+
+def test_the_accountant_of_record_follows_the_sampling() -> None:
+    full, part = Releases("mean", 1.0, 1.0, 1), Releases("gradient", 1.0, 0.5, 1)
+    assert choose_accountant("auto", [full, full]) == "gdp"
+    assert choose_accountant("auto", [full, part]) == "pld"
+    assert choose_accountant("rdp", [full]) == "rdp"
+    with pytest.raises(ParameterError, match="allowed there: pld, rdp"):
+        choose_accountant("gdp", [full, part])
+    with pytest.raises(ParameterError, match="'moments'; allowed: auto, gdp, pld, rdp"):
+        choose_accountant("moments", [full])
+
+
+@pytest.mark.parametrize(
+    ("accountant", "record", "cross_check"),
+    [
+        ("gdp", 3.0, 3.02),
+        ("gdp", 3.0, 2.98),
+        ("pld", 3.0, 2.9),  # a Renyi bound below the exact figure
+        ("pld", 1.0, 3.0),  # and one so far above that the exact figure must be too small
+        ("rdp", 2.9, 3.0),
+        ("rdp", 3.0, 1.0),
+        ("pld", math.inf, 3.0),
+        ("pld", 3.0, math.inf),
+        ("gdp", math.inf, 3.0),
+        ("gdp", 3.0, math.nan),
+        ("rdp", math.nan, 3.0),
+    ],
+)
+def test_figures_that_cannot_both_be_right_do_not_agree(accountant: str, record: float, cross_check: float) -> None:
+    assert not accountants_agree(accountant, record, cross_check)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.5])
+def test_a_rate_or_a_multiplier_other_than_the_one_used_is_noticed(factor: float) -> None:
+    rate, sigma, count = 0.05, 2.0, 800
+    renyi = composed_epsilon(sampled(rate, sigma, count), 1e-5, "rdp")
+    assert accountants_agree("pld", composed_epsilon(sampled(rate, sigma, count), 1e-5, "pld"), renyi)
+    for wrong in (sampled(factor * rate, sigma, count), sampled(rate, sigma / factor, count)):
+        assert not accountants_agree("pld", composed_epsilon(wrong, 1e-5, "pld"), renyi)
+
+
+# the Renyi divergence of a record with a share of the sensitivity
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.01), (4.4, 0.16), (0.7, 0.5), (2.0, 1.0)])
+def test_renyi_table_equals_the_librarys_divergence_at_the_scaled_multiplier(sigma: float, rate: float) -> None:
+    delta = 1e-5
+    shares, orders = np.array([0.1, 0.5, 1.0]), np.array([2, 3, 8, 32, 64])
+    table = renyi_table(sigma, rate, shares, orders)
+    assert table.shape == (3, 5)
+    for row, share in enumerate(shares.tolist()):
+        for column, alpha in enumerate(orders.tolist()):
+            count = 1 + int(1 / table[row, column])  # enough that the library does not round epsilon to 0
+            accountant = RdpAccountant([alpha])
+            event = PoissonSampledDpEvent(rate, GaussianDpEvent(sigma / share))
+            accountant.compose(SelfComposedDpEvent(event, count))
+            # Canonne, Kamath, Steinke 2020, proposition 12: what the library adds to the divergence at one order
+            added = math.log1p(-1 / alpha) - (math.log(delta) + math.log(alpha)) / (alpha - 1)
+            expected = (accountant.get_epsilon(delta) - added) / count
+            assert table[row, column] == pytest.approx(expected, rel=1e-6)
+
+
+def test_renyi_table_of_no_share_is_zero_and_grows_with_share_and_order() -> None:
+    table = renyi_table(1.5, 0.1, np.linspace(0, 1, 6), np.arange(2, 40))
+    assert table[0].max() < 1e-15
+    assert (np.diff(table, axis=0) > 0).all()
+    assert (np.diff(table[1:], axis=1) > 0).all()
+
+
+def test_renyi_table_of_full_sums_is_the_gaussian_divergence_without_a_warning(recwarn) -> None:
+    shares, orders = np.array([0.3, 1.0]), np.array([2, 5, 50])
+    table = renyi_table(3.0, 1.0, shares, orders)
+    np.testing.assert_allclose(table, np.multiply.outer(shares**2, orders) / (2 * 3.0**2), rtol=1e-12)
+    assert not recwarn.list
+
+
+# the ledger
 
 
 def test_ledger_file_holds_each_event_before_append_returns(tmp_path) -> None:
@@ -100,6 +283,13 @@ def test_the_line_that_the_refused_ones_are_made_from_is_read(tmp_path) -> None:
     assert read_ledger(tmp_path / "ledger.jsonl") == events(3.0)
 
 
+@pytest.mark.parametrize("rate", [1e-9, 0.1, 1 / 3, 1.0])
+def test_sampling_rates_survive_the_ledger_to_the_last_bit(tmp_path, rate: float) -> None:
+    event = GaussianEvent("gradient", 0, 0.1, 1.1, rate)
+    (tmp_path / "ledger.jsonl").write_text(json.dumps(event.as_dict()) + "\n")
+    assert read_ledger(tmp_path / "ledger.jsonl") == [event]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -109,7 +299,8 @@ def test_the_line_that_the_refused_ones_are_made_from_is_read(tmp_path) -> None:
         GOOD_LINE.replace('"noise_multiplier": 3, ', ""),
         GOOD_LINE.replace('"noise_multiplier": 3', '"noise_multiplier": -1'),
         GOOD_LINE.replace('"noise_multiplier": 3', '"noise_multiplier": NaN'),
-        GOOD_LINE.replace('"sampling_rate": 1', '"sampling_rate": 0.1'),
+        GOOD_LINE.replace(', "sampling_rate": 1', ""),
+        *(GOOD_LINE.replace('"sampling_rate": 1', f'"sampling_rate": {rate}') for rate in (0, -0.1, 1.1, "NaN", '"x"')),
     ],
 )
 def test_a_ledger_line_that_is_no_event_is_refused(tmp_path, line: str) -> None:

@@ -1,12 +1,17 @@
 """Targets to steps or noise: never above the target, hardly below it."""
 
 import math
+import time
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
 
-from linprobe.accounting.accountants import epsilon_of
-from linprobe.accounting.calibrate import calibrate, largest_mu
+from linprobe.accounting.accountants import composed_epsilon, epsilon_of, gdp_mu
+from linprobe.accounting.calibrate import MAX_STEPS, Budget, calibrate, largest_mu, round_up, smallest_multiplier
+from linprobe.accounting.events import Releases
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 
 RANDOM = np.random.default_rng(20)
@@ -20,12 +25,23 @@ TARGETS = [
 ]
 
 
+def independent_epsilon(budget: Budget, accountant: PLDAccountant | RdpAccountant) -> float:
+    """What `accountant`, told release by release, finds for a budget."""
+    for release in budget.releases:
+        event = PoissonSampledDpEvent(release.sampling_rate, GaussianDpEvent(release.noise_multiplier))
+        accountant.compose(SelfComposedDpEvent(event, release.count))
+    return float(accountant.get_epsilon(budget.delta))
+
+
+def reached(budget: Budget) -> float:
+    return composed_epsilon(budget.releases, budget.delta, budget.accountant)
+
+
 def test_calibrated_noise_never_overspends_and_wastes_at_most_a_thousandth() -> None:
     for epsilon, delta, steps in TARGETS:
         budget = calibrate(epsilon=epsilon, delta=delta, n_private=100, steps=steps)
-        reached = epsilon_of(budget.gdp_mu, delta)
-        assert budget.n_steps == steps
-        assert epsilon * (1 - 1e-3) <= reached <= epsilon
+        assert (budget.n_steps, budget.accountant) == (steps, "gdp")
+        assert epsilon * (1 - 1e-3) <= epsilon_of(gdp_mu(budget.releases), delta) <= epsilon
 
 
 def test_calibrated_steps_never_overspend_and_one_more_would() -> None:
@@ -34,10 +50,15 @@ def test_calibrated_steps_never_overspend_and_one_more_would() -> None:
         sigma = math.sqrt(steps + 0.5) / largest_mu(epsilon, delta)
         budget = calibrate(epsilon=epsilon, delta=delta, n_private=100, noise_multiplier=sigma)
         assert budget.n_steps == steps
-        assert epsilon_of(budget.gdp_mu, delta) <= epsilon
+        assert epsilon_of(gdp_mu(budget.releases), delta) <= epsilon
         assert epsilon_of(math.sqrt(steps + 1) / sigma, delta) > epsilon
         checked += 1
     assert checked == 200
+
+
+def test_nominal_mu_of_full_sums_is_the_exact_one() -> None:
+    budget = calibrate(epsilon=3, delta=1e-5, n_private=100, steps=7)
+    assert budget.nominal_mu == pytest.approx(gdp_mu(budget.releases), rel=1e-14)
 
 
 def test_the_papers_sigma_gives_steps_by_the_corrected_formula() -> None:
@@ -47,6 +68,129 @@ def test_the_papers_sigma_gives_steps_by_the_corrected_formula() -> None:
 
 def test_sigma_for_one_release_is_the_published_one() -> None:
     assert calibrate(epsilon=3, delta=1e-5, n_private=10, steps=1).noise_multiplier == pytest.approx(1.39059, abs=1e-5)
+
+
+# sampled sums
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "rate", "steps"),
+    [(3, 1e-5, 0.04, 1500), (0.3, 1e-6, 0.3, 40), (40, 1e-5, 0.5, 100)],
+)
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_sampled_noise_never_overspends_by_any_count_and_wastes_at_most_a_thousandth(
+    accountant: str, epsilon: float, delta: float, rate: float, steps: int
+) -> None:
+    budget = calibrate(
+        epsilon=epsilon, delta=delta, n_private=100, steps=steps, sampling_rate=rate, accountant=accountant
+    )
+    assert (budget.n_steps, budget.sampling_rate, budget.accountant) == (steps, rate, accountant)
+    assert (1 - 1e-3) * epsilon <= reached(budget) <= epsilon
+    theirs = RdpAccountant() if accountant == "rdp" else PLDAccountant(value_discretization_interval=1e-4 * epsilon)
+    assert independent_epsilon(budget, theirs) <= epsilon * (1 + 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("accountant", "rate", "sigma"), [("pld", 0.01, 1.4), ("pld", 0.3, 9.0), ("rdp", 0.1, 4.0), ("rdp", 0.02, 0.7)]
+)
+def test_sampled_steps_never_overspend_and_one_more_would(accountant: str, rate: float, sigma: float) -> None:
+    budget = calibrate(
+        epsilon=3, delta=1e-5, n_private=100, noise_multiplier=sigma, sampling_rate=rate, accountant=accountant
+    )
+    assert budget.noise_multiplier == sigma
+    assert reached(budget) <= 3
+    more = Releases("gradient", sigma, rate, budget.n_steps + 1)
+    assert composed_epsilon([more], 1e-5, accountant) > 3
+
+
+def test_sampled_steps_take_few_evaluations_of_the_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+
+    def count(releases: tuple[Releases, ...], delta: float, accountant: str) -> float:
+        counted.append(releases)
+        return composed_epsilon(releases, delta, accountant)
+
+    monkeypatch.setattr("linprobe.accounting.calibrate.composed_epsilon", count)
+    calibrate(epsilon=2, delta=1e-5, n_private=100, noise_multiplier=2.2, sampling_rate=0.03, accountant="rdp")
+    assert 3 <= len(set(counted)) <= 12
+
+
+def test_sampling_every_row_by_another_accountant_never_overspends_by_the_exact_one() -> None:
+    for accountant in ("pld", "rdp"):
+        budget = calibrate(epsilon=2, delta=1e-5, n_private=100, steps=20, accountant=accountant)
+        assert budget.accountant == accountant
+        assert epsilon_of(gdp_mu(budget.releases), 1e-5) <= 2
+
+
+# other releases on the same budget
+
+MEAN = Releases("mean", 4.0, 1.0, 1)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_other_releases_are_paid_from_the_same_budget(rate: float) -> None:
+    alone = calibrate(epsilon=3, delta=1e-5, n_private=100, steps=100, sampling_rate=rate)
+    shared = calibrate(epsilon=3, delta=1e-5, n_private=100, steps=100, sampling_rate=rate, others=[MEAN])
+    assert shared.others == (MEAN,)
+    assert shared.releases[0] == MEAN
+    assert shared.noise_multiplier > alone.noise_multiplier
+    assert 3 * (1 - 1e-3) <= reached(shared) <= 3
+    fewer = calibrate(
+        epsilon=3, delta=1e-5, n_private=100, noise_multiplier=alone.noise_multiplier, sampling_rate=rate, others=[MEAN]
+    )
+    assert 50 < fewer.n_steps < 100
+    assert reached(fewer) <= 3
+
+
+def test_full_sums_beside_others_share_the_squares_of_mu() -> None:
+    budget = calibrate(epsilon=3, delta=1e-5, n_private=100, steps=10, others=[MEAN])
+    left = largest_mu(3, 1e-5) ** 2 - 1 / 16
+    assert budget.noise_multiplier == pytest.approx(math.sqrt(10 / left), rel=1e-7)
+
+
+def test_a_sampled_release_beside_full_sums_takes_the_distribution_accountant() -> None:
+    sampled = Releases("first model", 2.0, 0.1, 100)
+    assert calibrate(epsilon=3, delta=1e-5, n_private=100, noise_multiplier=9, others=[sampled]).accountant == "pld"
+    with pytest.raises(ParameterError, match="'gdp'"):
+        calibrate(epsilon=3, delta=1e-5, n_private=100, steps=1, others=[sampled], accountant="gdp")
+
+
+@pytest.mark.parametrize("accountant", ["gdp", "pld", "rdp"])
+@pytest.mark.parametrize("sigma", [1.0, 0.0])
+def test_others_that_leave_nothing_are_refused_by_name(accountant: str, sigma: float) -> None:
+    with pytest.raises(PrivacyError, match="histogram, mean releases alone cost"):
+        calibrate(
+            epsilon=3,
+            delta=1e-5,
+            n_private=10,
+            steps=5,
+            accountant=accountant,
+            others=[Releases("mean", sigma, 1.0, 1), Releases("histogram", 1.0, 1.0, 1)],
+        )
+
+
+# the search
+
+
+def test_smallest_multiplier_finds_a_known_root_from_either_side() -> None:
+    for guess in (0.01, 3.0, 500.0):
+        sigma = smallest_multiplier(lambda sigma: 5 / sigma, 2.0, guess)
+        assert 2.5 <= sigma <= 2.5 * (1 + 1e-4)
+
+
+def test_a_target_no_noise_reaches_is_refused_and_not_searched_for_ever() -> None:
+    started = time.perf_counter()
+    with pytest.raises(PrivacyError, match="at no noise multiplier up to 1e\\+09"):
+        smallest_multiplier(lambda sigma: 0.1, 0.05, 1.0)
+    assert time.perf_counter() - started < 1
+
+
+@pytest.mark.parametrize("value", [1.390589, 0.00123456789, 123456789.5, 2.0])
+def test_rounding_up_never_rounds_down(value: float) -> None:
+    assert value <= round_up(value) <= value * (1 + 2e-7)
+
+
+# wrong values
 
 
 @pytest.mark.parametrize("epsilon", [0, -1, math.nan, math.inf, 1e9, None])
@@ -67,10 +211,34 @@ def test_delta_of_one_over_n_or_more_is_a_privacy_refusal(delta, n_private) -> N
         calibrate(epsilon=1, delta=delta, n_private=n_private)
 
 
+@pytest.mark.parametrize("rate", [0, -0.1, 1.0001, math.nan, math.inf])
+def test_a_sampling_rate_outside_its_range_is_refused(rate) -> None:
+    with pytest.raises(ParameterError, match="sampling rate is"):
+        calibrate(epsilon=1, delta=1e-5, n_private=10, sampling_rate=rate)
+
+
+def test_an_accountant_that_cannot_judge_the_request_is_refused() -> None:
+    for accountant, rate in (("gdp", 0.5), ("moments", 0.5), ("moments", 1.0)):
+        with pytest.raises(ParameterError, match=f"accountant is '{accountant}'"):
+            calibrate(epsilon=1, delta=1e-5, n_private=10, sampling_rate=rate, accountant=accountant)
+
+
 def test_sigma_too_small_for_one_step_is_refused_and_says_what_would_do() -> None:
     with pytest.raises(PrivacyError, match=r"at least 3\.73"):
         calibrate(epsilon=1, delta=1e-5, n_private=10, noise_multiplier=1)
     assert calibrate(epsilon=1, delta=1e-5, n_private=10, noise_multiplier=3.731).n_steps == 1
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1e-3, 1e-200])
+def test_sigma_too_small_for_one_sampled_step_is_refused_and_says_what_would_do(sigma: float) -> None:
+    with pytest.raises(PrivacyError, match=r"at least 1\.82"):
+        calibrate(epsilon=1, delta=1e-5, n_private=10, noise_multiplier=sigma, sampling_rate=0.2, accountant="rdp")
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.001])
+def test_sigma_that_allows_endless_steps_is_refused(rate: float) -> None:
+    with pytest.raises(ParameterError, match=f"more than {MAX_STEPS} steps"):
+        calibrate(epsilon=3, delta=1e-5, n_private=10, noise_multiplier=1e5, sampling_rate=rate, accountant="rdp")
 
 
 def test_sigma_and_steps_together_are_refused() -> None:

@@ -4,20 +4,30 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.accountants import gdp_mu
+from linprobe.accounting.events import grouped
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.entropy import NoiseSource
-from linprobe.mechanisms.gaussian import GaussianMechanism, Release
+from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule, find_method, paper_options
 from linprobe.rows import ArrayRows, normalise_rows
 
-N, D, C, STEPS, SIGMA = 90, 7, 4, 6, 5.0
+N, D, C, STEPS, SIGMA, RATE = 90, 7, 4, 6, 5.0, 0.4
 SPENDING = [method for method in METHODS.values() if method.spends]
 VARIANTS = [(method, {}) for method in SPENDING] + [
+    (METHODS["dp-sgd"], {"optimizer": "adam", "loss": "squared"}),
+    (METHODS["dpsgd-f"], {"centre": "public"}),
+    (METHODS["dpsgd-f"], {"variant": "theory"}),
+    (METHODS["mirror-descent"], {"update": "exact"}),
+    (METHODS["mirror-descent"], {"update": "exact", "loss": "squared"}),
+    (METHODS["mirror-descent"], {"alpha": 0.5, "extra_clip": 0.01}),
+    (METHODS["dope-sgd"], {"clip_norm": 0.02, "origin_norm": 0.05}),
+    (METHODS["dope-sgd"], {"extended": 0.5, "augment_public": 20, "public_batch": 7, "init": "zero"}),
+    (METHODS["adadps"], {"scale_floor": 0.01, "init": "zero"}),
     (METHODS["adamix"], {"subspace": "gradient"}),
     (METHODS["adamix"], {"subspace": "gradient", "subspace_dim": 5}),
     (METHODS["adamix"], {"subspace": "features", "subspace_dim": 2}),
     (METHODS["adamix"], {"variant": "theory"}),
-    (METHODS["noisy-gd"], {"schedule": "theory", "average": "weighted", "radius": 3.0, "weight_decay": 5.0}),
+    (METHODS["noisy-gd"], {"schedule": "theory", "output": "weighted", "radius": 3.0, "weight_decay": 5.0}),
 ]
 every_spending_variant = pytest.mark.parametrize(
     ("method", "options"), VARIANTS, ids=[f"{m.name}{''.join(f'-{k}={v}' for k, v in o.items())}" for m, o in VARIANTS]
@@ -39,6 +49,27 @@ class SpyMechanism(GaussianMechanism):
         self.values.append(release.value)
         return release
 
+    @property
+    def steps(self) -> list[int]:
+        """Places of the gradient releases among all."""
+        return [place for place, event in enumerate(self.events) if event.purpose == "gradient"]
+
+
+class RepeatedSampler:
+    """The same samples in every run, without the record `out`, if any; remembers whom it drew."""
+
+    rate = RATE
+
+    def __init__(self, out: int | None = None) -> None:
+        self._rng, self._out, self.drawn = np.random.default_rng(7), out, []
+
+    def draw(self, n_rows: int) -> np.ndarray:
+        joined = self._rng.random(n_rows) < self.rate
+        self.drawn.append(joined.copy())
+        if self._out is not None:
+            joined[self._out] = False
+        return joined
+
 
 def problem(n: int = N, block_rows: int = 1024, drop: int | None = None) -> Problem:
     g = np.random.default_rng(0)
@@ -58,9 +89,30 @@ def problem(n: int = N, block_rows: int = 1024, drop: int | None = None) -> Prob
     )
 
 
-def fit(method: Method, options: dict, data: Problem, mechanism: GaussianMechanism, sigma: float = SIGMA):
-    schedule = Schedule(STEPS, sigma, STEPS**0.5 / sigma if sigma else 1.0)
-    return method.fit(data, method.make_options(options), Run(schedule, mechanism, lambda: None))
+def fit(
+    method: Method,
+    options: dict,
+    data: Problem,
+    mechanism: GaussianMechanism,
+    sigma: float = SIGMA,
+    sampler: RepeatedSampler | None = None,
+):
+    rate = 1.0 if method.sampling is None else RATE
+    options = method.make_options(options)
+    others = {share.purpose: sigma for share in method.shares(options)} if method.spends else {}
+    schedule = Schedule(STEPS, sigma, rate * STEPS**0.5 / sigma if sigma else rate, rate, others)
+    return method.fit(data, options, Run(schedule, mechanism, lambda: None, sampler or RepeatedSampler()))
+
+
+def neighbour_of(method: Method, options: dict, spy: SpyMechanism, dropped: int) -> SpyMechanism:
+    """A run without one record on the first run's releases. Where N matters it is public, so the record stays out of
+    every sample; where it does not, the record is not there."""
+    neighbour = SpyMechanism(replay=spy.values)
+    if method.sampling is None:
+        fit(method, options, problem(drop=dropped), neighbour)
+    else:
+        fit(method, options, problem(), neighbour, sampler=RepeatedSampler(out=dropped))
+    return neighbour
 
 
 @every_spending_variant
@@ -68,35 +120,50 @@ def test_neighbours_differ_by_at_most_sensitivity_at_every_step(method, options)
     spy = SpyMechanism()
     fit(method, options, problem(), spy)
     for dropped in (0, 17, N - 1):
-        neighbour = SpyMechanism(replay=spy.values)
-        fit(method, options, problem(drop=dropped), neighbour)
+        neighbour = neighbour_of(method, options, spy, dropped)
         for event, ours, theirs in zip(spy.events, spy.sums, neighbour.sums, strict=True):
             assert np.linalg.norm(ours - theirs) <= event.sensitivity
 
 
 @every_spending_variant
 def test_a_record_is_charged_at_least_what_it_contributed(method, options) -> None:
-    spy = SpyMechanism()
-    fit(method, options, problem(), spy)
+    spy, sampler = SpyMechanism(), RepeatedSampler()
+    fit(method, options, problem(), spy, sampler=sampler)
     for dropped in (0, 17, N - 1):
-        neighbour = SpyMechanism(replay=spy.values)
-        fit(method, options, problem(drop=dropped), neighbour)
-        moved = sum(
-            (np.linalg.norm(ours - theirs) / (event.sensitivity * SIGMA)) ** 2
-            for event, ours, theirs in zip(spy.events, spy.sums, neighbour.sums, strict=True)
-        )
-        assert spy.per_instance_mu[dropped] ** 2 >= moved * (1 - 1e-9)
-        assert spy.per_instance_mu[dropped] <= moved**0.5 + STEPS**0.5 / SIGMA * 2e-3
+        neighbour = neighbour_of(method, options, spy, dropped)
+        shares = [
+            np.linalg.norm(spy.sums[place] - neighbour.sums[place]) / spy.events[place].sensitivity
+            for place in spy.steps
+        ]
+        if method.sampling is None:
+            moved = sum((share / SIGMA) ** 2 for share in shares)
+            mu = spy.contributed.squared_mu[dropped] ** 0.5
+            assert mu**2 >= moved * (1 - 1e-9)
+            assert mu <= moved**0.5 + STEPS**0.5 / SIGMA * 2e-3
+        else:
+            counts = spy.contributed.levels[dropped]
+            assert counts.sum() == STEPS
+            charged = np.repeat((np.arange(LEVELS + 1) / LEVELS) ** 2, counts)[::-1]
+            joined = sorted(
+                (share for share, drawn in zip(shares, sampler.drawn, strict=True) if drawn[dropped]), reverse=True
+            )
+            assert joined, "never sampled; another seed is needed"
+            assert all(share <= level + 1e-12 for share, level in zip(joined, charged, strict=False))
 
 
 @every_spending_variant
 def test_releases_are_as_many_and_as_noisy_as_scheduled_and_no_record_exceeds_the_run(method, options) -> None:
     spy = SpyMechanism()
     fit(method, options, problem(), spy)
-    assert [event.noise_multiplier for event in spy.events] == [SIGMA] * STEPS
-    assert [event.step for event in spy.events] == list(range(STEPS))
-    assert spy.per_instance_mu.shape == (N,)
-    assert spy.per_instance_mu.max() <= gdp_mu(spy.events) * (1 + 1e-12)
+    shares = {share.purpose: share.count for share in method.shares(method.make_options(options))}
+    releases = {release.purpose: release for release in grouped(spy.events)}
+    assert {purpose: release.count for purpose, release in releases.items()} == {**shares, "gradient": STEPS}
+    assert {event.noise_multiplier for event in spy.events} == {SIGMA}
+    assert [event.step for event in spy.events] == list(range(len(spy.events)))
+    assert releases["gradient"].sampling_rate == (1.0 if method.sampling is None else RATE)
+    if method.sampling is None:
+        assert spy.contributed.squared_mu.shape == (N,)
+        assert spy.contributed.squared_mu.max() ** 0.5 <= gdp_mu(grouped(spy.events)) * (1 + 1e-12)
 
 
 @every_spending_variant
@@ -157,7 +224,7 @@ def test_missing_data_is_refused_with_the_next_step(method) -> None:
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda m: m.name)
 def test_options_of_other_methods_are_refused(method) -> None:
     with pytest.raises(UsageError, match=f"does nothing for {method.name}; its options are"):
-        method.make_options({"momentum": 0.9})
+        method.make_options({"dropout": 0.9})
 
 
 @pytest.mark.parametrize(
@@ -180,7 +247,18 @@ def test_option_values_outside_their_range_are_refused(name, options) -> None:
     ("name", "options"),
     [
         ("noisy-gd", {"init": "best"}),
-        ("noisy-gd", {"average": "mean"}),
+        ("noisy-gd", {"output": "mean"}),
+        ("noisy-gd", {"output": "vote", "ensemble": STEPS + 1}),
+        ("dp-sgd", {"optimizer": "lbfgs"}),
+        ("dp-sgd", {"loss": "hinge"}),
+        ("dpsgd-f", {"variant": "new"}),
+        ("dpsgd-f", {"centre": "median"}),
+        ("mirror-descent", {"update": "second-order"}),
+        ("mirror-descent", {"alpha": 1.5}),
+        ("mirror-descent", {"horizon": STEPS - 1}),
+        ("dope-sgd", {"extended": 1.5}),
+        ("dope-sgd", {"public_batch": 0}),
+        ("dope-sgd", {"augment_public": -1}),
         ("noisy-gd", {"schedule": "cosine"}),
         ("noisy-gd", {"reference": "text"}),
         ("adamix", {"variant": "new"}),
@@ -197,7 +275,7 @@ def test_unknown_method_is_refused_with_the_nearest_name() -> None:
         find_method("adamx")
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [m for m in METHODS.values() if m.sampling is None], ids=lambda m: m.name)
 def test_the_papers_settings_are_options_of_the_method(method) -> None:
     method.make_options(paper_options(method))
     assert method.name == "zero-shot" or paper_options(method)["weight_decay"] == 1e-2

@@ -1,0 +1,33 @@
+"""`linprobe account`: what sampled Gaussian releases cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command()
+    def account(
+        q: Annotated[float, typer.Option("--q", help="Sampling rate, above 0, at most 1.")],
+        sigma: Annotated[float, typer.Option(help="Noise multiplier, above 0.")],
+        steps: Annotated[int, typer.Option(help="Number of releases.")],
+        delta: Annotated[float, typer.Option(help="Above 0 and below 1.")],
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    ) -> None:
+        """What noise, sampling rate and steps cost, by every accountant that applies. Reads no data.
+
+        stdout carries one line an accountant, name and epsilon with a tab between, the one of record first.
+        """
+        from linprobe import pipeline
+        from linprobe.cli._shared import print_json
+
+        cost = pipeline.account(q, sigma, steps, delta)
+        if as_json:
+            print_json(cost)
+            return
+        for name, epsilon in cost["epsilons"].items():
+            typer.echo(f"{name}\t{'inf' if epsilon is None else format(epsilon, '.6g')}")

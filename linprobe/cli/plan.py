@@ -1,0 +1,81 @@
+"""`linprobe plan`: sampling rate and noise for a budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linprobe.errors import ParameterError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command()
+    def plan(
+        eps: Annotated[float, typer.Option(help="Target epsilon, above 0, at most 100.")],
+        n: Annotated[int, typer.Option("--n", help="Number of private rows.")],
+        delta: Annotated[float, typer.Option(help="Target delta, below 1/N.")] = 1e-5,
+        epochs: Annotated[float, typer.Option(help="How often a row is read on average.")] = 60,
+        q: Annotated[
+            str, typer.Option("--q", metavar="Q,Q,...", help="Sampling rates, each above 0 and at most 1.")
+        ] = "0.01,0.02,0.04,0.08,0.16,0.32,0.64,1",
+        accountant: Annotated[
+            str, typer.Option(help="auto (gdp for q = 1, pld below), pld, rdp, gdp (for q = 1 only).")
+        ] = "auto",
+        plot: Annotated[Path | None, typer.Option(help="Draw noise against sampling rate, .png or .svg.")] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    ) -> None:
+        """Compare sampling rates: the noise each needs to stay within a budget. Reads no data.
+
+        stdout carries the recommended rate, noise multiplier and number of steps on one line, with tabs between; with
+        --json every row.
+        """
+        from linprobe import pipeline, render
+        from linprobe.cli._shared import print_json
+
+        request = pipeline.PlanRequest(
+            epsilon=eps,
+            n_rows=n,
+            delta=delta,
+            epochs=epochs,
+            sampling_rates=_rates(q),
+            accountant=accountant,
+            plot=plot,
+        )
+        with render.TerminalProgress() as progress:
+            planned = pipeline.plan(request, progress)
+        if as_json:
+            print_json(planned)
+            return
+        chosen = planned["recommended"]
+        render.table(
+            f"epsilon {eps:g}, delta {delta:g}, {n} private rows, {epochs:g} epochs",
+            [
+                (
+                    f"{row['sampling_rate']:g}{' *' if row == chosen else ''}",
+                    f"{row['batch_size']:.0f}",
+                    str(row["steps"]),
+                    f"{row['noise_multiplier']:.4g}",
+                    f"{row['noise_per_epoch']:.4g}",
+                    f"{row['epsilon']:.5g}",
+                    row["accountant"],
+                )
+                for row in planned["rows"]
+            ],
+            header=("q", "rows a step", "steps", "noise multiplier", "noise of an epoch", "epsilon", "accountant"),
+        )
+        render.note(f"* recommended: {planned['why']}")
+        typer.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise ParameterError(
+            f"sampling rates are {text!r}; allowed: numbers above 0 and at most 1 with commas between; "
+            "give for example --q 0.01,0.1,1"
+        ) from None

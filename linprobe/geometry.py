@@ -1,0 +1,87 @@
+"""Where gradients are measured before they are clipped: as they are, around a public origin, or in a public scale.
+
+The gradient of one record is `x r^T`, so every one of these norms has a closed form in `x` and `r`:
+
+    plain     ||x r^T||         = ||x|| ||r||
+    origin    ||x r^T - g||^2   = ||x||^2 ||r||^2 - 2 x^T g r + ||g||^2       (one more product, X g)
+    scale     ||(x r^T) / A||^2 = (x*x)^T (1/A^2) (r*r)                       (one more product; / and * elementwise)
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.rows import Block
+
+FLOAT32_ROUNDING = 2.0**-24
+ROUNDINGS = 4
+
+
+class Geometry:
+    """Gradients as they are."""
+
+    def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Upper bounds, tight to rounding, on the lengths to be clipped; residuals r (b, n_classes); shape (b,)."""
+        return block.norms * r_norms
+
+    def amplification(self, clip_norm: float) -> float:
+        """How many times `clip_norm` the numbers can be that are summed, in this geometry; public."""
+        return 1.0
+
+    def finish(self, total: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+        """The sum of clipped vectors from `total`, sum_i c_i x_i r_i^T, and `weight`, sum_i c_i."""
+        return total
+
+
+class Origin(Geometry):
+    """Differences from a public vector `origin`, shape (n_features, n_classes): sum_i clip(g_i - origin)."""
+
+    def __init__(self, origin: NDArray[np.float64]) -> None:
+        self._narrow = np.ascontiguousarray(origin, dtype=np.float32)
+        self._origin = self._narrow.astype(np.float64)  # the very numbers that norms are taken of
+        self._length = float(np.linalg.norm(self._origin))
+        self._slack = 2 * ROUNDINGS * math.sqrt(origin.shape[0]) * FLOAT32_ROUNDING * self._length
+
+    def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
+        """||g_i - origin||, with the rounding of the inner product, which may cancel, on the safe side."""
+        inner: NDArray[np.float64] = np.einsum("ij,ij->i", block.x @ self._narrow, r, dtype=np.float64)
+        own = block.norms * r_norms
+        return np.sqrt(np.maximum(own**2 - 2 * inner + self._length**2, 0.0) + self._slack * own)
+
+    def amplification(self, clip_norm: float) -> float:
+        """c_i ||g_i|| <= clip_norm + ||origin||, as c_i <= 1."""
+        return 1 + self._length / clip_norm
+
+    def finish(self, total: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+        """sum_i c_i g_i - (sum_i c_i) origin."""
+        return total - weight * self._origin
+
+
+class Scale(Geometry):
+    """Elementwise quotients by a public, positive `scale`, shape (n_features, n_classes): sum_i clip(g_i / scale)."""
+
+    def __init__(self, scale: NDArray[np.float64]) -> None:
+        self._scale = scale
+        self._inverse_square = np.ascontiguousarray(1 / scale**2, dtype=np.float32)
+        self._spread = float(scale.max() / scale.min())
+
+    def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
+        """||g_i / scale||; a sum of positive terms, which rounding cannot cancel."""
+        squared: NDArray[np.float64] = np.einsum(
+            "ij,ij->i", np.square(block.x) @ self._inverse_square, np.square(r), dtype=np.float64
+        )
+        return np.sqrt(squared)
+
+    def amplification(self, clip_norm: float) -> float:
+        """Rounding of the unscaled sum is divided by the smallest scale, its terms were clipped at the largest."""
+        return self._spread
+
+    def finish(self, total: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+        """The sum, scaled."""
+        return total / self._scale
+
+
+PLAIN = Geometry()

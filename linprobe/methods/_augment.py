@@ -1,0 +1,42 @@
+"""More public rows out of few: draws from one Gaussian a class with a shared covariance, in feature space.
+
+Mood 1950's synthesiser at its simplest, in place of the image generators of Nasr et al. 2023 (section 3). Everything
+here is public.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from linprobe.errors import UsageError
+from linprobe.methods._base import public_generator
+from linprobe.rows import BLOCK_ROWS, ArrayRows, normalise_rows
+
+
+def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
+    """`n_rows` rows of unit norm, classes in turn: class mean + N(0, pooled within-class covariance).
+
+    A combination of the public rows' own residuals with standard normal weights has that law, so that no covariance
+    matrix is formed. Classes without public rows get none.
+
+    Raises:
+        UsageError: no class with two rows, which leaves no covariance to fit.
+    """
+    means = np.zeros((n_classes, public.n_features))
+    labels = public.y.astype(np.intp)
+    counts = np.bincount(labels, minlength=n_classes)
+    np.add.at(means, labels, public.x)
+    means /= np.maximum(counts, 1)[:, None]
+    freedom = public.n_rows - int((counts > 0).sum())
+    if freedom < 1:
+        raise UsageError("augment-public needs a class with two public rows and got none; give more public rows")
+    residuals = (public.x - means[labels]).astype(np.float32)
+    known = np.flatnonzero(counts)
+    y = known[np.arange(n_rows) % len(known)]
+    generator = public_generator()
+    x = np.empty((n_rows, public.n_features), dtype=np.float32)
+    for start in range(0, n_rows, BLOCK_ROWS):
+        part = slice(start, start + BLOCK_ROWS)
+        weights = generator.standard_normal((len(y[part]), public.n_rows), dtype=np.float32) / np.sqrt(freedom)
+        x[part] = normalise_rows((means[y[part]] + weights @ residuals).astype(np.float32))
+    return ArrayRows(x, y)

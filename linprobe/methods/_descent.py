@@ -1,0 +1,143 @@
+"""What every method on Poisson samples does with a release: optimiser, weight decay, step, output. All of it free.
+
+SGD, heavy-ball momentum and Adam (Kingma and Ba 2015) act on released gradients only: post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from linprobe.errors import ParameterError
+from linprobe.methods._base import (
+    Init,
+    Problem,
+    Schedule,
+    initial_weights,
+    learning_rate,
+    reference_weights,
+    refuse_idle,
+)
+from linprobe.methods._output import IterateOutput, Output
+from linprobe.probe import Loss, Weights, check_loss
+
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPSILON = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescentOptions:
+    """Options shared by methods that descend on Poisson samples.
+
+    Attributes:
+        init: W_1: `auto` (public optimum, else text, else zero), `zero`, `public`, `text`, or an earlier run.
+        clip_norm: C, L2 bound on one record's gradient, as the method measures it.
+        optimizer: `sgd`, `momentum` or `adam`.
+        momentum: beta of `momentum`; directions are scaled by 1 - beta, so that the learning rate means the same.
+        learning_rate: eta on the estimated SUM of all gradients (for `adam` on its unit-free direction); None derives
+            it from `score_noise`.
+        score_noise: std, in nats, that the noise of the whole run adds to a unit row's class score.
+        weight_decay: lambda, on the sum. reference: what it pulls towards, `init` or `zero`.
+        output, ensemble: what is released: `last` iterate, `average` of the last ones, `weighted`, `ema` or `vote`.
+        text_scale: beta for `init=text`.
+        loss: `softmax`, or `squared` on class indicators.
+    """
+
+    init: Init = "auto"
+    clip_norm: float = 0.25
+    optimizer: Literal["sgd", "momentum", "adam"] = "momentum"
+    momentum: float = 0.9
+    learning_rate: float | None = None
+    score_noise: float = 1.0
+    weight_decay: float = 1e-2
+    reference: Literal["init", "zero"] = "init"
+    output: Output = "average"
+    ensemble: int | None = None
+    text_scale: float = 100.0
+    loss: Loss = "softmax"
+
+
+class Descent:
+    """Weights and what is remembered of earlier releases.
+
+    Args:
+        problem, options, schedule: as the method got them.
+        start: W_1 where it is not that of `options.init`.
+        move: (W, step) -> W_{t+1}, where that is not W - step.
+        clip: clip norm where it is not that of `options`.
+
+    Attributes:
+        weights: W_t, shape (n_features, n_classes).
+        history: public facts of each step.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: DescentOptions,
+        schedule: Schedule,
+        *,
+        start: Weights | None = None,
+        move: Callable[[Weights, Weights], Weights] | None = None,
+        clip: float | None = None,
+    ) -> None:
+        check_loss(options.loss)
+        if options.optimizer not in ("sgd", "momentum", "adam"):
+            raise ParameterError(f"optimizer is {options.optimizer!r}; allowed: sgd, momentum, adam")
+        if options.optimizer != "momentum":
+            refuse_idle(options, ("momentum",), f"optimizer {options.optimizer}")
+        if start is None:
+            start = initial_weights(
+                problem,
+                init=options.init,
+                weight_decay=options.weight_decay,
+                text_scale=options.text_scale,
+                loss=options.loss,
+            )
+        self.weights = start
+        self.history: list[dict[str, float]] = []
+        self._options, self._schedule = options, schedule
+        self._reference = reference_weights(options.reference, start)
+        self._output = IterateOutput(options.output, schedule.n_steps, options.ensemble)
+        self._first = np.zeros_like(start)
+        self._second = np.zeros_like(start)
+        self._t = 0
+        self._clip_norm = options.clip_norm if clip is None else clip
+        self._move = np.subtract if move is None else move
+
+    @property
+    def learning_rate(self) -> float:
+        """eta of every step, on the estimated sum of gradients or on Adam's direction."""
+        if self._options.optimizer == "adam" and self._options.learning_rate is None:
+            return self._options.score_noise / math.sqrt(self._schedule.n_steps)
+        return learning_rate(self._options.learning_rate, self._options.score_noise, self._schedule, self._clip_norm)
+
+    def step(self, gradient: Weights, **facts: float) -> None:
+        """Move by an estimate of the summed gradient (n_features, n_classes); `facts` join the history."""
+        self._t += 1
+        before = self.weights
+        pull = self._options.weight_decay * (before - self._reference)
+        self.weights = self._move(before, self.learning_rate * self._direction(gradient + pull))
+        self._output.add(self._t, before, self.weights)
+        step = {"step": self._t, "clip_norm": self._clip_norm, "learning_rate": self.learning_rate}
+        self.history.append({**step, **facts})
+
+    def _direction(self, gradient: Weights) -> Weights:
+        if self._options.optimizer == "sgd":
+            return gradient
+        if self._options.optimizer == "momentum":
+            self._first = self._options.momentum * self._first + gradient
+            return (1 - self._options.momentum) * self._first
+        first, second = ADAM_BETAS
+        self._first = first * self._first + (1 - first) * gradient
+        self._second = second * self._second + (1 - second) * gradient**2
+        unbiased = np.sqrt(self._second / (1 - second**self._t)) + ADAM_EPSILON
+        return np.asarray(self._first / (1 - first**self._t) / unbiased, dtype=np.float64)
+
+    def result(self) -> Weights:
+        """What is released, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
+        return self._output.result()

@@ -1,0 +1,65 @@
+"""Which function of the iterates is released: post-processing of what was released already, free of privacy cost.
+
+Last-n averages, exponential averages and majority votes: De et al. 2022 and DOPE-SGD (section 4, "ensembles");
+`weighted` is the average of NoisyGD's Theorem 3.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+import numpy as np
+
+from linprobe.errors import ParameterError, UsageError
+from linprobe.probe import Weights
+
+Output = Literal["last", "average", "weighted", "ema", "vote"]
+OUTPUTS = ("last", "average", "weighted", "ema", "vote")
+ENSEMBLES = ("average", "ema", "vote")
+ENSEMBLE_SHARE = 0.1
+
+
+class IterateOutput:
+    """The released weights as a function of the iterates.
+
+    Args:
+        kind: `last` iterate; mean of the last n (`average`); sum_t 2t / (T(T+1)) W_t (`weighted`); exponential moving
+            average of decay 1 - 2/(n+1), which has the span of n iterates (`ema`); or the last n themselves, each a
+            voter (`vote`).
+        n_steps: T.
+        ensemble: n; None is a tenth of the steps. Does nothing for `last` and `weighted`.
+    """
+
+    def __init__(self, kind: Output, n_steps: int, ensemble: int | None = None) -> None:
+        if kind not in OUTPUTS:
+            raise ParameterError(f"output is {kind!r}; allowed: {', '.join(OUTPUTS)}")
+        if ensemble is not None and kind not in ENSEMBLES:
+            raise UsageError(f"option ensemble {ensemble} does nothing with output {kind}; leave it out")
+        size = max(1, round(ENSEMBLE_SHARE * n_steps)) if ensemble is None else int(ensemble)
+        if not 1 <= size <= n_steps:
+            raise ParameterError(f"ensemble is {ensemble}; allowed: 1 to the number of steps, {n_steps}")
+        self._kind = kind
+        self._n_steps = n_steps
+        self._size = size if kind in ENSEMBLES else 1
+        self._sum: Weights | float = 0.0
+        self._voters: deque[Weights] = deque(maxlen=self._size)
+
+    def add(self, t: int, before: Weights, after: Weights) -> None:
+        """Take in step t = 1..T, which led from `before` (W_t) to `after` (W_{t+1})."""
+        if self._kind == "weighted":
+            self._sum = self._sum + before * (2 * t / (self._n_steps * (self._n_steps + 1)))
+        elif self._kind == "ema":
+            share = 1.0 if t == 1 else 2 / (self._size + 1)
+            self._sum = self._sum + share * (after - self._sum)
+        elif t > self._n_steps - self._size:
+            if self._kind == "vote":
+                self._voters.append(after)
+            else:
+                self._sum = self._sum + after / self._size
+
+    def result(self) -> Weights:
+        """What is released: (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
+        if self._kind == "vote":
+            return np.stack(self._voters)
+        return np.asarray(self._sum, dtype=np.float64)

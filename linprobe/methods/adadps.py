@@ -1,0 +1,82 @@
+"""AdaDPS: divide gradients by the public second moment before they are clipped and noised.
+
+Li, Zaheer, Reddi, Smith, "Private Adaptive Optimization with Side Information", ICML 2022, Algorithm 1, as Nasr et al.
+2023 compare with it.
+
+    1  W_1 <- init
+    2  for t = 1..T:
+    3      A   <- sqrt(mean over public records of g_j(W_t) * g_j(W_t)), divided by its root mean square, plus a floor
+    4      B   <- every private record on its own with probability q
+    5      G   <- 1/q (sum_{i in B} clip_C(g_i(W_t) / A) + N(0, sigma^2 C^2 I))
+    6      W   <- W - eta * optimiser(G + lambda (W - W_ref))
+    7  return the last iterate, or an average or a vote of the last ones
+
+| paper   | code        |  | paper | code             |
+| ------- | ----------- |  | ----- | ---------------- |
+| C       | clip_norm   |  | sigma | noise_multiplier |
+| epsilon | scale_floor |  | q     | sampling_rate    |
+
+Products and quotients of matrices are elementwise. The paper's scale has the units of a gradient; divided by its root
+mean square it has none, so that C and eta mean what they mean in `dp-sgd`.
+Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linprobe.geometry import Scale
+from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
+from linprobe.methods._descent import Descent, DescentOptions
+from linprobe.probe import Weights, clipped_sum, second_moment
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaDPSOptions(DescentOptions):
+    """Options of `adadps`: those of `DescentOptions`, `clip_norm` bounding g_i / A, and
+
+    Attributes:
+        scale_floor: added to A, in units of its root mean square; bounds how unevenly gradients are scaled.
+    """
+
+    scale_floor: float = 0.1
+
+
+def public_scale(moment: Weights, floor: float) -> Weights:
+    """A from the public second moment, same shape; ones where the public gradient vanishes."""
+    root_mean_square = float(np.sqrt(moment.mean()))
+    if root_mean_square == 0:
+        return np.ones_like(moment)
+    return np.asarray(np.sqrt(moment) / root_mean_square + floor, dtype=np.float64)
+
+
+def fit(problem: Problem, options: AdaDPSOptions, run: Run) -> Fitted:
+    """Train; shapes and guarantee as the module's docstring says."""
+    schedule = run.schedule
+    descent = Descent(problem, options, schedule)
+    for _ in range(schedule.n_steps):
+        scale = public_scale(second_moment(problem.public_rows, descent.weights, options.loss), options.scale_floor)
+        clipped = clipped_sum(
+            run.batch(problem.private_rows),
+            descent.weights,
+            options.clip_norm,
+            geometry=Scale(scale),
+            loss=options.loss,
+        )
+        released = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient")
+        descent.step(released.value / schedule.sampling_rate, scale_spread=float(scale.max() / scale.min()))
+        run.on_step()
+    return Fitted(descent.result(), descent.history)
+
+
+METHOD = Method(
+    name="adadps",
+    summary="private gradients divided by the public second moment, over Poisson samples",
+    paper="Li et al. 2022 (AdaDPS), as Nasr et al. 2023 compare with it",
+    options=AdaDPSOptions,
+    fit=fit,
+    needs=("private", "public"),
+    sampling=Sampling(),
+)

@@ -1,0 +1,111 @@
+"""DOPE-SGD: clip private gradients around an estimate of them that public rows give.
+
+Nasr, Mahloujifar, Tang, Mittal, Houmansadr, "Effectively Using Public Data in Privacy Preserving Machine Learning",
+ICML 2023, Algorithms 1 and 2, equation 2.
+
+    1  public rows <- public rows and draws from class-conditional Gaussians fitted on them, if asked; W_1 <- init
+    2  for t = 1..T:
+    3      g   <- mean public gradient at W_t over a fresh public batch
+    4      g   <- g min(1, lambda_o / ||g||)                                                   (equation 2, if asked)
+    5      B   <- every private record on its own with probability q
+    6      G   <- 1/q (b g + sum_{i in B} clip_C(g_i(W_t) - g) + N(0, sigma^2 C^2 I)),   b = qN
+    7      W   <- W - eta * optimiser(G + lambda (W - W_ref))
+    8  return the last iterate, or an average or a vote of the last ones
+
+| paper    | code        |  | paper  | code             |
+| -------- | ----------- |  | ------ | ---------------- |
+| C        | clip_norm   |  | sigma  | noise_multiplier |
+| lambda_o | origin_norm |  | q      | sampling_rate    |
+
+The paper adds |B_t| g with the realised batch size, and takes that for independent of the data. Under add/remove with
+Poisson sampling |B_t| changes with the data, so the public constant qN stands in its place; then the sensitivity is C.
+`extended` treats a share of the public rows as private ones too: they train and are clipped like them, at no cost.
+Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linprobe.errors import ParameterError
+from linprobe.geometry import Origin
+from linprobe.methods._augment import gaussian_rows
+from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, public_generator
+from linprobe.methods._descent import Descent, DescentOptions
+from linprobe.probe import Weights, clipped_sum, loss_and_gradient
+from linprobe.rows import ArrayRows, ChainedRows, join
+
+
+@dataclass(frozen=True, kw_only=True)
+class DopeSGDOptions(DescentOptions):
+    """Options of `dope-sgd`: those of `DescentOptions`, `clip_norm` bounding g_i - g, and
+
+    Attributes:
+        origin_norm: lambda_o, longest origin, for public rows from another distribution; None for no bound.
+        public_batch: public rows, drawn anew at every step, over which the origin is the mean; None for all.
+        augment_public: so many rows are drawn from class-conditional Gaussians and join the public ones.
+        extended: share of the public rows, in [0, 1], that joins the private ones.
+    """
+
+    origin_norm: float | None = None
+    public_batch: int | None = None
+    augment_public: int = 0
+    extended: float = 0.0
+
+
+def clip_origin(origin: Weights, longest: float | None) -> Weights:
+    """Equation 2: the origin, scaled to length `longest` if it is longer."""
+    length = float(np.linalg.norm(origin))
+    return origin if longest is None or length <= longest else origin * (longest / length)
+
+
+def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
+    """Train; shapes and guarantee as the module's docstring says."""
+    if not 0 <= options.extended <= 1:
+        raise ParameterError(f"extended is {options.extended}; allowed: 0 to 1")
+    if options.augment_public < 0:
+        raise ParameterError(f"augment-public is {options.augment_public}; allowed: 0 or more")
+    schedule, private = run.schedule, problem.private_rows
+    public = join(problem.public_rows)
+    if options.augment_public:
+        public = join(public, gaussian_rows(public, problem.n_classes, options.augment_public))
+        problem = problem.with_public(public)
+    size = public.n_rows if options.public_batch is None else options.public_batch
+    if not 1 <= size <= public.n_rows:
+        raise ParameterError(f"public-batch is {size}; allowed: 1 to the number of public rows, {public.n_rows}")
+    generator = public_generator()
+    if options.extended:
+        joining = generator.permutation(public.n_rows)[: round(options.extended * public.n_rows)]
+        private = ChainedRows(private, ArrayRows(public.x[joining], public.y[joining]))
+    descent = Descent(problem, options, schedule)
+    for _ in range(schedule.n_steps):
+        batch = public
+        if size < public.n_rows:
+            chosen = generator.choice(public.n_rows, size, replace=False)
+            batch = ArrayRows(public.x[chosen], public.y[chosen])
+        public_loss, public_gradient = loss_and_gradient(batch, descent.weights, options.loss)
+        origin = clip_origin(public_gradient / size, options.origin_norm)
+        clipped = clipped_sum(
+            run.batch(private), descent.weights, options.clip_norm, geometry=Origin(origin), loss=options.loss
+        )
+        released = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient")
+        descent.step(
+            private.n_rows * origin + released.value / schedule.sampling_rate,
+            origin_norm=float(np.linalg.norm(origin)),
+            public_loss=public_loss / size,
+        )
+        run.on_step()
+    return Fitted(descent.result(), descent.history)
+
+
+METHOD = Method(
+    name="dope-sgd",
+    summary="private gradients clipped around the public one, over Poisson samples",
+    paper="Nasr et al. 2023 (DOPE-SGD), Algorithm 2 and equation 2",
+    options=DopeSGDOptions,
+    fit=fit,
+    needs=("private", "public"),
+    sampling=Sampling(),
+)

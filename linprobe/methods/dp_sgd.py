@@ -1,0 +1,58 @@
+"""DP-SGD with large Poisson samples: any first-order optimiser on clipped, noised sums.
+
+Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Algorithm 1, at the sampling rates of
+Dörmann et al., "Not all noise is accounted equally", 2021.
+
+    1  W_1 <- init
+    2  for t = 1..T:
+    3      B   <- every private record on its own with probability q
+    4      G   <- 1/q (sum_{i in B} clip_C(g_i(W_t)) + N(0, sigma^2 C^2 I))
+    5      W   <- W - eta * optimiser(G + lambda (W - W_ref))
+    6  return the last iterate, or an average or a vote of the last ones
+
+| paper | code          |  | paper  | code             |
+| ----- | ------------- |  | ------ | ---------------- |
+| C     | clip_norm     |  | sigma  | noise_multiplier |
+| q     | sampling_rate |  | lambda | weight_decay     |
+| eta   | learning_rate |  | W_ref  | reference        |
+
+G estimates the sum over all N records, so that eta means the same at every q; 1/q and 1/(qN) are public constants.
+Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), under add/remove.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
+from linprobe.methods._descent import Descent, DescentOptions
+from linprobe.probe import clipped_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGDOptions(DescentOptions):
+    """Options of `dp-sgd`: those of `DescentOptions`."""
+
+
+def fit(problem: Problem, options: DPSGDOptions, run: Run) -> Fitted:
+    """Train; shapes and guarantee as the module's docstring says."""
+    schedule = run.schedule
+    descent = Descent(problem, options, schedule)
+    for _ in range(schedule.n_steps):
+        batch = run.batch(problem.private_rows)
+        clipped = clipped_sum(batch, descent.weights, options.clip_norm, loss=options.loss)
+        released = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient")
+        descent.step(released.value / schedule.sampling_rate)
+        run.on_step()
+    return Fitted(descent.result(), descent.history)
+
+
+METHOD = Method(
+    name="dp-sgd",
+    summary="any optimiser on clipped, noised sums over Poisson samples",
+    paper="Abadi et al. 2016; Dörmann et al. 2021",
+    options=DPSGDOptions,
+    fit=fit,
+    needs=("private",),
+    sampling=Sampling(),
+)

@@ -1,0 +1,129 @@
+"""DPSGD-F: move the origin of feature space to a private mean, then DP-SGD.
+
+Sun, Suresh, Menon, "The importance of feature preprocessing for differentially private linear optimization", ICLR 2024,
+Algorithm 3 (`practical`) and Algorithm 2 (`theory`, in dpsgd_f_theory.py).
+
+    1  mu_hat <- 1/N (sum_i x_i + N(0, sigma_F^2 C_F^2 I)),  C_F = 1, the norm of every row; or the public mean, free
+    2  x'_i   <- (x_i - mu_hat, tau)
+    3  theta  <- DP-SGD on x' with clip C_G and what is left of the budget
+    4  return w = theta[1:d],  b = theta[d+1] tau - mu_hat . w
+
+| paper   | code           |  | paper     | code                  |
+| ------- | -------------- |  | --------- | --------------------- |
+| C_G     | clip_norm      |  | epsilon_F | feature_epsilon_share |
+| tau     | bias_scale     |  | sigma_F   | schedule.others["mean"] |
+
+The paper leaves 1/N off the noise. N is public. Guarantee: one Gaussian mechanism and the T-fold Poisson-subsampled one
+of `dp-sgd`, composed by one accountant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from linprobe.errors import ParameterError
+from linprobe.mechanisms.clipping import row_sum
+from linprobe.methods import dpsgd_f_theory
+from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights, refuse_idle
+from linprobe.methods._descent import Descent, DescentOptions
+from linprobe.probe import Weights, clipped_sum
+from linprobe.rows import Rows, TranslatedRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGDFOptions(DescentOptions):
+    """Options of `dpsgd-f`: those of `DescentOptions`, and
+
+    Attributes:
+        variant: `practical` (Algorithm 3) or `theory` (Algorithm 2).
+        centre: `private`, a noisy mean, or `public`, the mean of the public rows, which costs nothing.
+        feature_epsilon_share: part of epsilon spent on the private mean.
+        bias_scale: tau, the constant column.
+    """
+
+    clip_norm: float = 0.1
+    score_noise: float = 2.5
+    variant: Literal["practical", "theory"] = "practical"
+    centre: Literal["private", "public"] = "private"
+    feature_epsilon_share: float = 0.03
+    bias_scale: float = 0.2
+
+
+def shares(options: DPSGDFOptions) -> tuple[Share, ...]:
+    """What the budget pays for before the descent."""
+    if options.variant == "theory":
+        return dpsgd_f_theory.SHARES
+    return () if options.centre == "public" else (Share("mean", options.feature_epsilon_share),)
+
+
+def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
+    """Line 1: mu_hat, shape (n_features,)."""
+    if options.centre == "public":
+        public = problem.public_rows
+        return np.asarray(sum(block.x.sum(axis=0, dtype=np.float64) for block in public.blocks()) / public.n_rows)
+    private = problem.private_rows
+    total = row_sum(private, 1.0)
+    released = run.mechanism.release(total, run.schedule.others["mean"], purpose="mean")
+    return released.value[:, 0] / private.n_rows
+
+
+def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:
+    """W_1 for translated rows: the scores of x' are those that `options.init` gives x."""
+    start = initial_weights(
+        problem,
+        init=options.init,
+        weight_decay=options.weight_decay,
+        text_scale=options.text_scale,
+        loss=options.loss,
+    )
+    return np.concatenate([start, (shift @ start)[None] / column])
+
+
+def descend(
+    private: Rows, problem: Problem, options: DescentOptions, run: Run, *, shift: Weights, column: float, clip: float
+) -> Fitted:
+    """Lines 3 and 4 on translated rows; history and guarantee as DP-SGD's."""
+    schedule = run.schedule
+    descent = Descent(problem, options, schedule, start=translated_start(problem, options, shift, column), clip=clip)
+    for _ in range(schedule.n_steps):
+        clipped = clipped_sum(run.batch(private), descent.weights, clip, loss=options.loss)
+        released = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient")
+        descent.step(released.value / schedule.sampling_rate)
+        run.on_step()
+    theta = descent.result()
+    weights, bias = theta[..., :-1, :], theta[..., -1, :]
+    return Fitted(weights, descent.history, bias * column - np.einsum("d,...dc->...c", shift, weights))
+
+
+def fit(problem: Problem, options: DPSGDFOptions, run: Run) -> Fitted:
+    """Train; shapes and guarantee as the module's docstring says."""
+    if options.variant not in ("practical", "theory"):
+        raise ParameterError(f"variant is {options.variant!r}; allowed: practical, theory")
+    if options.centre not in ("private", "public"):
+        raise ParameterError(f"centre is {options.centre!r}; allowed: private, public")
+    if options.variant == "theory":
+        refuse_idle(options, ("centre", "feature_epsilon_share", "bias_scale", "clip_norm"), "variant theory")
+        shift, column = dpsgd_f_theory.ball(problem.private_rows, run)
+        private: Rows = dpsgd_f_theory.FeatureClipped(TranslatedRows(problem.private_rows, shift, column), column)
+        return descend(private, problem, options, run, shift=shift, column=column, clip=2 * column)
+    if options.centre == "public":
+        refuse_idle(options, ("feature_epsilon_share",), "centre public")
+    shift = centre_of(problem, options, run)
+    private = TranslatedRows(problem.private_rows, shift, options.bias_scale)
+    return descend(private, problem, options, run, shift=shift, column=options.bias_scale, clip=options.clip_norm)
+
+
+METHOD = Method(
+    name="dpsgd-f",
+    summary="rows moved to a private mean, then dp-sgd",
+    paper="Sun et al. 2024 (DPSGD-F), Algorithms 2 and 3",
+    options=DPSGDFOptions,
+    fit=fit,
+    needs=("private",),
+    centres=False,
+    sampling=Sampling(),
+    shares=shares,
+)

@@ -1,0 +1,145 @@
+"""PDA-DPMD: mirror descent in the geometry of the public loss.
+
+Amid, Ganesh, Mathews, Ramaswamy, Song, Steinke, Suriyakumar, Thakkar, Thakurta, "Public Data-Assisted Mirror Descent
+for Private Model Training", ICML 2022, Algorithm 1 and equation 1.
+
+    1  W_1 <- optimum of the public loss Psi
+    2  for t = 1..T:
+    3      B   <- every private record on its own with probability q
+    4      G   <- 1/q (sum_{i in B} clip_C(g_i(W_t)) + N(0, sigma^2 C^2 I)), shortened to N L if asked
+    5a     first-order:  W <- W - eta * optimiser(alpha_t G + (1 - alpha_t) N grad Psi(W_t) + lambda (W - W_ref))
+    5b     exact:        W <- V with  grad Phi(V) = grad Phi(W) - eta (G + lambda (W - W_ref)),
+                         Phi = (Psi + rho/2 ||W||^2) / (least eigenvalue of its Hessian)
+    6  return an average of the iterates, the last one, or a vote
+
+| paper   | code       |  | paper | code             |
+| ------- | ---------- |  | ----- | ---------------- |
+| C       | clip_norm  |  | sigma | noise_multiplier |
+| L       | extra_clip |  | q     | sampling_rate    |
+| alpha_t | alpha: cos(pi t / (2K)), K = horizon |  | rho | ridge * mean ||x||^2 / D |
+
+Psi is the mean public loss. Without the ridge the softmax loss has directions of no curvature and 5b no solution; with
+it the least eigenvalue is rho for softmax, that of X^T X / n + rho I for squared loss, whose step is a linear solve.
+Divided by it, Phi moves no direction further than DP-SGD does. alpha = 1 is DP-SGD.
+Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from linprobe.errors import ParameterError
+from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, refuse_idle
+from linprobe.methods._descent import Descent, DescentOptions
+from linprobe.probe import Weights, clipped_sum, loss_and_gradient
+from linprobe.rows import Rows, join
+
+MIRROR_ITERATIONS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorDescentOptions(DescentOptions):
+    """Options of `mirror-descent`: those of `DescentOptions`, and
+
+    Attributes:
+        update: `first-order` (equation 1) or `exact` (Algorithm 1, line 4).
+        alpha: constant alpha_t of the first-order update, in (0, 1]; None for the cosine.
+        horizon: K of the cosine, at least the number of steps; None for 4 times that.
+        ridge: of the exact update, in units of the mean curvature of a row.
+        extra_clip: L, bound on the privatised mean gradient; None for none.
+    """
+
+    update: Literal["first-order", "exact"] = "first-order"
+    alpha: float | None = None
+    horizon: int | None = None
+    ridge: float = 1.0
+    extra_clip: float | None = None
+
+
+def alphas(options: MirrorDescentOptions, n_steps: int) -> NDArray[np.float64]:
+    """alpha_1..alpha_T of the first-order update, shape (n_steps,)."""
+    if options.alpha is not None:
+        if options.horizon is not None:
+            raise ParameterError(f"alpha is {options.alpha} and horizon {options.horizon}; allowed: one of the two")
+        if not 0 < options.alpha <= 1:
+            raise ParameterError(f"alpha is {options.alpha}; allowed: above 0, at most 1")
+        return np.full(n_steps, options.alpha)
+    horizon = 4 * n_steps if options.horizon is None else options.horizon
+    if horizon < n_steps:
+        raise ParameterError(f"horizon is {horizon}; allowed: at least the number of steps, {n_steps}")
+    return np.cos(np.pi * np.arange(1, n_steps + 1) / (2 * horizon))
+
+
+def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights, Weights], Weights]:
+    """Line 5b: (W, eta G) -> V, shapes (n_features, n_classes)."""
+    rows = join(public)
+    rho = options.ridge * float(np.mean(rows.norms**2)) / rows.n_features
+    if options.loss == "squared":
+        wide = rows.x.astype(np.float64)
+        hessian = wide.T @ wide / rows.n_rows + rho * np.eye(rows.n_features)
+        least = float(scipy.linalg.eigvalsh(hessian, subset_by_index=(0, 0))[0])
+        factor = scipy.linalg.cho_factor(hessian / least)
+        return lambda weights, step: weights - scipy.linalg.cho_solve(factor, step)
+
+    def gradient_of_map(weights: Weights) -> tuple[float, Weights]:
+        loss, gradient = loss_and_gradient(rows, weights)
+        value = loss / rows.n_rows / rho + float((weights**2).sum()) / 2
+        return value, gradient / rows.n_rows / rho + weights
+
+    def solve(weights: Weights, step: Weights) -> Weights:
+        dual = gradient_of_map(weights)[1] - step
+
+        def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            point = flat.reshape(weights.shape)
+            value, gradient = gradient_of_map(point)
+            return value - float((dual * point).sum()), (gradient - dual).ravel()
+
+        found = minimize(
+            objective, weights.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": MIRROR_ITERATIONS}
+        )
+        return np.asarray(found.x, dtype=np.float64).reshape(weights.shape)
+
+    return solve
+
+
+def fit(problem: Problem, options: MirrorDescentOptions, run: Run) -> Fitted:
+    """Train; shapes and guarantee as the module's docstring says."""
+    if options.update not in ("first-order", "exact"):
+        raise ParameterError(f"update is {options.update!r}; allowed: first-order, exact")
+    exact = options.update == "exact"
+    refuse_idle(options, ("alpha", "horizon") if exact else ("ridge",), f"update {options.update}")
+    if exact and options.optimizer == "adam":
+        raise ParameterError("optimizer is 'adam' with update exact; allowed: sgd, momentum")
+    schedule, public = run.schedule, problem.public_rows
+    n_private = problem.private_rows.n_rows
+    descent = Descent(problem, options, schedule, move=mirror_map(public, options) if exact else None)
+    for alpha in np.ones(schedule.n_steps) if exact else alphas(options, schedule.n_steps):
+        clipped = clipped_sum(run.batch(problem.private_rows), descent.weights, options.clip_norm, loss=options.loss)
+        released = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient")
+        gradient = released.value / schedule.sampling_rate
+        longest = math.inf if options.extra_clip is None else options.extra_clip * n_private
+        gradient = gradient * min(1.0, longest / max(float(np.linalg.norm(gradient)), 1e-300))
+        public_loss, public_gradient = loss_and_gradient(public, descent.weights, options.loss)
+        mixed = alpha * gradient + (1 - alpha) * (n_private / public.n_rows) * public_gradient
+        descent.step(mixed, alpha=float(alpha), public_loss=public_loss / public.n_rows)
+        run.on_step()
+    return Fitted(descent.result(), descent.history)
+
+
+METHOD = Method(
+    name="mirror-descent",
+    summary="private gradients in the geometry of the public loss, over Poisson samples",
+    paper="Amid et al. 2022 (PDA-DPMD), Algorithm 1 and equation 1",
+    options=MirrorDescentOptions,
+    fit=fit,
+    needs=("private", "public"),
+    sampling=Sampling(),
+)

@@ -39,7 +39,7 @@ def _parameter_row(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         name = f"`{_cell(parameter.metavar or parameter.name.upper())}`"
     else:
-        name = ", ".join(f"`{option}`" for option in parameter.opts)
+        name = ", ".join(f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts))
     required = "required" if parameter.required else _default(parameter)
     return f"| {name} | {_cell(parameter.help or '')} | {required} |"
 

@@ -1,7 +1,8 @@
 """Differentially private linear probing on frozen features.
 
-Estimators: `NoisyGD`, `AdaMix`, `NGD`, `PPGD`, `FullyPrivate`, `OnlyPublic`, `ZeroShot`, `NonPrivate`. Run folders:
-`load_run`. Nothing heavy is imported until one of these names is used.
+Estimators: `NoisyGD`, `AdaMix`, `NGD`, `PPGD`, `DPSGD`, `DPSGDF`, `MirrorDescent`, `DopeSGD`, `AdaDPS`, `FullyPrivate`,
+`OnlyPublic`, `ZeroShot`, `NonPrivate`. Run folders: `load_run`. Nothing heavy is imported until one of these names is
+used.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from linprobe._version import __version__
 if TYPE_CHECKING:
     from linprobe.artifact import load_run
     from linprobe.estimators import (
+        DPSGD,
+        DPSGDF,
         NGD,
         PPGD,
+        AdaDPS,
         AdaMix,
+        DopeSGD,
         FullyPrivate,
+        MirrorDescent,
         NoisyGD,
         NonPrivate,
         OnlyPublic,
@@ -27,10 +33,15 @@ if TYPE_CHECKING:
 _HOMES = {"load_run": "linprobe.artifact"}
 
 __all__ = [
+    "DPSGD",
+    "DPSGDF",
     "NGD",
     "PPGD",
+    "AdaDPS",
     "AdaMix",
+    "DopeSGD",
     "FullyPrivate",
+    "MirrorDescent",
     "NoisyGD",
     "NonPrivate",
     "OnlyPublic",

@@ -9,15 +9,12 @@ The gradient of one record is `x r^T`, so every one of these norms has a closed 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.rows import Block
 
 FLOAT32_ROUNDING = 2.0**-24
-ROUNDINGS = 4
 
 
 class Geometry:
@@ -43,13 +40,17 @@ class Origin(Geometry):
         self._narrow = np.ascontiguousarray(origin, dtype=np.float32)
         self._origin = self._narrow.astype(np.float64)  # the very numbers that norms are taken of
         self._length = float(np.linalg.norm(self._origin))
-        self._slack = 2 * ROUNDINGS * math.sqrt(origin.shape[0]) * FLOAT32_ROUNDING * self._length
+        # an inner product of n terms is off by at most n roundings, in whatever order they are summed
+        self._slack = 2 * (origin.shape[0] + 1) * FLOAT32_ROUNDING * self._length
 
     def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
         """||g_i - origin||, with the rounding of the inner product, which may cancel, on the safe side."""
         inner: NDArray[np.float64] = np.einsum("ij,ij->i", block.x @ self._narrow, r, dtype=np.float64)
-        own = block.norms * r_norms
-        return np.sqrt(np.maximum(own**2 - 2 * inner + self._length**2, 0.0) + self._slack * own)
+        # float32 norms of residuals are not exact enough for what may cancel
+        squared: NDArray[np.float64] = np.einsum("ij,ij->i", r, r, dtype=np.float64)
+        own: NDArray[np.float64] = block.norms * np.sqrt(squared)
+        apart: NDArray[np.float64] = np.maximum(own**2 - 2 * inner + self._length**2, 0.0) + self._slack * own
+        return np.sqrt(apart)
 
     def amplification(self, clip_norm: float) -> float:
         """c_i ||g_i|| <= clip_norm + ||origin||, as c_i <= 1."""

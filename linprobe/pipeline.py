@@ -5,6 +5,7 @@ Every function returns plain data for the command line to print; none prints any
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import tempfile
@@ -40,7 +41,7 @@ from linprobe.methods import METHODS, PAPER_NOISE_MULTIPLIER, Method, find_metho
 from linprobe.reporting import pdp_report as reports
 from linprobe.reporting import plots
 from linprobe.reporting.manifest import check_manifest, gaussian_figures, guarantee_text, read_manifest
-from linprobe.rows import BLOCK_ROWS, row_keys
+from linprobe.rows import BLOCK_ROWS, ChainedSource, row_keys
 from linprobe.splits import public_shots
 
 DIGITS = "digits"
@@ -104,6 +105,26 @@ class FileSource:
     def digest(self) -> str:
         """SHA-256 of these rows, labels, ids and the class names."""
         return self.features.digest(self.group, self.keep)
+
+
+class PublicRows(ChainedSource):
+    """Public rows of one or two files."""
+
+    def __init__(self, *parts: FileSource) -> None:
+        super().__init__(*parts)
+        self.parts = parts
+
+    def ids(self) -> list[str]:
+        """Record ids in the order of the rows."""
+        return [name for part in self.parts for name in part.ids()]
+
+    def digest(self) -> str:
+        """That of the only part, or SHA-256 of the parts' digests."""
+        digests = [part.digest() for part in self.parts]
+        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return ", ".join(f"group {part.group} of {part.features.path}" for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -178,7 +199,8 @@ def _settings(request: TrainRequest, method: Method) -> dict[str, Any]:
     method.make_options({**settings, **({"init": "run"} if "init" in settings else {})})
     settings |= {name: value for name, value in shared.items() if value is not None and name in known}
     for name, value in shared.items():
-        if value and name not in known and not (request.preset == "paper" and request.centre is None):
+        by_preset = name == "centre" and request.centre is None
+        if value is not None and name not in known and not by_preset:
             raise UsageError(f"option {name.replace('_', '-')} does nothing for {method.name}; leave it out")
     if request.epsilon is not None:
         check_epsilon(request.epsilon)
@@ -206,25 +228,27 @@ def _settings(request: TrainRequest, method: Method) -> dict[str, Any]:
 
 def _public_source(
     request: TrainRequest, features: FeatureFile, other: FeatureFile | None, shots: int | None
-) -> tuple[FileSource | None, NDArray[np.bool_] | None]:
-    """Public rows, and which training rows they were taken out of (None if they come from elsewhere)."""
-    if other is not None:
-        return _other_public_rows(features, other), None
-    if shots is not None:
-        if shots < 0:
-            raise UsageError(f"public shots is {shots}; allowed: 0 or more")
-        if shots == 0:
-            return None, None
+) -> tuple[PublicRows | None, NDArray[np.bool_] | None]:
+    """Public rows, and which training rows some were taken out of (None if all come from elsewhere)."""
+    parts, mask = [], None
+    if shots is not None and shots < 0:
+        raise UsageError(f"public shots is {shots}; allowed: 0 or more")
+    if shots:
         names = features.description.class_names
         mask = public_shots(features.ids("train"), features.labels("train"), names, shots, request.split_seed)
-        return FileSource(features, "train", mask), mask
-    if "public" in features.sizes:
-        return FileSource(features, "public"), None
-    return None, None
+        parts.append(FileSource(features, "train", mask))
+    if other is not None:
+        parts.append(_other_public_rows(features, other, mask))
+    elif shots is None and "public" in features.sizes:
+        parts.append(FileSource(features, "public"))
+    return PublicRows(*parts) if parts else None, mask
 
 
-def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
-    """Public rows of another file, classes matched by name: its `public` group, else its `train` group."""
+def _other_public_rows(features: FeatureFile, other: FeatureFile, shots: NDArray[np.bool_] | None) -> FileSource:
+    """Public rows of another file, classes matched by name: its `public` group, else its `train` group.
+
+    They may repeat training rows that are public `shots`, as augmented images do, but no private one.
+    """
     if other.n_features != features.n_features:
         raise DataError(
             f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; "
@@ -241,7 +265,7 @@ def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
     index = {name: position for position, name in enumerate(mine.class_names)}
     relabel = np.array([index.get(name, -1) for name in theirs.class_names])
     group = "public" if "public" in other.sizes else "train"
-    _refuse_shared_rows(features, other, group)
+    _refuse_shared_rows(features, other, group, None if shots is None else ~shots)
     keep = relabel[other.labels(group)] >= 0
     if not keep.any():
         raise DataError(
@@ -251,16 +275,20 @@ def _other_public_rows(features: FeatureFile, other: FeatureFile) -> FileSource:
     return FileSource(other, group, keep, relabel)
 
 
-def _refuse_shared_rows(features: FeatureFile, other: FeatureFile, group: str) -> None:
+def _refuse_shared_rows(
+    features: FeatureFile, other: FeatureFile, group: str, private: NDArray[np.bool_] | None
+) -> None:
     """Refuse public rows that are private too; compared in half precision, whatever either file stores."""
     mine, theirs = features.image_keys("train"), other.image_keys(group)
+    if mine is not None and private is not None:
+        mine = mine[private]
     if mine is not None and theirs is not None and common_keys(mine, theirs):
         raise PrivacyError(
             f"{other.path} was made from images that are training images of {features.path} too; a private image "
             "cannot be public; give others, or --public-shots K"
         )
     public = set(row_keys(x for x, _ in other.blocks(group)))
-    if any(key in public for key in row_keys(x for x, _ in features.blocks("train"))):
+    if any(key in public for key in row_keys(x for x, _ in features.blocks("train", private))):
         raise PrivacyError(
             f"{other.path} holds training rows of {features.path}; a private row cannot be public too; "
             "give other rows, or --public-shots K"
@@ -293,8 +321,6 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
     method = find_method(request.method)
     settings = _settings(request, method)
     shots = request.public_shots
-    if request.public is not None and shots is not None:
-        raise UsageError(f"public is {request.public} and public shots {shots}; give one of the two")
     if request.features is None:
         progress.note("no feature file given: using the built-in digits (1,797 real images)")
         if request.public is None and shots is None:
@@ -363,7 +389,7 @@ def _write_run(
     shots: int | None,
     features: FeatureFile,
     private: FileSource,
-    public: FileSource | None,
+    public: PublicRows | None,
     estimator: Any,
     correct: NDArray[np.int64],
     total: NDArray[np.int64],
@@ -396,7 +422,7 @@ def _write_run(
         "centre": estimator.centre_,
         "features": DIGITS if request.features is None else str(request.features),
         "backbone": description.backbone,
-        "public_from": "nowhere" if public is None else f"group {public.group} of {public.features.path}",
+        "public_from": "nowhere" if public is None else str(public),
         "public_shots": None if public is None else shots,
         "split_seed": request.split_seed,
         "public_digest": None if public is None or method.joins_public else public.digest(),
@@ -756,18 +782,16 @@ def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
 def account(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
     """What sampled Gaussian releases cost.
 
-    Returns: sampling_rate, noise_multiplier, steps, delta, accountant and epsilon (those of record), epsilons (by every
-        accountant that applies, under its name, the one of record first; None where there is no finite figure).
+    Returns: sampling_rate, noise_multiplier, steps, delta, accountant (the one of record), and epsilon by every
+        accountant that applies under its name, the one of record first; None where there is no finite figure.
     """
     costs = planning.account(sampling_rate, noise_multiplier, n_steps, delta)
     figures = {name: cost if np.isfinite(cost) else None for name, cost in costs.items()}
-    record = next(iter(figures))
     return {
         "sampling_rate": sampling_rate,
         "noise_multiplier": noise_multiplier,
         "steps": n_steps,
         "delta": delta,
-        "accountant": record,
-        "epsilon": figures[record],
-        "epsilons": figures,
+        "accountant": next(iter(figures)),
+        **figures,
     }

@@ -4,7 +4,7 @@ The gradient of one record is the rank-one matrix `x r^T` with residual `r = sof
 `r = W^T x - y`, so its norm is `||x|| ||r||` and a clipped sum is `X^T (c * R)`: no per-example gradient is ever formed
 (`linprobe.geometry` has the norms of shifted and scaled ones). Scores, residuals, norms
 and products are taken while a block is in cache; `R^T X` is accumulated (not `X^T R`, whose tall thin factor is slow in
-BLAS), in float32 within a block and float64 across blocks; beyond 2^20 rows clipped sums are float64 throughout.
+BLAS), in float32 within a block and float64 across blocks; beyond 2^17 rows clipped sums are float64 throughout.
 """
 
 from __future__ import annotations

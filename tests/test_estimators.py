@@ -1,5 +1,8 @@
 """The scikit-learn face: its conventions, declared classes, the guarantee it carries."""
 
+import inspect
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -11,6 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import linprobe
 from linprobe.errors import DataError, LinprobeError, ParameterError, PrivacyError, UsageError
 from linprobe.estimators import ESTIMATORS, NoisyGD, NonPrivate
+from linprobe.feature_file import FeatureFile
 from linprobe.methods import METHODS
 
 
@@ -74,7 +78,10 @@ def test_the_guarantee_never_exceeds_what_was_asked(name, rows) -> None:
     for epsilon in (0.3, 2.0):
         privacy = fitted(name, rows, epsilon=epsilon).privacy_
         assert epsilon * 0.999 <= privacy["epsilon"] <= privacy["epsilon_target"] == epsilon
-        assert privacy["gdp_mu"] == pytest.approx(privacy["steps"] ** 0.5 / privacy["noise_multiplier"], abs=1e-12)
+        if METHODS[name].sampling is None:
+            assert privacy["gdp_mu"] == pytest.approx(privacy["steps"] ** 0.5 / privacy["noise_multiplier"], abs=1e-12)
+        else:
+            assert privacy["gdp_mu"] is privacy["zcdp_rho"] is None
         assert privacy["private"]
         assert privacy["seed_kind"] == "os"
 
@@ -97,7 +104,7 @@ def test_only_public_and_zero_shot_do_not_depend_on_private_rows(rows) -> None:
 def test_fully_private_protects_public_rows_too(rows) -> None:
     probe = fitted("fully-private", rows)
     assert probe.privacy_["n_private"] == 260
-    assert probe.private_per_instance_mu_.shape == (260,)
+    assert probe.private_record_losses_.mu.shape == (260,)
     assert probe.privacy_["n_public"] == 0
 
 
@@ -172,3 +179,96 @@ def test_fitting_again_on_other_classes_forgets_the_first(rows) -> None:
     probe = NonPrivate(classes=[0, 1, 2]).fit(x, y)
     probe.set_params(classes=["0", "1", "2"]).fit(x, y.astype(str))
     assert probe.predict(x).dtype.kind == "U"
+
+
+def test_predictions_of_a_vote_are_those_of_a_hand_count(rows) -> None:
+    x, y, *_ = rows
+    probe = fitted("noisy-gd", rows, epsilon=0.05, output="vote", ensemble=4, insecure_seed=3, score_noise=8.0)
+    assert probe.coef_.shape == (4, 3, 8)
+    assert probe.intercept_.shape == (4, 3)
+    unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    scores = np.einsum("nd,vcd->vnc", unit.astype(np.float64), probe.coef_) + probe.intercept_[:, None]
+    votes = (scores.argmax(axis=2)[..., None] == np.arange(3)).sum(axis=0)
+    found = probe.predict(x)
+    np.testing.assert_array_equal(votes[np.arange(len(x)), found], votes.max(axis=1))
+    np.testing.assert_array_equal(np.floor(probe.decision_function(x) + 1e-9), votes)
+    # a tie goes to the class with the higher summed probability
+    odds = np.exp(scores - scores.max(axis=2, keepdims=True))
+    summed = (odds / odds.sum(axis=2, keepdims=True)).sum(axis=0)
+    tied = (votes == votes.max(axis=1, keepdims=True)).sum(axis=1) > 1
+    assert tied.any()
+    best = np.where(votes == votes.max(axis=1, keepdims=True), summed, -1).argmax(axis=1)
+    np.testing.assert_array_equal(found, best)
+    assert (found == y).mean() > 0.4
+
+
+def test_a_vote_of_two_classes_is_positive_for_the_second(rows) -> None:
+    x, y, *_ = rows
+    two = y < 2
+    probe = NoisyGD(epsilon=5.0, classes=["no", "yes"], output="vote", ensemble=5).fit(
+        x[two], np.array(["no", "yes"])[y[two]]
+    )
+    scores = probe.decision_function(x[two])
+    assert scores.shape == (two.sum(),)
+    np.testing.assert_array_equal(probe.predict(x[two]), np.where(scores > 0, "yes", "no"))
+    assert (probe.predict(x[two]) == np.array(["no", "yes"])[y[two]]).mean() > 0.9
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_constructors_show_every_option_of_their_method_and_refuse_others(name) -> None:
+    shown = inspect.signature(ESTIMATORS[name]).parameters
+    options = {option.name: option.default for option in fields(METHODS[name].options)}
+    assert {option: shown[option].default for option in options} == options
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in shown.values())
+    assert ("sampling_rate" in shown) == (METHODS[name].sampling is not None)
+    assert set(make(name).get_params()) == set(shown)
+    with pytest.raises(TypeError, match="dropout"):
+        make(name, dropout=0.5)
+    if METHODS[name].spends:
+        with pytest.raises(TypeError, match="epsilon"):
+            ESTIMATORS[name](classes=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"sampling_rate": 0.0}, ParameterError),
+        ({"sampling_rate": 1.1}, ParameterError),
+        ({"accountant": "gdp"}, ParameterError),
+        ({"accountant": "moments"}, ParameterError),
+        ({"optimizer": "lbfgs"}, ParameterError),
+        ({"output": "vote", "ensemble": 21}, ParameterError),
+        ({"init": "no/such/run"}, ParameterError),
+        ({"init": "run"}, ParameterError),
+    ],
+)
+def test_bad_parameters_of_sampled_methods_are_refused_in_one_line(changes, error, rows) -> None:
+    with pytest.raises(error) as caught:
+        fitted("dp-sgd", rows, **{"accountant": "rdp", "n_steps": 20, "sampling_rate": 0.5, **changes})
+    assert "\n" not in str(caught.value)
+
+
+def test_records_of_a_sampled_fit_lose_at_most_what_the_run_does(rows) -> None:
+    quick = {"accountant": "rdp", "n_steps": 20, "sampling_rate": 0.5, "clip_norm": 0.7}
+    probe = fitted("dp-sgd", rows, **quick)
+    epsilon = probe.privacy_["epsilon"]
+    losses = probe.private_record_losses_.epsilon(1e-5, epsilon)
+    assert losses.shape == (240,)
+    assert 0 < losses.min() < 0.9 * losses.max() <= 0.9 * epsilon * (1 / 0.9)
+    unobserved = fitted("dp-sgd", rows, **quick, per_record=False)
+    assert unobserved.private_record_losses_.mu.shape == (0,)
+    assert unobserved.privacy_["epsilon"] == epsilon
+
+
+def test_a_run_folder_starts_an_estimator_and_is_charged(trained_run, features_file) -> None:
+    with FeatureFile(features_file) as features:
+        x = np.concatenate([block for block, _ in features.blocks("train")])
+        y = features.labels("train")
+        public = np.concatenate([block for block, _ in features.blocks("public")]), features.labels("public")
+    probe = NoisyGD(epsilon=5.0, classes=range(4), init=str(trained_run)).fit(x, y, *public)
+    assert [release["purpose"] for release in probe.privacy_["releases"]] == ["inherited", "gradient"]
+    assert 4.99 < probe.privacy_["epsilon"] <= 5
+    with pytest.raises(PrivacyError, match="inherited releases alone"):
+        NoisyGD(epsilon=2.0, classes=range(4), init=str(trained_run)).fit(x, y, *public)
+    with pytest.raises(DataError, match="shape"):
+        NoisyGD(epsilon=5.0, classes=range(5), init=str(trained_run)).fit(x, y, *public)

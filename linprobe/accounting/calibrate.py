@@ -18,6 +18,7 @@ DEFAULT_STEPS = 50
 MAX_STEPS = 1_000_000
 MAX_SIGMA = 1e9
 GRADIENT = "gradient"
+LARGEST_SPENT = 0.99
 BRACKET = 0.1
 ROOT_TOLERANCE = 3e-5
 SMALLEST_GUESS = 0.04  # exp(1 / sigma^2) exceeds every float below
@@ -192,11 +193,11 @@ def calibrate(
         return composed_epsilon((*others, _steps(sigma, rate, n_steps)), delta, judge)
 
     spent = composed_epsilon(others, delta, judge)
-    left = 0.0 if spent >= epsilon else largest_mu(epsilon, delta) ** 2 - _mu_spent(others, spent, delta, judge) ** 2
-    if left <= 0:
+    left = largest_mu(epsilon, delta) ** 2 - _mu_spent(others, spent, delta, judge) ** 2
+    if spent > LARGEST_SPENT * epsilon or left <= 0:
         raise PrivacyError(
             f"epsilon is {epsilon:g}, and {', '.join(sorted({release.purpose for release in others}))} releases alone "
-            f"cost {spent:.6g}; allowed: more than that; raise --eps"
+            f"cost {spent:.6g}; allowed: at least 1 % more than that; raise --eps"
         )
 
     def least_multiplier(n_steps: int) -> float:

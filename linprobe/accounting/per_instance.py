@@ -82,6 +82,7 @@ def record_losses(
     if levels.size:
         shares = (np.arange(levels.shape[1]) / (levels.shape[1] - 1)) ** 2
         table = renyi_table(steps.noise_multiplier, steps.sampling_rate, shares, ORDERS)
+        table[0] = 0.0  # nothing contributed is nothing lost, whatever a sum of logarithms rounds to
         for start in range(0, n_private, RECORDS_AT_ONCE):
             part = slice(start, min(start + RECORDS_AT_ONCE, n_private))
             renyi[part] += (levels[part] @ table).astype(np.float32)

@@ -29,5 +29,6 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print_json(cost)
             return
-        for name, epsilon in cost["epsilons"].items():
-            typer.echo(f"{name}\t{'inf' if epsilon is None else format(epsilon, '.6g')}")
+        for name in ("gdp", "pld", "rdp"):
+            if name in cost:
+                typer.echo(f"{name}\t{'inf' if cost[name] is None else format(cost[name], '.6g')}")

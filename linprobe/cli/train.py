@@ -41,7 +41,9 @@ def register(app: typer.Typer) -> None:
         ] = None,
         out: Annotated[Path | None, typer.Option(help="Run folder. [default: runs/METHOD-epsE-TIME]")] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-        public: Annotated[Path | None, typer.Option(help="Feature file with public rows, same backbone.")] = None,
+        public: Annotated[
+            Path | None, typer.Option(help="Feature file with public rows, same backbone; they join the shots, if any.")
+        ] = None,
         public_shots: Annotated[
             int | None, typer.Option(help="Public rows per class, taken out of the training rows.")
         ] = None,
@@ -67,9 +69,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         clip_norm: Annotated[
             float | None,
-            typer.Option(
-                help="Clip norm. [default: 0.5; 0.25 on samples; 0.1 dpsgd-f]", rich_help_panel=_METHOD_OPTIONS
-            ),
+            typer.Option(help="Clip norm. [default: 0.5; 0.1 dpsgd-f]", rich_help_panel=_METHOD_OPTIONS),
         ] = None,
         clip_quantile: Annotated[
             float | None,
@@ -159,12 +159,12 @@ def register(app: typer.Typer) -> None:
         feature_epsilon_share: Annotated[
             float | None,
             typer.Option(
-                help="dpsgd-f: share of epsilon for the mean. [default: 0.03]", rich_help_panel=_METHOD_OPTIONS
+                help="dpsgd-f: share of epsilon for the mean. [default: 0.05]", rich_help_panel=_METHOD_OPTIONS
             ),
         ] = None,
         bias_scale: Annotated[
             float | None,
-            typer.Option(help="dpsgd-f: value of the bias column. [default: 0.2]", rich_help_panel=_METHOD_OPTIONS),
+            typer.Option(help="dpsgd-f: value of the bias column. [default: 0.1]", rich_help_panel=_METHOD_OPTIONS),
         ] = None,
         update: Annotated[
             str | None,
@@ -223,7 +223,7 @@ def register(app: typer.Typer) -> None:
             ),
         ] = None,
         scale_floor: Annotated[
-            float | None, typer.Option(help="adadps: least scale. [default: 0.1]", rich_help_panel=_METHOD_OPTIONS)
+            float | None, typer.Option(help="adadps: least scale. [default: 1]", rich_help_panel=_METHOD_OPTIONS)
         ] = None,
     ) -> None:
         """Train a probe and print the run folder.

@@ -1,7 +1,7 @@
 """Clip factors and the sensitivity they buy.
 
 Under add/remove adjacency, `sum_i c_i g_i` with `c_i = min(1, tau / ||g_i||)` moves by at most tau when one record
-joins or leaves. Rows and residuals are float32, and up to 2^20 rows so are the sums within a block of rows. A record
+joins or leaves. Rows and residuals are float32, and up to 2^17 rows so are the sums within a block of rows. A record
 that leaves shifts the rows after it, so every block rounds anew, and the error grows with their number. The factor
 therefore aims below tau by a margin that grows with it too; tests/mechanisms/test_clipping.py measures that this is
 enough.
@@ -19,7 +19,7 @@ from linprobe.rows import Rows
 
 SMALLEST_MARGIN = 2.0**-10
 LARGEST_MARGIN = 2.0**-4
-LARGEST_FLOAT32_ROWS = 2**20
+LARGEST_FLOAT32_ROWS = 2**17
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,16 @@ class Arithmetic:
 def arithmetic(n_rows: int, amplification: float = 1.0) -> Arithmetic:
     """Margin and precision of a sum over `n_rows` rows (public).
 
-    2^-10, and 2^-25 for each row where blocks are summed in float32, with the number of rows rounded up to a power of
-    two, so that neighbouring data sets share it: 0.3 % at 50,000 rows, 3.2 % at 2^20. The worst case measured is
-    2.8e-8 a row. `amplification` is how many times larger than the clip norm the summed numbers can be, measured as
-    the clip measures (public); where float32 would need too wide a margin, blocks are summed in float64.
+    2^-10, and 2^-22 for each row where blocks are summed in float32, with the number of rows rounded up to a power of
+    two: 1.7 % at 50,000 rows, 3.2 % at 2^17, beyond which blocks are summed in float64. The worst case measured is
+    1.9e-7 a row, two rows in turn of which every sum rounds the same way. `amplification` is how many times larger
+    than the clip norm the summed numbers can be, measured as the clip measures (public); where float32 would need too
+    wide a margin, blocks are summed in float64.
 
     Raises:
         ParameterError: an amplification beyond which rounding could not be bounded.
     """
-    margin = SMALLEST_MARGIN + amplification * 2.0 ** ((n_rows - 1).bit_length() - 25)
+    margin = SMALLEST_MARGIN + amplification * 2.0 ** ((n_rows - 1).bit_length() - 22)
     if n_rows <= LARGEST_FLOAT32_ROWS and margin <= LARGEST_MARGIN:
         return Arithmetic(margin, np.float32)
     # the factors and residuals are float32 still

@@ -208,7 +208,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "origin_norm": (0, 1e9),
     "radius": (0, 1e9),
     "ridge": (0, 1e9),
-    "scale_floor": (0, 1),
+    "scale_floor": (0, 1e6),
     "score_noise": (0, 1e6),
     "strong_convexity": (0, 1e9),
     "subspace_dim": (0, 1e9),

@@ -48,7 +48,7 @@ class DescentOptions:
     """
 
     init: Init = "auto"
-    clip_norm: float = 0.25
+    clip_norm: float = 0.5
     optimizer: Literal["sgd", "momentum", "adam"] = "momentum"
     momentum: float = 0.9
     learning_rate: float | None = None

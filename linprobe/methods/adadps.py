@@ -41,7 +41,7 @@ class AdaDPSOptions(DescentOptions):
         scale_floor: added to A, in units of its root mean square; bounds how unevenly gradients are scaled.
     """
 
-    scale_floor: float = 0.1
+    scale_floor: float = 1.0
 
 
 def public_scale(moment: Weights, floor: float) -> Weights:

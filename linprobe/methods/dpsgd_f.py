@@ -48,8 +48,8 @@ class DPSGDFOptions(DescentOptions):
     score_noise: float = 2.5
     variant: Literal["practical", "theory"] = "practical"
     centre: Literal["private", "public"] = "private"
-    feature_epsilon_share: float = 0.03
-    bias_scale: float = 0.2
+    feature_epsilon_share: float = 0.05
+    bias_scale: float = 0.1
 
 
 def shares(options: DPSGDFOptions) -> tuple[Share, ...]:

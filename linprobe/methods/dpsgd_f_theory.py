@@ -12,7 +12,7 @@ Estimation Under Differential Privacy", NeurIPS 2021.
     6  rows  <- (x_i - mu, tau), clipped at sqrt(2) tau; their gradients are at most 2 tau long
 
 Lines 2 to 4 get a third of epsilon, line 5 a third, and the descent what one accountant finds left. Every release is
-a Gaussian mechanism on a sum, so they all compose exactly.
+a Gaussian mechanism on a sum over all rows, so that they compose exactly among themselves.
 """
 
 from __future__ import annotations

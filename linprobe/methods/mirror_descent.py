@@ -8,19 +8,19 @@ for Private Model Training", ICML 2022, Algorithm 1 and equation 1.
     3      B   <- every private record on its own with probability q
     4      G   <- 1/q (sum_{i in B} clip_C(g_i(W_t)) + N(0, sigma^2 C^2 I)), shortened to N L if asked
     5a     first-order:  W <- W - eta * optimiser(alpha_t G + (1 - alpha_t) N grad Psi(W_t) + lambda (W - W_ref))
-    5b     exact:        W <- V with  grad Phi(V) = grad Phi(W) - eta (G + lambda (W - W_ref)),
-                         Phi = (Psi + rho/2 ||W||^2) / (least eigenvalue of its Hessian)
+    5b     exact:        W <- V with  grad Phi(V) = grad Phi(W) - eta * optimiser(G + lambda (W - W_ref)),
+                         Phi = (Psi + kappa/2 ||W||^2) / (least eigenvalue of its Hessian)
     6  return an average of the iterates, the last one, or a vote
 
 | paper   | code       |  | paper | code             |
 | ------- | ---------- |  | ----- | ---------------- |
 | C       | clip_norm  |  | sigma | noise_multiplier |
 | L       | extra_clip |  | q     | sampling_rate    |
-| alpha_t | alpha: cos(pi t / (2K)), K = horizon |  | rho | ridge * mean ||x||^2 / D |
+| alpha_t | alpha: cos(pi t / (2K)), K = horizon |  | kappa | ridge * mean ||x||^2 / D |
 
-Psi is the mean public loss. Without the ridge the softmax loss has directions of no curvature and 5b no solution; with
-it the least eigenvalue is rho for softmax, that of X^T X / n + rho I for squared loss, whose step is a linear solve.
-Divided by it, Phi moves no direction further than DP-SGD does. alpha = 1 is DP-SGD.
+Psi is the mean public loss. Without the ridge the softmax loss has directions of no curvature and 5b no solution. With
+it the least eigenvalue is kappa for softmax, and that of X^T X / n + kappa I for squared loss, whose step is a linear
+solve. Divided by it, Phi moves no direction further than DP-SGD does. alpha = 1 is DP-SGD.
 Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
 """
 
@@ -35,6 +35,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from linprobe.errors import ParameterError
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, refuse_idle
@@ -43,6 +44,7 @@ from linprobe.probe import Weights, clipped_sum, loss_and_gradient
 from linprobe.rows import Rows, join
 
 MIRROR_ITERATIONS = 20
+LANCZOS_FROM = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,21 +80,30 @@ def alphas(options: MirrorDescentOptions, n_steps: int) -> NDArray[np.float64]:
     return np.cos(np.pi * np.arange(1, n_steps + 1) / (2 * horizon))
 
 
+def _least_eigenvalue(matrix: Weights, factor: tuple[Weights, bool]) -> float:
+    """Of a positive definite matrix with its Cholesky factor; by Lanczos on the inverse where it is large."""
+    if len(matrix) < LANCZOS_FROM:
+        return float(scipy.linalg.eigvalsh(matrix, subset_by_index=(0, 0))[0])
+    inverse = LinearOperator(matrix.shape, matvec=lambda v: scipy.linalg.cho_solve(factor, v), dtype=np.float64)
+    largest = eigsh(inverse, k=1, v0=np.ones(len(matrix)), return_eigenvectors=False)
+    return 1 / float(largest[0])
+
+
 def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights, Weights], Weights]:
     """Line 5b: (W, eta G) -> V, shapes (n_features, n_classes)."""
     rows = join(public)
-    rho = options.ridge * float(np.mean(rows.norms**2)) / rows.n_features
+    kappa = options.ridge * float(np.mean(rows.norms**2)) / rows.n_features
     if options.loss == "squared":
         wide = rows.x.astype(np.float64)
-        hessian = wide.T @ wide / rows.n_rows + rho * np.eye(rows.n_features)
-        least = float(scipy.linalg.eigvalsh(hessian, subset_by_index=(0, 0))[0])
-        factor = scipy.linalg.cho_factor(hessian / least)
-        return lambda weights, step: weights - scipy.linalg.cho_solve(factor, step)
+        hessian = wide.T @ wide / rows.n_rows + kappa * np.eye(rows.n_features)
+        factor = scipy.linalg.cho_factor(hessian)
+        least = _least_eigenvalue(hessian, factor)
+        return lambda weights, step: weights - least * scipy.linalg.cho_solve(factor, step)
 
     def gradient_of_map(weights: Weights) -> tuple[float, Weights]:
         loss, gradient = loss_and_gradient(rows, weights)
-        value = loss / rows.n_rows / rho + float((weights**2).sum()) / 2
-        return value, gradient / rows.n_rows / rho + weights
+        value = loss / rows.n_rows / kappa + float((weights**2).sum()) / 2
+        return value, gradient / rows.n_rows / kappa + weights
 
     def solve(weights: Weights, step: Weights) -> Weights:
         dual = gradient_of_map(weights)[1] - step

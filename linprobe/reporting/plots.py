@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.planning import PlanRow
+from linprobe.accounting.planning import GOOD_ENOUGH, PlanRow
 from linprobe.errors import UsageError
 from linprobe.files import replace_when_complete
 
@@ -57,7 +57,7 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     rates = np.array([row.sampling_rate for row in rows])
     multipliers = np.array([row.noise_multiplier for row in rows])
@@ -69,18 +69,21 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
     left.set(ylabel="noise multiplier σ", title="noise of a step")
     right.semilogx(rates, per_epoch, color="tab:blue", marker="o")
     right.set(ylabel="σ / √q, in clip norms", title="noise of an epoch")
-    right.set_ylim(0, 1.12 * per_epoch.max())
+    limit = GOOD_ENOUGH * per_epoch.min()
+    right.axhline(limit, color="tab:gray", linestyle="--", label=f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least")
+    right.set_ylim(0.9 * per_epoch.min(), 1.1 * max(limit, per_epoch.max()))
     chosen = {"color": "tab:red", "linestyle": "none", "marker": "o", "markersize": 9}
     label = f"recommended: q = {recommended.sampling_rate:g}, σ = {recommended.noise_multiplier:.4g}"
     left.plot(recommended.sampling_rate, recommended.noise_multiplier, **chosen)
     right.plot(recommended.sampling_rate, recommended.noise_per_epoch, label=label, **chosen)
-    for axes, place in ((left, "upper left"), (right, "lower left")):
+    for axes, place in ((left, "upper left"), (right, "upper right")):
         axes.set_xlabel("sampling rate q")
         axes.grid(alpha=0.3)
         axes.legend(loc=place)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+            axis.set_minor_formatter(NullFormatter())
+    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     figure.suptitle(title)
     with replace_when_complete(path) as stream:
         figure.savefig(stream, format=form, dpi=150)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 NOISY = ["--method", "noisy-gd", "--eps", "3"]
+SAMPLED = ["--method", "dp-sgd", "--eps", "3"]
 
 
 def _edited(source: Path, path: Path, change: Callable[[h5py.File], Any]) -> Path:
@@ -147,7 +148,47 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     ),
     "unknown centre": (["train", "{whole}", *NOISY, "--centre", "mean"], 2, ["'mean'", "auto, none, public"]),
     "unknown init": (["train", "{whole}", *NOISY, "--init", "one"], 2, ["'one'", "zero"]),
-    "unknown average": (["train", "{whole}", *NOISY, "--average", "all"], 2, ["'all'", "tail"]),
+    "unknown output": (["train", "{whole}", *NOISY, "--output", "all"], 2, ["'all'", "average"]),
+    "ensemble above the steps": (["train", "{whole}", *NOISY, "--output", "vote", "--ensemble", "51"], 2, ["51", "50"]),
+    "ensemble of one iterate": (["train", "{whole}", *NOISY, "--output", "last", "--ensemble", "5"], 2, ["ensemble 5"]),
+    "sampling rate on all rows": (["train", "{whole}", *NOISY, "--q", "0.5"], 2, ["sampling-rate", "noisy-gd"]),
+    "accountant on all rows": (["train", "{whole}", *NOISY, "--accountant", "pld"], 2, ["accountant", "noisy-gd"]),
+    "per-record on all rows": (["train", "{whole}", *NOISY, "--per-record"], 2, ["per-record", "noisy-gd"]),
+    "no per-record on all rows": (["train", "{whole}", *NOISY, "--no-per-record"], 2, ["per-record", "noisy-gd"]),
+    "sampling rate 0 on all rows": (["train", "{whole}", *NOISY, "--q", "0"], 2, ["sampling-rate", "noisy-gd"]),
+    "sampling rate with the paper's settings": (
+        ["train", "{whole}", *NOISY, "--preset", "paper", "--q", "0.5"],
+        2,
+        ["sampling-rate", "noisy-gd"],
+    ),
+    "sampling rate 0": (["train", "{whole}", *SAMPLED, "--q", "0"], 2, ["sampling rate is 0"]),
+    "sampling rate nan": (["train", "{whole}", *SAMPLED, "--q", "nan"], 2, ["sampling rate is nan"]),
+    "sampling rate above 1": (["train", "{whole}", *SAMPLED, "--q", "1.5"], 2, ["sampling rate is 1.5"]),
+    "exact accountant on samples": (["train", "{whole}", *SAMPLED, "--accountant", "gdp"], 2, ["'gdp'", "pld, rdp"]),
+    "unknown accountant": (["train", "{whole}", *SAMPLED, "--accountant", "moments"], 2, ["'moments'", "pld"]),
+    "dope-sgd without public rows": (
+        ["train", "{whole}", "--method", "dope-sgd", "--eps", "3", "--public-shots", "0"],
+        2,
+        ["dope-sgd", "public rows"],
+    ),
+    "paper's settings for another paper": (
+        ["train", "{whole}", *SAMPLED, "--preset", "paper"],
+        2,
+        ["preset paper", "dp-sgd"],
+    ),
+    "momentum without momentum": (
+        ["train", "{whole}", *SAMPLED, "--optimizer", "adam", "--momentum", "0.5"],
+        2,
+        ["momentum 0.5", "adam"],
+    ),
+    "init from no folder": (["train", "{whole}", *NOISY, "--init", "runs/none"], 2, ["runs/none", "run folder"]),
+    "init from no run": (["train", "{whole}", *NOISY, "--init", "{folder}"], 3, ["manifest.json"]),
+    "init from another width": (["train", "{wide}", *NOISY, "--init", "{run}"], 3, ["(10, 4)", "(11, 4)"]),
+    "init from another training space": (
+        ["train", "{whole}", *NOISY, "--init", "{run}", "--centre", "none"],
+        2,
+        ["bias", "--intercept"],
+    ),
     "unknown preset": (["train", "{whole}", *NOISY, "--preset", "mine"], 2, ["'mine'", "paper"]),
     "clip norm 0": (["train", "{whole}", *NOISY, "--clip-norm", "0"], 2, ["clip-norm is 0"]),
     "learning rate nan": (["train", "{whole}", *NOISY, "--learning-rate", "nan"], 2, ["learning-rate is nan"]),

@@ -41,7 +41,7 @@ TRAIN_KEYS = BUDGET_KEYS | {
     "seconds",
 }
 EPSILON_WITHOUT_NOISE = {"only-public": 0.0, "zero-shot": 0.0, "non-private": None}
-COMMANDS = ["train", "evaluate", "predict", "pdp-report", "verify", "import", "info", "methods"]
+COMMANDS = ["train", "evaluate", "predict", "pdp-report", "verify", "import", "info", "methods", "plan", "account"]
 
 
 # pipes and processes
@@ -185,7 +185,9 @@ def test_training_json_has_every_key_and_says_what_it_cost(cli: Cli, method: str
     assert (result["method"], result["n_features"], result["n_classes"]) == (method, 10, 4)
     if METHODS[method].spends:
         assert 2.99 < result["epsilon"] <= 3
-        assert (result["seed_kind"], result["sampling_rate"], result["steps"]) == ("os", 1.0, 50)
+        sampling = METHODS[method].sampling
+        rate, steps = (1.0, 50) if sampling is None else (sampling.rate, sampling.n_steps)
+        assert (result["seed_kind"], result["sampling_rate"], result["steps"]) == ("os", rate, steps)
     else:
         assert result["epsilon"] == EPSILON_WITHOUT_NOISE[method]
     assert (result["n_private"], result["n_public"]) == ((412, 0) if method == "fully-private" else (400, 12))

@@ -15,10 +15,15 @@ from linprobe.methods import METHODS
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 PROGRAM: Any = typer.main.get_command(linprobe.cli.app)
-FLAGS = {flag for command in PROGRAM.commands.values() for parameter in command.params for flag in parameter.opts}
+FLAGS = {
+    flag
+    for command in PROGRAM.commands.values()
+    for parameter in command.params
+    for flag in (*parameter.opts, *parameter.secondary_opts)
+}
 METHOD_FLAGS = {
     f"--{option.name.replace('_', '-')}" for method in METHODS.values() for option in fields(method.options)
-}
+} - {"--centre"}  # an option of dpsgd-f, and of its own meaning elsewhere
 
 
 def _options_table(page: str) -> dict[str, str]:

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from linprobe.accounting.accountants import ACCOUNTANTS
+from linprobe.accounting.calibrate import GRADIENT
+from linprobe.artifact import INHERITED
 from linprobe.cli import run
+from linprobe.methods import dpsgd_f
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]
@@ -25,15 +29,30 @@ def _explained(page: str, heading: str) -> set[str]:
     }
 
 
-def test_every_key_of_manifest_and_ledger_is_explained(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["adamix", "dpsgd-f"])
+def test_every_key_of_manifest_and_ledger_is_explained(tmp_path: Path, method: str) -> None:
     folder = tmp_path / "first"
-    assert run(["train", "--eps", "3", "--steps", "2", "--out", str(folder)]) == 0
+    assert run(["train", "--method", method, "--eps", "3", "--steps", "2", "--out", str(folder)]) == 0
     page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     assert _explained(page, "manifest.json, key by key") == set(manifest)
     first_line = (folder / "ledger.jsonl").read_text(encoding="utf-8").splitlines()[0]
     assert _explained(page, "ledger.jsonl") == set(json.loads(first_line))
     assert {path.name for path in folder.iterdir()} <= _explained(page, "The run folder")
+
+
+def test_every_purpose_of_a_release_is_explained() -> None:
+    page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    row = re.search(r"^\| `purpose` \| (.*) \|$", page, flags=re.MULTILINE)
+    assert row is not None
+    shares = [*dpsgd_f.shares(dpsgd_f.DPSGDFOptions()), *dpsgd_f.shares(dpsgd_f.DPSGDFOptions(variant="theory"))]
+    for purpose in (GRADIENT, INHERITED, "histogram", *(share.purpose for share in shares)):
+        assert f"`{purpose}`" in row[1]
+
+
+def test_every_accountant_is_explained() -> None:
+    page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    assert _explained(page, "Accountants") == set(ACCOUNTANTS)
 
 
 def _anchors(page: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""The example of docs/python.md runs and prints what the page says."""
+"""The example of docs/python.md runs and prints what the page says; its tables are complete."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+
+import linprobe
+from linprobe.estimators import ESTIMATORS
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
@@ -17,3 +20,19 @@ def test_example_runs_and_prints_what_the_page_says(capsys: pytest.CaptureFixtur
     assert len(blocks) == len(outputs) == 1
     exec(compile(blocks[0], str(PAGE), "exec"), {"__name__": "page"})
     assert capsys.readouterr().out == outputs[0]
+
+
+def test_every_estimator_is_listed_and_can_be_imported_from_the_package() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for name, estimator in ESTIMATORS.items():
+        assert f"| `{estimator.__name__}` | [{name}](methods/{name}.md) |" in page
+        assert getattr(linprobe, estimator.__name__) is estimator
+
+
+def test_shared_constructor_arguments_are_explained_and_no_other() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.split("| argument | default | classes |")[1].split("\n\n")[0]
+    explained = {
+        name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert explained == {name for estimator in ESTIMATORS.values() for name in estimator._shared}

@@ -52,6 +52,21 @@ def test_rounding_of_sums_stays_inside_the_margin_when_every_block_rounds_anew(n
     assert np.linalg.norm(whole.value - without.value) <= 0.5
 
 
+@pytest.mark.parametrize("n", [50_000, 2**17, 2**20])
+def test_rounding_stays_inside_the_margin_where_every_coordinate_rounds_the_same_way(n) -> None:
+    # rows of one value each, so that the error of one coordinate is that of all
+    for seed in (0, 1, 4, 7):
+        g = np.random.default_rng(seed)
+        first = 0.5 + g.random()
+        second = first * (1 + 1e-3 * g.normal()) if seed % 2 else 0.5 + g.random()
+        pair = np.stack([np.full(4, first), np.full(4, second)]).astype(np.float32) / 2
+        x, y = np.tile(pair, (n // 2, 1)), np.zeros(n, dtype=int)
+        clip_norm = float(np.linalg.norm(pair[0])) * 0.5**0.5
+        whole = clipped_sum(ArrayRows(x, y), np.zeros((4, 2)), clip_norm)
+        without = clipped_sum(ArrayRows(x[1:], y[1:]), np.zeros((4, 2)), clip_norm)
+        assert np.linalg.norm(whole.value - without.value) <= clip_norm
+
+
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 40), d=st.integers(1, 15), c=st.integers(2, 6))
 def test_closed_form_equals_per_example_gradients(seed, n, d, c) -> None:
     x, y, weights = random_rows(seed, n, d, c)
@@ -111,7 +126,7 @@ def test_projected_contribution_is_the_length_inside_the_subspace(seed, dim) -> 
     if subspace is None:
         assert dim == 12
         return
-    inside = clipped_sum(rows, weights, 0.5, subspace)
+    inside = clipped_sum(rows, weights, 0.5, subspace=subspace)
     np.testing.assert_array_equal(inside.value, whole.value)
     projector = subspace.project(np.eye(12))
     np.testing.assert_allclose(projector @ projector, projector, atol=1e-9)

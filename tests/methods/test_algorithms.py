@@ -7,7 +7,8 @@ from sklearn.linear_model import LogisticRegression
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.methods._base import IterateAverage, learning_rate
+from linprobe.methods._base import learning_rate
+from linprobe.methods._output import IterateOutput
 from linprobe.methods._subspace import top_left_subspace
 from linprobe.methods.adamix import AdaMixOptions
 from linprobe.methods.noisy_gd import NoisyGDOptions
@@ -25,7 +26,7 @@ def test_zero_noise_and_infinite_clip_reach_scikit_learns_optimum(n_classes) -> 
     g = np.random.default_rng(1)
     y = g.integers(0, n_classes, 300)
     x = normalise_rows((g.normal(size=(n_classes, 6))[y] + g.normal(size=(300, 6))).astype(np.float32))
-    options = NoisyGDOptions(init="zero", clip_norm=np.inf, learning_rate=0.02, weight_decay=1.0, average="last")
+    options = NoisyGDOptions(init="zero", clip_norm=np.inf, learning_rate=0.02, weight_decay=1.0, output="last")
     data = Problem(6, n_classes, private=ArrayRows(x, y))
     ours = METHODS["noisy-gd"].fit(data, options, noiseless(3000)).weights
     theirs = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=5000).fit(x.astype(np.float64), y).coef_
@@ -49,14 +50,14 @@ def test_public_warm_start_is_scikit_learns_optimum() -> None:
 
 def test_one_noisy_gd_step_is_the_formula() -> None:
     data = problem()
-    options = NoisyGDOptions(init="zero", clip_norm=1e6, learning_rate=0.3, weight_decay=0.7, average="last")
+    options = NoisyGDOptions(init="zero", clip_norm=1e6, learning_rate=0.3, weight_decay=0.7, output="last")
     weights = METHODS["noisy-gd"].fit(data, options, noiseless(1)).weights
     np.testing.assert_allclose(weights, -0.3 * loss_and_gradient(data.private, np.zeros((D, C)))[1], atol=1e-4)
 
 
 def test_adamix_clips_at_the_quantile_of_public_norms_and_counts_the_public_gradient() -> None:
     data, spy = problem(), SpyMechanism()
-    options = AdaMixOptions(init="zero", learning_rate=0.1, average="last", clip_quantile=0.8)
+    options = AdaMixOptions(init="zero", learning_rate=0.1, output="last", clip_quantile=0.8)
     run = Run(Schedule(1, 5.0, 0.2), spy, lambda: None)
     weights = METHODS["adamix"].fit(data, options, run).weights
     zeros = np.zeros((D, C))
@@ -136,7 +137,7 @@ def test_non_private_learns_from_all_rows() -> None:
 def test_noise_of_the_whole_run_in_a_score_is_what_was_asked_for() -> None:
     # no data at all: W after T steps is pure noise with std score_noise in every coordinate
     empty = Problem(40, 50, private=ArrayRows(np.zeros((1, 40), np.float32), [0]))
-    options = NoisyGDOptions(init="zero", score_noise=0.7, weight_decay=1e-9, average="last")
+    options = NoisyGDOptions(init="zero", score_noise=0.7, weight_decay=1e-9, output="last")
     schedule = Schedule(30, 12.0, 30**0.5 / 12.0)
     mechanism = GaussianMechanism(NoiseSource(4), lambda event: None)
     weights = METHODS["noisy-gd"].fit(empty, options, Run(schedule, mechanism, lambda: None)).weights
@@ -148,15 +149,15 @@ def test_a_given_learning_rate_is_used_as_it_is() -> None:
     assert learning_rate(None, 1.5, Schedule(9, 3.0, 1.0), 0.5) == pytest.approx(1.5 / (9 * 0.5))
 
 
-def test_averages_are_what_their_names_say() -> None:
+def test_outputs_are_what_their_names_say() -> None:
     iterates = [np.full((1, 1), float(t)) for t in range(21)]
     expected = {
         "last": 20.0,
-        "tail": (19 + 20) / 2,
+        "average": (19 + 20) / 2,
         "weighted": sum(2 * t / (20 * 21) * (t - 1) for t in range(1, 21)),
     }
     for kind, value in expected.items():
-        average = IterateAverage(kind, 20)
+        average = IterateOutput(kind, 20)
         for t in range(1, 21):
             average.add(t, iterates[t - 1], iterates[t])
         assert average.result()[0, 0] == pytest.approx(value)
@@ -164,6 +165,6 @@ def test_averages_are_what_their_names_say() -> None:
 
 def test_the_radius_bounds_the_weights() -> None:
     weights = fit(
-        METHODS["noisy-gd"], {"init": "zero", "radius": 0.01, "average": "last"}, problem(), SpyMechanism()
+        METHODS["noisy-gd"], {"init": "zero", "radius": 0.01, "output": "last"}, problem(), SpyMechanism()
     ).weights
     assert np.linalg.norm(weights) == pytest.approx(0.01)

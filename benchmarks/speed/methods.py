@@ -1,0 +1,106 @@
+"""Seconds of one step of each iterative method as a multiple of noisy-gd's, on the same rows in the same process.
+
+    python benchmarks/speed/methods.py [--quick] [--json FILE]
+
+N = 50,000 private and 204 public rows of D = 2,048 float32 features, C = 100 classes. Methods on Poisson samples take
+all rows here (q = 1), so that the multiple is that of the method and not of the sample; `dp-sgd` is also timed at
+smaller q, with and without per-record losses, in units of q times the full step. A step's time is the difference of a
+run of several steps and a run of one, so that warm starts do not count. Rounds alternate between contenders; the
+shortest is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.methods import METHODS, Problem, Run, Schedule
+from linprobe.rows import ArrayRows, normalise_rows
+
+N, N_PUBLIC, D, C, SIGMA = 50_000, 204, 2048, 100, 10.0
+STEPS = 4
+FULL = ("noisy-gd", "dp-sgd", "dpsgd-f", "mirror-descent", "dope-sgd", "adadps")
+RATES = (0.05, 0.15, 0.4)
+
+
+def problem() -> Problem:
+    """Random unit rows with random labels: the arithmetic does not care."""
+    rng = np.random.default_rng(0)
+    x = normalise_rows(rng.standard_normal((N + N_PUBLIC, D), dtype=np.float32))
+    y = rng.integers(0, C, N + N_PUBLIC)
+    return Problem(D, C, private=ArrayRows(x[:N], y[:N]), public=ArrayRows(x[N:], y[N:]))
+
+
+def seconds(data: Problem, name: str, rate: float, n_steps: int, per_record: bool) -> float:
+    """Wall time of a run of `n_steps` from zero weights."""
+    method = METHODS[name]
+    options = method.make_options({"init": "zero"})
+    others = {share.purpose: SIGMA for share in method.shares(options)}
+    schedule = Schedule(n_steps, SIGMA, 1.0, rate, others)
+    source = NoiseSource()
+    run = Run(
+        schedule,
+        GaussianMechanism(source, lambda event: None),
+        lambda: None,
+        PoissonSampler(source, rate),
+        per_record,
+    )
+    start = time.perf_counter()
+    method.fit(data, options, run)
+    return time.perf_counter() - start
+
+
+def step_seconds(data: Problem, contenders: dict[str, tuple[str, float, bool]], rounds: int) -> dict[str, float]:
+    """Shortest difference between runs of 1 + STEPS steps and of one, by contender."""
+    shortest = dict.fromkeys(contenders, float("inf"))
+    for _ in range(rounds):
+        for label, (name, rate, per_record) in contenders.items():
+            short, long = (seconds(data, name, rate, n, per_record) for n in (1, 1 + STEPS))
+            shortest[label] = min(shortest[label], (long - short) / STEPS)
+    return shortest
+
+
+def best(step: Callable[[], object], rounds: int) -> float:
+    """Shortest wall time of `step`, seconds."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def main() -> None:
+    """Measure, print a line a contender, and write JSON if asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two rounds")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    data = problem()
+    contenders = {name: (name, 1.0, True) for name in FULL}
+    for rate in RATES:
+        contenders[f"dp-sgd q={rate:g}"] = ("dp-sgd", rate, False)
+        contenders[f"dp-sgd q={rate:g} per record"] = ("dp-sgd", rate, True)
+    found = step_seconds(data, contenders, 2 if arguments.quick else 6)
+    noise = best(lambda: NoiseSource().standard_normal((D, C)), 5)
+    results = []
+    for label, (_, rate, _) in contenders.items():
+        multiple = found[label] / found["noisy-gd"]
+        results.append({"step": label, "seconds": found[label], "multiple": multiple, "over_q": multiple / rate})
+        print(f"{label:<28} {found[label]:.4f} s  {multiple:.2f} x noisy-gd  {multiple / rate:.2f} per q", flush=True)
+    print(f"noise alone                  {noise:.4f} s")
+    if arguments.json:
+        document = {"n": N, "d": D, "c": C, "n_public": N_PUBLIC, "noise_seconds": noise, "results": results}
+        arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

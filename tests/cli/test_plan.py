@@ -1,0 +1,136 @@
+"""`plan` and `account`: what they print where, the figure, and one line for every wrong request."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+import linprobe.cli
+from linprobe.accounting.planning import DEFAULT_EPOCHS, DEFAULT_RATES
+from tests.cli.outcomes import Cli, result_of
+
+PLAN = ["plan", "--eps", "3", "--delta", "1e-5", "--n", "60000"]
+QUICK = [*PLAN, "--q", "0.04,0.16,1", "--accountant", "rdp"]
+ACCOUNT = ["account", "--q", "1", "--sigma", "1", "--steps", "1", "--delta", "1e-5"]
+
+
+def test_plan_json_holds_every_row_and_the_recommended_one(cli: Cli) -> None:
+    outcome = cli(*QUICK, "--epochs", "60", "--json")
+    planned = result_of(outcome)
+    assert outcome.stderr == ""
+    assert list(planned) == ["epsilon", "delta", "n", "epochs", "accountant", "rows", "recommended", "why"]
+    assert (planned["epsilon"], planned["delta"], planned["n"], planned["epochs"]) == (3, 1e-5, 60000, 60)
+    assert planned["accountant"] == "rdp"
+    assert [row["sampling_rate"] for row in planned["rows"]] == [0.04, 0.16, 1]
+    assert [row["steps"] for row in planned["rows"]] == [1500, 375, 60]
+    assert [row["noise_per_epoch"] for row in planned["rows"]] == pytest.approx([12.31, 11.89, 11.57], rel=1e-3)
+    assert all(2.99 < row["epsilon"] <= 3 for row in planned["rows"])
+    assert planned["recommended"] == planned["rows"][1]
+    assert planned["why"].startswith("q = 0.16 ")
+
+
+def test_plan_prints_the_recommended_settings_on_stdout_and_the_table_on_stderr(cli: Cli) -> None:
+    outcome = cli(*QUICK)
+    chosen = result_of(cli(*QUICK, "--json"))["recommended"]
+    rate, sigma, steps = outcome.stdout.splitlines()[0].split("\t")
+    assert outcome.stdout.count("\n") == 1
+    assert (float(rate), float(sigma), int(steps)) == (0.16, chosen["noise_multiplier"], 375)
+    for word in ("0.04", "0.16 *", "1500", "60 epochs", "recommended: q = 0.16"):
+        assert word in outcome.stderr
+
+
+def test_planned_settings_cost_what_the_plan_says(cli: Cli) -> None:
+    rate, sigma, steps = cli(*QUICK).stdout.split()
+    outcome = cli("account", "--q", rate, "--sigma", sigma, "--steps", steps, "--delta", "1e-5")
+    costs = dict(line.split("\t") for line in outcome.stdout.splitlines())
+    assert list(costs) == ["pld", "rdp"]
+    assert float(costs["pld"]) < 2.99 < float(costs["rdp"]) <= 3
+
+
+def test_defaults_of_the_command_are_those_of_python() -> None:
+    program = typer.main.get_command(linprobe.cli.app)
+    defaults = {option.name: option.default for option in program.commands["plan"].params}  # type: ignore[attr-defined]
+    assert tuple(float(word) for word in defaults["q"].split(",")) == DEFAULT_RATES
+    assert defaults["epochs"] == DEFAULT_EPOCHS
+
+
+@pytest.mark.parametrize(("name", "start"), [("plan.png", b"\x89PNG"), ("plan.svg", b"<?xml")])
+def test_the_figure_is_written_and_not_private(cli: Cli, tmp_path: Path, name: str, start: bytes) -> None:
+    assert cli(*QUICK, "--plot", name).status == 0
+    assert (tmp_path / name).read_bytes().startswith(start)
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) & 0o044
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
+
+
+def test_the_figure_of_a_single_rate_can_be_drawn(cli: Cli, tmp_path: Path) -> None:
+    assert cli(*PLAN, "--q", "1", "--plot", "one.png").status == 0
+    assert (tmp_path / "one.png").stat().st_size > 10_000
+
+
+def test_account_lists_the_accountant_of_record_first(cli: Cli) -> None:
+    lines = cli(*ACCOUNT).stdout.splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["gdp", "pld", "rdp"]
+    assert float(lines[0].split("\t")[1]) == pytest.approx(4.37718, abs=1e-4)
+
+
+def test_account_json_repeats_the_request_and_names_the_accountant_of_record(cli: Cli) -> None:
+    outcome = cli(*ACCOUNT, "--json")
+    result = result_of(outcome)
+    assert outcome.stderr == ""
+    assert (result["sampling_rate"], result["noise_multiplier"], result["steps"], result["delta"]) == (1, 1, 1, 1e-5)
+    assert result["accountant"] == "gdp"
+    assert {"gdp", "pld", "rdp"} <= set(result)
+
+
+def test_an_infinite_epsilon_is_valid_json(cli: Cli) -> None:
+    words = ["account", "--q", "0.1", "--sigma", "1e-9", "--steps", "1", "--delta", "1e-5"]
+    assert cli(*words).stdout == "pld\tinf\nrdp\tinf\n"
+    text = cli(*words, "--json").stdout
+    assert "Infinity" not in text
+    assert json.loads(text)["pld"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["plan", "--n", "100"], 2, ["--eps"]),
+        (["plan", "--eps", "3"], 2, ["--n"]),
+        (["plan", "--eps", "three", "--n", "100"], 2, ["--eps"]),
+        (["plan", "--eps", "0", "--n", "100"], 2, ["epsilon is 0", "at most 100"]),
+        (["plan", "--eps", "3", "--n", "1.5"], 2, ["--n"]),
+        (["plan", "--eps", "3", "--n", "0"], 2, ["private rows is 0"]),
+        (["plan", "--eps", "3", "--n", "100000"], 4, ["1/N", "--delta"]),
+        ([*PLAN, "--delta", "2"], 2, ["delta is 2"]),
+        ([*PLAN, "--epochs", "0"], 2, ["epochs is 0"]),
+        ([*PLAN, "--epochs", "inf"], 2, ["epochs is inf"]),
+        ([*PLAN, "--epochs", "1e7"], 2, ["steps", "fewer epochs"]),
+        *(
+            ([*PLAN, "--q", text], 2, [f"'{text}'", "--q 0.01,0.1,1"])
+            for text in ("", "x", "0.1;0.2", "0.1,,0.2", "0.1,", "0,1 0,2")
+        ),
+        ([*PLAN, "--q", "0.1,0"], 2, ["sampling rate is 0", "at most 1"]),
+        ([*PLAN, "--q", "1.5"], 2, ["sampling rate is 1.5"]),
+        ([*PLAN, "--q", "nan"], 2, ["sampling rate is nan"]),
+        ([*PLAN, "--q", "-0.1"], 2, ["sampling rate is -0.1"]),
+        ([*PLAN, "--q", "1e-7"], 2, ["600000000 steps", "larger rates"]),
+        ([*PLAN, "--accountant", "moments"], 2, ["'moments'", "auto, gdp, pld, rdp"]),
+        ([*PLAN, "--accountant", "gdp"], 2, ["'gdp'", "pld, rdp"]),
+        ([*PLAN, "--plot", "plan.pdf"], 2, [".pdf", ".png, .svg"]),
+        ([*PLAN, "--plot", "nowhere/plan.png"], 1, ["no folder nowhere"]),
+        (ACCOUNT[:-2], 2, ["--delta"]),
+        ([*ACCOUNT, "--q", "0"], 2, ["sampling rate is 0"]),
+        ([*ACCOUNT, "--sigma", "-1"], 2, ["sigma is -1"]),
+        ([*ACCOUNT, "--steps", "0"], 2, ["steps is 0"]),
+        ([*ACCOUNT, "--delta", "1"], 2, ["delta is 1"]),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_leaves_nothing(
+    cli: Cli, refused: Callable[..., None], tmp_path: Path, arguments: list[str], status: int, words: list[str]
+) -> None:
+    refused(cli(*arguments), status, words)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,194 @@
+"""Poisson samples: the right rate, independent records, a stream of their own, and sums that nobody's look changes."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from linprobe import rows as rows_module
+from linprobe.accounting.ledger import Ledger
+from linprobe.estimators import DPSGD, DPSGDF
+from linprobe.geometry import PLAIN, Origin, Scale
+from linprobe.mechanisms import entropy
+from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
+from linprobe.methods import METHODS, Problem, Run, Schedule
+from linprobe.probe import clipped_sum
+from linprobe.rows import ArrayRows, ArraySource, ChainedRows, Preprocessing, StreamedRows, TranslatedRows
+
+G = np.random.default_rng(5)
+X = (G.normal(size=(2600, 6)) / 2.5).astype(np.float32)
+Y = G.integers(0, 4, len(X))
+
+
+def draws(rate: float, n_rows: int, count: int, seed: int = 1) -> np.ndarray:
+    sampler = PoissonSampler(NoiseSource(seed), rate)
+    return np.stack([sampler.draw(n_rows) for _ in range(count)])
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.15, 0.5, 0.97])
+def test_batch_sizes_are_binomial(rate) -> None:
+    n, count = 3000, 400
+    sizes = draws(rate, n, count).sum(axis=1)
+    assert stats.binomtest(int(sizes.sum()), n * count, rate).pvalue > 1e-6
+    # neither of a fixed size nor more spread out than independent records make them
+    spread = sizes.var(ddof=1) / (n * rate * (1 - rate)) * (count - 1)
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], count - 1)
+    assert low < spread < high
+
+
+def test_every_record_has_the_same_rate_and_joins_on_its_own() -> None:
+    rate, n, count = 0.3, 60, 4000
+    joined = draws(rate, n, count).astype(float)
+    centred = (joined - rate) / (rate * (1 - rate)) ** 0.5
+    assert np.abs(centred.mean(axis=0)).max() < 6 / count**0.5
+    pairs = centred.T @ centred / count
+    assert np.abs(pairs - np.diag(np.diag(pairs))).max() < 6 / count**0.5
+    in_turn = (centred[1:] * centred[:-1]).mean(axis=0)
+    assert np.abs(in_turn).max() < 6 / count**0.5
+
+
+def test_two_draws_differ_and_only_a_seed_repeats_them() -> None:
+    one, two = draws(0.5, 200, 2)
+    assert not np.array_equal(one, two)
+    np.testing.assert_array_equal(draws(0.5, 200, 2), [one, two])
+    other = PoissonSampler(NoiseSource(), 0.5).draw(200)
+    assert not np.array_equal(other, PoissonSampler(NoiseSource(), 0.5).draw(200))
+
+
+def test_rate_one_takes_everybody_and_draws_nothing() -> None:
+    class Silent(NoiseSource):
+        def _words(self, n: int):
+            raise AssertionError("drawn")
+
+    assert PoissonSampler(Silent(1), 1.0).draw(7).all()
+
+
+def test_no_stream_is_used_twice_by_samples_or_noise(monkeypatch) -> None:
+    keys = []
+    real = entropy.ChaCha20
+
+    def watched(key, nonce):
+        keys.append((key, nonce))
+        return real(key, nonce)
+
+    monkeypatch.setattr(entropy, "ChaCha20", watched)
+    probe = DPSGDF(epsilon=3, classes=range(4), n_steps=6, accountant="rdp").fit(X[:300], Y[:300])
+    # one for the mean, then who joins and what noise for each step
+    assert len(keys) == 1 + 2 * 6 == len(set(keys))
+    assert len({key for key, _ in keys}) == 1
+    assert probe.privacy_["steps"] == 6
+
+
+ROWS = {
+    "array": lambda: ArrayRows(X, Y),
+    "small blocks": lambda: ArrayRows(X, Y, block_rows=100),
+    "streamed": lambda: StreamedRows(ArraySource(X, Y).blocks, len(X), 6, Preprocessing()),
+    "chained": lambda: ChainedRows(ArrayRows(X[:1500], Y[:1500]), ArrayRows(X[1500:], Y[1500:])),
+    "translated": lambda: TranslatedRows(ArrayRows(X, Y), np.arange(6) / 10, 0.5),
+    "translated chain": lambda: TranslatedRows(
+        ChainedRows(ArrayRows(X[:30], Y[:30]), ArrayRows(X[30:], Y[30:])), np.arange(6) / 10, 0.5
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("rate", [0.01, 0.4, 1.0])
+def test_looking_at_those_who_stay_out_changes_no_sum(name, rate) -> None:
+    rows = ROWS[name]()
+    joined = np.random.default_rng(3).random(len(X)) < rate
+    weights = np.random.default_rng(4).normal(size=(rows.n_features, 4))
+    for geometry in (PLAIN, Origin(weights / 9), Scale(np.exp(weights))):
+        looked, blind = (
+            clipped_sum(SampledRows(rows, joined, rate, observed=observed), weights, 0.3, geometry=geometry)
+            for observed in (True, False)
+        )
+        np.testing.assert_allclose(blind.value, looked.value, atol=1e-4)
+        assert (looked.contributions.size, blind.contributions.size) == (len(X), 0)
+        assert looked.sensitivity == blind.sensitivity == 0.3
+        assert looked.sampling_rate == blind.sampling_rate == rate
+        # what a record is charged does not depend on who joined
+        everybody = clipped_sum(SampledRows(rows, joined | True, rate, observed=True), weights, 0.3, geometry=geometry)
+        np.testing.assert_array_equal(looked.contributions, everybody.contributions)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_selected_rows_are_those_who_joined_and_never_more_than_a_block_at_once(name, monkeypatch) -> None:
+    monkeypatch.setattr(rows_module, "BLOCK_ROWS", 128)
+    rows = ROWS[name]()
+    joined = np.random.default_rng(3).random(len(X)) < 0.7
+    everything = [(block.x.copy(), block.y, block.norms) for block in rows.blocks()]
+    selected, places = [], []
+    for block in rows.selected(joined):
+        assert 0 < len(block.y) <= 1024
+        selected.append((block.x.copy(), block.y, block.norms))
+        places.append(block.x.__array_interface__["data"][0])
+    for whole, found in zip(zip(*everything, strict=True), zip(*selected, strict=True), strict=True):
+        np.testing.assert_allclose(np.concatenate(found), np.concatenate(whole)[joined], rtol=1e-6, atol=1e-7)
+    if name == "array":
+        assert len(places) == 2
+        assert len(set(places)) == 1, "a sample is copied block by block into the same memory"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_nobody_joining_is_a_sum_of_zero(name) -> None:
+    rows = ROWS[name]()
+    nobody = np.zeros(len(X), dtype=bool)
+    for observed in (True, False):
+        weights = np.ones((rows.n_features, 4))
+        found = clipped_sum(SampledRows(rows, nobody, 0.1, observed=observed), weights, 0.3)
+        np.testing.assert_array_equal(found.value, np.zeros_like(weights))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if method.sampling is not None and "private" in method.needs]
+)
+def test_empty_batches_get_noise_and_count(name) -> None:
+    events, source = [], NoiseSource(3)
+    schedule = Schedule(40, 5.0, 1e-6, 1e-6, {"mean": 5.0})
+    run = Run(schedule, GaussianMechanism(source, events.append), lambda: None, PoissonSampler(source, 1e-6))
+    public = ArrayRows(X[:9], Y[:9])
+    data = Problem(6, 4, private=ArrayRows(X[9:200], Y[9:200]), public=public)
+    options = METHODS[name].make_options({"init": "zero"})
+    fitted = METHODS[name].fit(data, options, run)
+    steps = [event for event in events if event.purpose == "gradient"]
+    assert len(steps) == 40
+    assert {event.sampling_rate for event in steps} == {1e-6}
+    assert np.isfinite(fitted.weights).all()
+    assert np.linalg.norm(fitted.weights) > 0
+
+
+def test_every_step_of_a_tiny_rate_is_in_the_ledger() -> None:
+    ledger = Ledger()
+    probe = DPSGD(epsilon=1, classes=range(4), n_steps=30, sampling_rate=1e-4, accountant="rdp")
+    probe.fit_sources(ArraySource(X[:200], Y[:200]), ledger=ledger)
+    assert [event.step for event in ledger.events] == list(range(30))
+    assert probe.privacy_["steps"] == 30
+
+
+def test_a_step_without_a_sampler_of_its_rate_is_refused() -> None:
+    rows = ArrayRows(X, Y)
+    mechanism = GaussianMechanism(NoiseSource(1), lambda event: None)
+    for sampler in (None, PoissonSampler(NoiseSource(1), 0.2)):
+        run = Run(Schedule(1, 1.0, 1.0, 0.1), mechanism, lambda: None, sampler)
+        with pytest.raises(ValueError, match=r"no sampler of rate 0\.1"):
+            run.batch(rows)
+    assert Run(Schedule(1, 1.0, 1.0), mechanism, lambda: None).batch(rows) is rows
+
+
+def test_records_are_charged_where_they_stayed_out_and_only_for_what_was_observed() -> None:
+    rates = {}
+    for observed, rate in itertools.product((True, False), (0.3, 1.0)):
+        mechanism = GaussianMechanism(NoiseSource(1), lambda event: None)
+        run = Run(Schedule(3, 2.0, 1.0, rate), mechanism, lambda: None, PoissonSampler(NoiseSource(2), rate), observed)
+        for _ in range(3):
+            clipped = clipped_sum(run.batch(ArrayRows(X, Y)), np.zeros((6, 4)), 0.3)
+            mechanism.release(clipped, 2.0, purpose="gradient")
+        rates[observed, rate] = mechanism.contributed
+    assert (rates[True, 0.3].levels.sum(axis=1) == 3).all()
+    assert rates[True, 0.3].squared_mu.size == 0
+    assert rates[False, 0.3].levels.shape[0] == 0
+    assert rates[True, 1.0].levels.shape[0] == 0
+    assert rates[True, 1.0].squared_mu.shape == (len(X),)

@@ -1,0 +1,208 @@
+"""Shifted and scaled gradients: the closed forms are those of autograd, and one record moves a sum by a clip norm."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.func import grad, vmap
+from torch.nn.functional import cross_entropy
+
+from linprobe.errors import ParameterError
+from linprobe.geometry import PLAIN, Geometry, Origin, Scale
+from linprobe.mechanisms.clipping import arithmetic
+from linprobe.mechanisms.sampling import SampledRows
+from linprobe.probe import clipped_sum, loss_and_gradient, residuals, second_moment
+from linprobe.rows import ArrayRows, row_norms
+
+N, D, C = 23, 9, 5
+LOSSES = ("softmax", "squared")
+KINDS = ("plain", "origin", "scale")
+
+
+def problem(loss: str, seed: int = 0):
+    """Rows, labels or targets, weights, and gradients of every row by autograd in float64, shape (N, D, C)."""
+    g = np.random.default_rng(seed)
+    x = (g.normal(size=(N, D)) / 3).astype(np.float32)
+    y = g.integers(0, C, N) if loss == "softmax" else g.normal(size=(N, C)).astype(np.float32)
+    weights = 2 * g.normal(size=(D, C))
+
+    def one(w, row, target):
+        scores = row @ w
+        return cross_entropy(scores, target) if loss == "softmax" else ((scores - target) ** 2).sum() / 2
+
+    narrow = torch.tensor(weights.astype(np.float32), dtype=torch.float64)
+    targets = torch.tensor(y) if loss == "softmax" else torch.tensor(y, dtype=torch.float64)
+    gradients = vmap(grad(one), in_dims=(None, 0, 0))(narrow, torch.tensor(x, dtype=torch.float64), targets)
+    return x, y, weights, gradients.numpy()
+
+
+def geometry_of(kind: str, seed: int = 0) -> tuple[Geometry, object]:
+    """A geometry and the map it stands for."""
+    g = np.random.default_rng(seed + 100)
+    if kind == "origin":
+        origin = g.normal(size=(D, C)).astype(np.float32).astype(np.float64) / 4
+        return Origin(origin), lambda gradients: gradients - origin
+    if kind == "scale":
+        scale = np.exp(g.normal(size=(D, C)))
+        return Scale(scale), lambda gradients: gradients / scale
+    return PLAIN, lambda gradients: gradients
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_closed_form_norms_are_those_of_per_example_gradients(kind, loss) -> None:
+    x, y, weights, gradients = problem(loss)
+    geometry, transform = geometry_of(kind)
+    (block,) = ArrayRows(x, y).blocks()
+    r = residuals(x, block.y, weights.astype(np.float32), loss)
+    found = geometry.norms(block, r, row_norms(r))
+    expected = np.linalg.norm(transform(gradients), axis=(1, 2))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert (found >= expected * (1 - 1e-5)).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clip_norm", [0.05, 0.7, 100.0])
+def test_clipped_sums_are_sums_of_clipped_per_example_gradients(kind, loss, clip_norm) -> None:
+    x, y, weights, gradients = problem(loss)
+    geometry, transform = geometry_of(kind)
+    moved = transform(gradients)
+    lengths = np.linalg.norm(moved, axis=(1, 2))
+    expected = (moved * np.minimum(1, clip_norm / lengths)[:, None, None]).sum(axis=0)
+    for block_rows in (4, 1024):
+        found = clipped_sum(ArrayRows(x, y, block_rows), weights, clip_norm, geometry=geometry, loss=loss)
+        margin = arithmetic(N, geometry.amplification(clip_norm)).margin
+        short = margin * clip_norm * (lengths > clip_norm * (1 - margin)).sum()
+        assert np.linalg.norm(found.value - expected) <= 1.01 * short + 1e-4
+        np.testing.assert_allclose(
+            found.contributions, np.minimum(1, lengths / clip_norm), atol=1.01 * margin + 1e-4 / clip_norm
+        )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_second_moment_is_the_mean_square_of_per_example_gradients(loss) -> None:
+    x, y, weights, gradients = problem(loss)
+    expected = (gradients**2).mean(axis=0)
+    np.testing.assert_allclose(second_moment(ArrayRows(x, y, 4), weights, loss), expected, rtol=1e-4, atol=1e-6)
+
+
+def moved_by(geometry, x, y, weights, clip_norm, removed: int, loss: str = "softmax", block_rows: int = 1024):
+    """What it moves the clipped sum by when one record stays out, and what the record is charged for.
+
+    The number of records is public and stays. Without observation the rows after the record move up.
+    """
+    everybody = np.ones(len(x), dtype=bool)
+    others = np.arange(len(x)) != removed
+    moved, charged = [], np.inf
+    for observed in (True, False):
+        sums = [
+            clipped_sum(
+                SampledRows(ArrayRows(x, y, block_rows), joined, 0.5, observed=observed),
+                weights,
+                clip_norm,
+                geometry=geometry,
+                loss=loss,
+            )
+            for joined in (everybody, others)
+        ]
+        assert sums[0].sensitivity == clip_norm
+        moved.append(np.linalg.norm(sums[0].value - sums[1].value))
+        if observed:
+            charged = sums[0].contributions[removed] * clip_norm
+    return max(moved), charged
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 40),
+    kind=st.sampled_from(["far", "near", "scale"]),
+    loss=st.sampled_from(LOSSES),
+    clip_norm=st.sampled_from([1e-4, 1e-3, 1e-2, 0.3, 5.0]),
+    block_rows=st.sampled_from([1, 7, 1024]),
+)
+def test_neighbours_differ_by_at_most_sensitivity_in_every_geometry(seed, n, kind, loss, clip_norm, block_rows) -> None:
+    g = np.random.default_rng(seed)
+    d, c = int(g.integers(1, 40)), int(g.integers(2, 40))
+    # rows nearly alike have gradients nearly alike, and around their own mean almost everything cancels
+    spread = 10.0 ** g.uniform(-6, 0)
+    x = (g.normal(size=d) + spread * g.normal(size=(n, d))).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    y = np.zeros(n, dtype=int) if loss == "softmax" else np.ones((n, c), dtype=np.float32)
+    weights = g.normal(size=(d, c))
+    if kind == "scale":
+        geometry: Geometry = Scale(10.0 ** g.uniform(-2, 2, size=(d, c)))
+    else:
+        origin = loss_and_gradient(ArrayRows(x, y), weights, loss)[1] / n
+        geometry = Origin(origin if kind == "near" else 30 * g.normal(size=(d, c)) / np.sqrt(d * c))
+    moved, charged = moved_by(geometry, x, y, weights, clip_norm, seed % n, loss, block_rows)
+    assert moved <= clip_norm
+    assert moved <= charged
+
+
+@pytest.mark.parametrize(("width", "n_classes"), [(16, 1000), (900, 10), (2048, 20)])
+def test_rounding_of_an_inner_product_that_cancels_cannot_hide_a_gradient(width, n_classes) -> None:
+    # a constant row makes every partial sum round the same way; a row a little off the origin then looks nearer to it
+    # than it is, by more than the root of the number of terms would suggest
+    worst = 0.0
+    for seed in range(50):
+        g = np.random.default_rng(seed)
+        row = np.full(width, np.float32(0.5 + g.random()) / np.float32(width) ** np.float32(0.5), dtype=np.float32)
+        target = np.full(n_classes, -np.float32(0.5 + g.random()), dtype=np.float32)
+        x, y = np.stack([row, -row]), np.stack([target, target])
+        clip_norm = 3e-5 * np.linalg.norm(row) * np.linalg.norm(target)
+        own = np.outer(row.astype(np.float64), -target.astype(np.float64))
+        origin = Origin(own * (1 - 10 ** g.uniform(-3, -2.2)))
+        worst = max(worst, moved_by(origin, x, y, np.zeros(own.shape), clip_norm, 0, "squared", 1)[0] / clip_norm)
+    assert 0.1 < worst <= 1
+
+
+@pytest.mark.parametrize(
+    ("n", "clip_norm"),
+    [(2**18, 1e-3), (2**18, 0.5), (2**17, 0.5), (50_000, 1e-3), (50_000, 0.05), (2000, 1e-4), (2000, 1e-2)],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_of_shifted_sums_stays_inside_the_margin_when_every_block_rounds_anew(n, clip_norm, seed) -> None:
+    # two rows in turn: removing the first shifts all others by one, so that no block rounds as before. Their gradients
+    # are up to thousands of clip norms long before the origin, as long and two clip norms away, is taken from them.
+    g = np.random.default_rng(seed)
+    pair = np.full((2, 16), 0.25) * (1 + clip_norm * g.normal(size=(2, 1 if seed else 16)))
+    pair = (pair / np.linalg.norm(pair, axis=1).max()).astype(np.float32)
+    x, y = np.tile(pair, (n // 2, 1)), np.zeros(n, dtype=int)
+    weights = np.zeros((16, 2))
+    own = loss_and_gradient(ArrayRows(pair, [0, 0]), weights)[1] / 2
+    origin = own * (1 + 2 * clip_norm / np.linalg.norm(own))
+    moved, charged = moved_by(Origin(origin), x, y, weights, clip_norm, 0)
+    assert moved <= charged <= clip_norm
+
+
+@pytest.mark.parametrize("n", [2000, 50_000, 2**18])
+@pytest.mark.parametrize("spread", [3.0, 300.0])
+def test_rounding_of_scaled_sums_stays_inside_the_margin_when_every_block_rounds_anew(n, spread) -> None:
+    for seed in range(2):
+        g = np.random.default_rng(seed)
+        pair = g.normal(size=(2, 16)).astype(np.float32)
+        scale = np.exp(g.uniform(0, np.log(spread), size=(16, 2)))
+        pair[0, 0], scale[0] = 0.01, 1 / spread
+        moved, charged = moved_by(
+            Scale(scale), np.tile(pair, (n // 2, 1)), np.zeros(n, dtype=int), np.zeros((16, 2)), 0.5, 0
+        )
+        assert moved <= charged <= 0.5
+
+
+def test_sums_are_taken_in_double_precision_where_single_would_cost_too_much() -> None:
+    assert arithmetic(50_000).dtype is np.float32
+    assert arithmetic(50_000).margin == 2**-10 + 2.0**-6
+    assert arithmetic(50_000, 1000.0).dtype is np.float64
+    assert arithmetic(2**17 + 1).dtype is np.float64
+    assert arithmetic(2**17).dtype is np.float32
+
+
+def test_an_origin_too_long_for_any_precision_is_refused() -> None:
+    with pytest.raises(ParameterError, match="raise --clip-norm"):
+        arithmetic(10, 1e6)
+    x, y, weights, _ = problem("softmax")
+    with pytest.raises(ParameterError, match="times the clip norm"):
+        clipped_sum(ArrayRows(x, y), weights, 1e-6, geometry=Origin(np.ones((D, C))))

@@ -12,9 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.errors import ParameterError
 from linprobe.rows import Block
 
 FLOAT32_ROUNDING = 2.0**-24
+LARGEST_SPREAD = 1e6
 
 
 class Geometry:
@@ -62,12 +64,22 @@ class Origin(Geometry):
 
 
 class Scale(Geometry):
-    """Elementwise quotients by a public, positive `scale`, shape (n_features, n_classes): sum_i clip(g_i / scale)."""
+    """Elementwise quotients by a public, positive `scale`, shape (n_features, n_classes): sum_i clip(g_i / scale).
+
+    What a sum loses to rounding in one place is relative to the terms in that place, so a scale amplifies nothing.
+
+    Raises:
+        ParameterError: a scale so uneven that its squares leave single precision.
+    """
 
     def __init__(self, scale: NDArray[np.float64]) -> None:
+        if not 0 < scale.max() <= LARGEST_SPREAD * scale.min():
+            raise ParameterError(
+                f"scale is from {scale.min():.3g} to {scale.max():.3g}; allowed: at most {LARGEST_SPREAD:.0e} times as "
+                "large in one place as in another; raise --scale-floor"
+            )
         self._scale = scale
         self._inverse_square = np.ascontiguousarray(1 / scale**2, dtype=np.float32)
-        self._spread = float(scale.max() / scale.min())
 
     def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
         """||g_i / scale||; a sum of positive terms, which rounding cannot cancel."""
@@ -75,10 +87,6 @@ class Scale(Geometry):
             "ij,ij->i", np.square(block.x) @ self._inverse_square, np.square(r), dtype=np.float64
         )
         return np.sqrt(squared)
-
-    def amplification(self, clip_norm: float) -> float:
-        """Rounding of the unscaled sum is divided by the smallest scale, its terms were clipped at the largest."""
-        return self._spread
 
     def finish(self, total: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
         """The sum, scaled."""

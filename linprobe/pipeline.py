@@ -337,6 +337,7 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
             if method.joins_public and shots:
                 shots = 0  # all training rows are protected anyway
             public, taken = _public_source(request, features, other, shots)
+            _refuse_other_shots(settings.get("init", "auto"), shots or 0, request.split_seed)
             private = FileSource(features, "train", None if taken is None else ~taken)
             classes = list(range(len(features.description.class_names)))
             estimator = ESTIMATORS[method.name](classes=classes, **settings)
@@ -361,6 +362,20 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
         **{key: manifest[key] for key in OUTCOME_KEYS},
         "seconds": time.perf_counter() - started,
     }
+
+
+def _refuse_other_shots(init: str, shots: int, split_seed: int) -> None:
+    """Refuse a first model whose public shots would be private rows here."""
+    if not (Path(init) / artifact.LEDGER).is_file():
+        return
+    first = read_manifest(Path(init))
+    theirs = (first["public_shots"] or 0, first["split_seed"])
+    if theirs[0] and theirs != (shots, split_seed):
+        raise PrivacyError(
+            f"init run {init} took {theirs[0]} public shots a class at split seed {theirs[1]}, and this run {shots} at "
+            f"{split_seed}, so that rows public there would be private here; give "
+            f"--public-shots {theirs[0]} --split-seed {theirs[1]}"
+        )
 
 
 def _warn_of_random_weights(files: Iterable[FeatureFile | None], progress: Progress) -> None:

@@ -14,9 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from linprobe.cli import run
 from linprobe.feature_file import Description, FeatureWriter
+
+# no test is about time; a busy machine must not fail one
+settings.register_profile("linprobe", deadline=None)
+settings.load_profile("linprobe")
 
 CLASS_NAMES = ("ant", "bee", "cat", "dog")
 N_FEATURES = 10

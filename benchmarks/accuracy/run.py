@@ -35,11 +35,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 PIXEL_EPSILONS = (1.0, 2.0)
 PIXELS: dict[str, dict[str, Any]] = {
-    "dp-sgd": {"steps": 600, "options": {"clip_norm": 0.2, "score_noise": 3.5}},
-    "dpsgd-f": {
-        "steps": 600,
-        "options": {"clip_norm": 0.2, "score_noise": 3.5, "bias_scale": 0.1, "feature_epsilon_share": 0.06},
-    },
+    "dp-sgd": {"steps": 400, "options": {"clip_norm": 0.1, "score_noise": 2.5}},
+    "dpsgd-f": {"steps": 400},
 }
 
 

@@ -27,9 +27,9 @@ from linprobe.methods import METHODS, Problem, Run, Schedule
 from linprobe.probe import loss_and_gradient
 from linprobe.rows import ArrayRows
 
-N_PRIVATE, EPSILON, DELTA, STEPS = 10_000, 1.0, 1e-5, 30
+N_PRIVATE, EPSILON, DELTA, STEPS = 10_000, 1.0, 1e-5, 60
 DIMENSIONS = (500, 1000, 2000, 4000, 6000)
-SCORE_NOISES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+SCORE_NOISES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 CLIP_NORM = 0.05
 SHARED: dict[str, Any] = {"loss": "squared", "optimizer": "sgd", "weight_decay": 1e-9}
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {

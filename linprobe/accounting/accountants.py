@@ -192,4 +192,5 @@ def renyi_table(
         weight = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1) + k * math.log(sampling_rate) + stays
         exponents = weight + np.multiply.outer(shares**2, (k * (k - 1)) / (2 * noise_multiplier**2))
         table[:, column] = np.maximum(logsumexp(exponents, axis=1), 0.0) / (alpha - 1)
+    table[shares == 0] = 0.0  # not a rounding above it
     return table

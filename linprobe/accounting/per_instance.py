@@ -76,17 +76,21 @@ def record_losses(
     mu2 += sum(release.count / release.noise_multiplier**2 for release in inherited if release.sampling_rate == 1)
     sampled = [release for release in inherited if release.sampling_rate < 1]
     renyi = np.zeros((n_private, len(ORDERS) if sampled or levels.size else 0), dtype=np.float32)
-    for release in sampled:
-        whole = renyi_table(release.noise_multiplier, release.sampling_rate, np.ones(1), ORDERS)
-        renyi += (release.count * whole).astype(np.float32)
-    if levels.size:
-        shares = (np.arange(levels.shape[1]) / (levels.shape[1] - 1)) ** 2
-        table = renyi_table(steps.noise_multiplier, steps.sampling_rate, shares, ORDERS)
-        table[0] = 0.0  # nothing contributed is nothing lost, whatever a sum of logarithms rounds to
-        for start in range(0, n_private, RECORDS_AT_ONCE):
-            part = slice(start, min(start + RECORDS_AT_ONCE, n_private))
-            renyi[part] += (levels[part] @ table).astype(np.float32)
-    return RecordLosses(np.sqrt(mu2), np.nextafter(renyi, np.float32(np.inf), where=renyi > 0, out=renyi))
+    if not renyi.size:
+        return RecordLosses(np.sqrt(mu2), renyi)
+    whole = sum(
+        release.count * renyi_table(release.noise_multiplier, release.sampling_rate, np.ones(1), ORDERS)
+        for release in sampled
+    )
+    shares = (np.arange(levels.shape[1]) / (levels.shape[1] - 1)) ** 2
+    table = renyi_table(steps.noise_multiplier, steps.sampling_rate, shares, ORDERS) if levels.size else None
+    for start in range(0, n_private, RECORDS_AT_ONCE):
+        part = slice(start, min(start + RECORDS_AT_ONCE, n_private))
+        total = np.zeros_like(renyi[part], dtype=np.float64) + whole
+        if table is not None:
+            total += levels[part] @ table
+        renyi[part] = np.where(total > 0, np.nextafter(total.astype(np.float32), np.float32(np.inf)), 0)
+    return RecordLosses(np.sqrt(mu2), renyi)
 
 
 def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.float64]:

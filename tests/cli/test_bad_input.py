@@ -205,11 +205,6 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "centre without public rows": (["train", "{private}", *NOISY, "--centre", "public"], 2, ["no public rows"]),
     "seed unconfirmed": (["train", "{whole}", *NOISY, "--noise-seed", "1"], 2, ["--insecure-seed", "not private"]),
     "confirmed without seed": (["train", "{whole}", *NOISY, "--insecure-seed"], 2, ["--noise-seed"]),
-    "two kinds of public rows": (
-        ["train", "{whole}", *NOISY, "--public", "{whole}", "--public-shots", "2"],
-        2,
-        ["one of the two"],
-    ),
     "public file missing": (["train", "{whole}", *NOISY, "--public", "none.h5"], 3, ["none.h5", "does not exist"]),
     "public file with other classes": (["train", "{whole}", *NOISY, "--public", "{others}"], 3, ["no class name"]),
     "public file with NaN": (["train", "{private}", *NOISY, "--public", "{nan}"], 3, ["nan.h5", "NaN"]),

@@ -253,3 +253,13 @@ def test_public_classes_of_another_file_are_matched_by_name(
         command = ["train", private_file, "--eps", "3", "--public", public, "--noise-seed", "1", "--insecure-seed"]
         assert result_of(cli(*command, "--out", public.stem, "--json"))["n_public"] == 12
     assert np.allclose(weights_of(tmp_path / "same"), weights_of(tmp_path / "other"), rtol=1e-4, atol=1e-4)
+
+
+def test_public_shots_join_those_of_another_file(
+    cli: Cli, private_file: Path, make_features: Callable[..., Path], tmp_path: Path
+) -> None:
+    other = make_features(tmp_path / "other.h5")
+    command = ["train", private_file, "--eps", "3", "--public", other, "--public-shots", "2", "--out", "run", "--json"]
+    result = result_of(cli(*command))
+    assert (result["n_public"], result["n_private"]) == (12 + 2 * 4, 400 - 2 * 4)
+    assert cli("verify", "run", "--features", private_file).status == 0

@@ -63,11 +63,13 @@ class FirstModel:
     Attributes:
         weights (n_features, n_classes), bias (n_classes,): as in `LoadedRun`; the mean of its voters where it votes.
         releases: what it has released of private rows, all under the purpose `inherited`.
+        public_digest: of the rows it took for public, None if it took none.
     """
 
     weights: NDArray[np.floating]
     bias: NDArray[np.floating]
     releases: tuple[Releases, ...]
+    public_digest: str | None
 
 
 @contextmanager
@@ -193,7 +195,10 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
     """
     run = load_run(folder)
     events = read_ledger(run.folder / LEDGER)
-    check_manifest(run.manifest, run.folder, events)
+    try:
+        check_manifest(run.manifest, run.folder, events)
+    except (KeyError, TypeError) as error:
+        raise PrivacyError(f"{folder}/manifest.json lacks or garbles {error}; do not trust it") from None
     if not run.manifest["private"]:
         raise PrivacyError(
             f"init run {folder} is {run.manifest['guarantee'].split(':')[0]}, and so would be what starts from it; "
@@ -202,4 +207,5 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
     weights, bias = run.weights, run.bias
     if weights.ndim == 3:
         weights, bias = weights.mean(axis=0), bias.mean(axis=0)
-    return FirstModel(weights, bias, grouped(replace(event, purpose=INHERITED) for event in events))
+    inherited = grouped(replace(event, purpose=INHERITED) for event in events)
+    return FirstModel(weights, bias, inherited, run.manifest.get("public_digest"))

@@ -27,7 +27,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import record_losses
 from linprobe.artifact import load_first_model
-from linprobe.errors import DataError, ParameterError, UsageError
+from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.metrics import class_scores
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
@@ -174,7 +174,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if method.joins_public and public is not None:
             private, public = ChainedSource(private, public), None
         preprocessing = self._preprocessing(public)
-        run_weights, inherited = self._first_model(preprocessing)
+        run_weights, inherited = self._first_model(preprocessing, public)
         budget = self._budget(private.n_rows, options, inherited)
         n_features = private.n_features + bool(preprocessing.intercept)
         problem = Problem(
@@ -251,8 +251,13 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             **target,
         )
 
-    def _first_model(self, preprocessing: Preprocessing) -> tuple[NDArray[np.float64] | None, tuple[Releases, ...]]:
-        """Weights to start from out of another run's folder, and what that run has already released."""
+    def _first_model(
+        self, preprocessing: Preprocessing, public: Source | None
+    ) -> tuple[NDArray[np.float64] | None, tuple[Releases, ...]]:
+        """Weights to start from out of another run's folder, and what that run has already released.
+
+        Rows it took for public must be public here too: they had no protection there.
+        """
         init = getattr(self, "init", "auto")
         if init in INIT_WORDS:
             return None, ()
@@ -263,6 +268,12 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise DataError(
                 f"init run {init} has weights of shape {first.weights.shape}; allowed here: "
                 f"{(self.n_features_in_, len(self.classes_))}; train it on features of the same kind"
+            )
+        digest = getattr(public, "digest", None)
+        if first.public_digest is not None and (digest is None or digest() != first.public_digest):
+            raise PrivacyError(
+                f"init run {init} took rows for public that are not the public rows here, and might be private ones; "
+                "give the same feature file, --public-shots, --split-seed and --public (arrays cannot be compared)"
             )
         return preprocessing.unfold(first.weights, first.bias), first.releases
 

@@ -278,7 +278,7 @@ def _other_public_rows(features: FeatureFile, other: FeatureFile, shots: NDArray
 def _refuse_shared_rows(
     features: FeatureFile, other: FeatureFile, group: str, private: NDArray[np.bool_] | None
 ) -> None:
-    """Refuse public rows that are private too; compared in half precision, whatever either file stores."""
+    """Refuse public rows that are private too, or multiples of private ones; compared in half precision."""
     mine, theirs = features.image_keys("train"), other.image_keys(group)
     if mine is not None and private is not None:
         mine = mine[private]
@@ -337,7 +337,6 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
             if method.joins_public and shots:
                 shots = 0  # all training rows are protected anyway
             public, taken = _public_source(request, features, other, shots)
-            _refuse_other_shots(settings.get("init", "auto"), shots or 0, request.split_seed)
             private = FileSource(features, "train", None if taken is None else ~taken)
             classes = list(range(len(features.description.class_names)))
             estimator = ESTIMATORS[method.name](classes=classes, **settings)
@@ -362,20 +361,6 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
         **{key: manifest[key] for key in OUTCOME_KEYS},
         "seconds": time.perf_counter() - started,
     }
-
-
-def _refuse_other_shots(init: str, shots: int, split_seed: int) -> None:
-    """Refuse a first model whose public shots would be private rows here."""
-    if not (Path(init) / artifact.LEDGER).is_file():
-        return
-    first = read_manifest(Path(init))
-    theirs = (first["public_shots"] or 0, first["split_seed"])
-    if theirs[0] and theirs != (shots, split_seed):
-        raise PrivacyError(
-            f"init run {init} took {theirs[0]} public shots a class at split seed {theirs[1]}, and this run {shots} at "
-            f"{split_seed}, so that rows public there would be private here; give "
-            f"--public-shots {theirs[0]} --split-seed {theirs[1]}"
-        )
 
 
 def _warn_of_random_weights(files: Iterable[FeatureFile | None], progress: Progress) -> None:

@@ -2,9 +2,9 @@
 
 The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, or
 `r = W^T x - y`, so its norm is `||x|| ||r||` and a clipped sum is `X^T (c * R)`: no per-example gradient is ever formed
-(`linprobe.geometry` has the norms of shifted and scaled ones). Scores, residuals, norms
-and products are taken while a block is in cache; `R^T X` is accumulated (not `X^T R`, whose tall thin factor is slow in
-BLAS), in float32 within a block and float64 across blocks; beyond 2^17 rows clipped sums are float64 throughout.
+(`linprobe.geometry` has the norms of shifted and scaled ones). Scores, residuals, norms and products are taken while a
+block is in cache; `R^T X` is accumulated (not `X^T R`, whose tall thin factor is slow in BLAS), in float32 within a
+block and float64 across blocks.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def clipped_sum(
     check_weights(narrow)
     total, weight = np.zeros(weights.shape[::-1]), 0.0
     contributions = np.empty(rows.n_rows if rows.observed else 0)
-    margin, wide = astuple(arithmetic(rows.n_rows, geometry.amplification(clip_norm)))
+    margin, wide = astuple(arithmetic(geometry.amplification(clip_norm)))
     for block in rows.blocks():
         x, r = block.x, residuals(block.x, block.y, narrow, loss)
         r_norms = _residual_norms(r)

@@ -77,12 +77,14 @@ def normalise_rows(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def row_keys(blocks: Iterable[NDArray[np.floating]]) -> Iterator[bytes]:
-    """A digest of each row in half precision, by which equal rows of two files are found."""
+    """Digests of each row as it is and at unit norm, in half precision, by which equal rows of two files are found."""
     for x in blocks:
-        with np.errstate(over="ignore"):
-            half = np.ascontiguousarray(x, dtype=np.float16)
-        for row in half:
-            yield hashlib.blake2b(row.data, digest_size=16).digest()
+        unit = normalise_rows(np.asarray(x, dtype=np.float32))
+        for version in (x, unit):
+            with np.errstate(over="ignore"):
+                half = np.ascontiguousarray(version, dtype=np.float16)
+            for row in half:
+                yield hashlib.blake2b(row.data, digest_size=16).digest()
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class ArrayRows:
     Args:
         x: shape (n_rows, n_features), float32.
         y: class indices, shape (n_rows,), or float targets, shape (n_rows, n_targets).
-        block_rows: rows per block; changes no result beyond rounding.
+        block_rows: rows per block, at most BLOCK_ROWS; changes no result beyond rounding.
     """
 
     sampling_rate = 1.0
@@ -175,7 +177,7 @@ class ArrayRows:
         self.y = y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64)
         self.norms = row_norms(x)
         self.n_rows, self.n_features = x.shape
-        self._block_rows = block_rows
+        self._block_rows = min(block_rows, BLOCK_ROWS)
 
     def blocks(self) -> Iterator[Block]:
         """All rows in order, without copying."""

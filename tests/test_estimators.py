@@ -260,15 +260,19 @@ def test_records_of_a_sampled_fit_lose_at_most_what_the_run_does(rows) -> None:
     assert unobserved.privacy_["epsilon"] == epsilon
 
 
-def test_a_run_folder_starts_an_estimator_and_is_charged(trained_run, features_file) -> None:
+def test_a_run_folder_starts_an_estimator_and_is_charged(trained_run, private_file, features_file, cli) -> None:
+    first = cli("train", private_file, "--method", "noisy-gd", "--eps", 3, "--steps", 5).stdout.strip()
     with FeatureFile(features_file) as features:
         x = np.concatenate([block for block, _ in features.blocks("train")])
         y = features.labels("train")
         public = np.concatenate([block for block, _ in features.blocks("public")]), features.labels("public")
-    probe = NoisyGD(epsilon=5.0, classes=range(4), init=str(trained_run)).fit(x, y, *public)
+    probe = NoisyGD(epsilon=5.0, classes=range(4), init=first).fit(x, y)
     assert [release["purpose"] for release in probe.privacy_["releases"]] == ["inherited", "gradient"]
     assert 4.99 < probe.privacy_["epsilon"] <= 5
     with pytest.raises(PrivacyError, match="inherited releases alone"):
-        NoisyGD(epsilon=2.0, classes=range(4), init=str(trained_run)).fit(x, y, *public)
+        NoisyGD(epsilon=2.0, classes=range(4), init=first).fit(x, y)
     with pytest.raises(DataError, match="shape"):
-        NoisyGD(epsilon=5.0, classes=range(5), init=str(trained_run)).fit(x, y, *public)
+        NoisyGD(epsilon=5.0, classes=range(5), init=first).fit(x, y)
+    # arrays cannot be compared with the public rows of a first run
+    with pytest.raises(PrivacyError, match="took rows for public"):
+        NoisyGD(epsilon=5.0, classes=range(4), init=str(trained_run)).fit(x, y, *public)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
@@ -73,7 +73,7 @@ def test_clipped_sums_are_sums_of_clipped_per_example_gradients(kind, loss, clip
     expected = (moved * np.minimum(1, clip_norm / lengths)[:, None, None]).sum(axis=0)
     for block_rows in (4, 1024):
         found = clipped_sum(ArrayRows(x, y, block_rows), weights, clip_norm, geometry=geometry, loss=loss)
-        margin = arithmetic(N, geometry.amplification(clip_norm)).margin
+        margin = arithmetic(geometry.amplification(clip_norm)).margin
         short = margin * clip_norm * (lengths > clip_norm * (1 - margin)).sum()
         assert np.linalg.norm(found.value - expected) <= 1.01 * short + 1e-4
         np.testing.assert_allclose(
@@ -89,32 +89,23 @@ def test_second_moment_is_the_mean_square_of_per_example_gradients(loss) -> None
 
 
 def moved_by(geometry, x, y, weights, clip_norm, removed: int, loss: str = "softmax", block_rows: int = 1024):
-    """What it moves the clipped sum by when one record stays out, and what the record is charged for.
-
-    The number of records is public and stays. Without observation the rows after the record move up.
-    """
+    """What it moves the clipped sum by when one record leaves its place empty, and what the record is charged for."""
     everybody = np.ones(len(x), dtype=bool)
     others = np.arange(len(x)) != removed
-    moved, charged = [], np.inf
-    for observed in (True, False):
-        sums = [
-            clipped_sum(
-                SampledRows(ArrayRows(x, y, block_rows), joined, 0.5, observed=observed),
-                weights,
-                clip_norm,
-                geometry=geometry,
-                loss=loss,
-            )
-            for joined in (everybody, others)
-        ]
-        assert sums[0].sensitivity == clip_norm
-        moved.append(np.linalg.norm(sums[0].value - sums[1].value))
-        if observed:
-            charged = sums[0].contributions[removed] * clip_norm
-    return max(moved), charged
+    whole, without = (
+        clipped_sum(
+            SampledRows(ArrayRows(x, y, block_rows), joined, 0.5, observed=True),
+            weights,
+            clip_norm,
+            geometry=geometry,
+            loss=loss,
+        )
+        for joined in (everybody, others)
+    )
+    assert whole.sensitivity == clip_norm
+    return np.linalg.norm(whole.value - without.value), whole.contributions[removed] * clip_norm
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(2, 40),
@@ -161,11 +152,11 @@ def test_rounding_of_an_inner_product_that_cancels_cannot_hide_a_gradient(width,
 
 @pytest.mark.parametrize(
     ("n", "clip_norm"),
-    [(2**18, 1e-3), (2**18, 0.5), (2**17, 0.5), (50_000, 1e-3), (50_000, 0.05), (2000, 1e-4), (2000, 1e-2)],
+    [(1024, 0.5), (1024, 0.05), (1024, 1e-2), (1024, 1e-3), (1024, 1e-4), (50_000, 1e-3)],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_rounding_of_shifted_sums_stays_inside_the_margin_when_every_block_rounds_anew(n, clip_norm, seed) -> None:
-    # two rows in turn: removing the first shifts all others by one, so that no block rounds as before. Their gradients
+def test_rounding_of_shifted_sums_stays_inside_the_margin_when_its_block_rounds_anew(n, clip_norm, seed) -> None:
+    # two rows in turn: without the first, all the others of its block are summed one place earlier. Their gradients
     # are up to thousands of clip norms long before the origin, as long and two clip norms away, is taken from them.
     g = np.random.default_rng(seed)
     pair = np.full((2, 16), 0.25) * (1 + clip_norm * g.normal(size=(2, 1 if seed else 16)))
@@ -178,9 +169,9 @@ def test_rounding_of_shifted_sums_stays_inside_the_margin_when_every_block_round
     assert moved <= charged <= clip_norm
 
 
-@pytest.mark.parametrize("n", [2000, 50_000, 2**18])
+@pytest.mark.parametrize("n", [1024, 50_000])
 @pytest.mark.parametrize("spread", [3.0, 1e5])
-def test_rounding_of_scaled_sums_stays_inside_the_margin_when_every_block_rounds_anew(n, spread) -> None:
+def test_rounding_of_scaled_sums_stays_inside_the_margin_when_its_block_rounds_anew(n, spread) -> None:
     for seed in range(2):
         g = np.random.default_rng(seed)
         pair = g.normal(size=(2, 16)).astype(np.float32)
@@ -194,16 +185,15 @@ def test_rounding_of_scaled_sums_stays_inside_the_margin_when_every_block_rounds
 
 
 def test_sums_are_taken_in_double_precision_where_single_would_cost_too_much() -> None:
-    assert arithmetic(50_000).dtype is np.float32
-    assert arithmetic(50_000).margin == 2**-10 + 2.0**-6
-    assert arithmetic(50_000, 1000.0).dtype is np.float64
-    assert arithmetic(2**17 + 1).dtype is np.float64
-    assert arithmetic(2**17).dtype is np.float32
+    assert arithmetic().dtype is np.float32
+    assert arithmetic().margin == 2**-10 + 2**-12
+    assert arithmetic(200.0).dtype is np.float32
+    assert arithmetic(1000.0).dtype is np.float64
 
 
 def test_an_origin_too_long_for_any_precision_is_refused() -> None:
     with pytest.raises(ParameterError, match="raise --clip-norm"):
-        arithmetic(10, 1e6)
+        arithmetic(1e6)
     x, y, weights, _ = problem("softmax")
     with pytest.raises(ParameterError, match="times the clip norm"):
         clipped_sum(ArrayRows(x, y), weights, 1e-6, geometry=Origin(np.ones((D, C))))

@@ -38,6 +38,8 @@ AGREEMENT_ABSOLUTE = 5e-4
 EXCESS_RELATIVE = 2.0
 EXCESS_ABSOLUTE = 3.0
 PLD_GRID = 3e-5
+SMALLEST_DIVERGENCE = 1e-13
+RENYI_ROUNDING = 1e-15
 NEGLIGIBLE_NOISE = 1e-3  # multipliers below count as no noise: the libraries overflow there, some of them to epsilon 0
 
 
@@ -111,6 +113,11 @@ def composed_epsilon(releases: Sequence[Releases], delta: float, accountant: str
     )
 
 
+def resolved_rate(noise_multiplier: float, sampling_rate: float) -> float:
+    """The rate, or 1, an upper bound, where a sampled release's divergence is below what double precision resolves."""
+    return sampling_rate if sampling_rate**2 > SMALLEST_DIVERGENCE * noise_multiplier**2 else 1.0
+
+
 @lru_cache(maxsize=1024)
 def _composed_epsilon(kinds: tuple[tuple[float, float, int], ...], delta: float, accountant: str) -> float:
     if accountant == "gdp":
@@ -134,8 +141,9 @@ def _epsilon_by(make: Callable[[], Any], kinds: Sequence[tuple[float, float, int
     from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
     accountant = make()
-    for multiplier, rate, count in kinds:
+    for multiplier, given_rate, count in kinds:
         event: DpEvent = GaussianDpEvent(multiplier)
+        rate = resolved_rate(multiplier, given_rate)
         if rate < 1:
             event = PoissonSampledDpEvent(rate, event)
         try:
@@ -182,15 +190,17 @@ def renyi_table(
 
         exp((alpha - 1) D) = sum_k C(alpha, k) q^k (1 - q)^(alpha - k) exp((k^2 - k) / (2 (sigma/share)^2)).
 
-    Returns: nats, shape (len(shares), len(orders)).
+    Returns: nats, rounded up, shape (len(shares), len(orders)).
     """
+    rate = resolved_rate(noise_multiplier, sampling_rate)
     table = np.empty((len(shares), len(orders)))
     for column, alpha in enumerate(orders.tolist()):
         k = np.arange(alpha + 1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            stays = np.where(k < alpha, (alpha - k) * np.log1p(-sampling_rate), 0.0)
-        weight = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1) + k * math.log(sampling_rate) + stays
+            stays = np.where(k < alpha, (alpha - k) * np.log1p(-rate), 0.0)
+        weight = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1) + k * math.log(rate) + stays
         exponents = weight + np.multiply.outer(shares**2, (k * (k - 1)) / (2 * noise_multiplier**2))
         table[:, column] = np.maximum(logsumexp(exponents, axis=1), 0.0) / (alpha - 1)
-    table[shares == 0] = 0.0  # not a rounding above it
+    table += RENYI_ROUNDING
+    table[shares == 0] = 0.0
     return table

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from scipy.optimize import brentq
 
-from linprobe.accounting.accountants import choose_accountant, composed_epsilon, epsilon_of, gdp_mu, log_delta_of
+from linprobe.accounting.accountants import (
+    CROSS_CHECKS,
+    accountants_agree,
+    choose_accountant,
+    composed_epsilon,
+    epsilon_of,
+    gdp_mu,
+    log_delta_of,
+)
 from linprobe.accounting.events import Releases
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 
@@ -193,8 +201,9 @@ def calibrate(
         return composed_epsilon((*others, _steps(sigma, rate, n_steps)), delta, judge)
 
     spent = composed_epsilon(others, delta, judge)
-    left = largest_mu(epsilon, delta) ** 2 - _mu_spent(others, spent, delta, judge) ** 2
-    if spent > LARGEST_SPENT * epsilon or left <= 0:
+    affordable = spent <= LARGEST_SPENT * epsilon
+    left = largest_mu(epsilon, delta) ** 2 - _mu_spent(others, spent, delta, judge) ** 2 if affordable else 0.0
+    if left <= 0:
         raise PrivacyError(
             f"epsilon is {epsilon:g}, and {', '.join(sorted({release.purpose for release in others}))} releases alone "
             f"cost {spent:.6g}; allowed: at least 1 % more than that; raise --eps"
@@ -213,7 +222,7 @@ def calibrate(
         n_steps = default_steps if steps is None else steps
         if not 1 <= n_steps <= MAX_STEPS:
             raise ParameterError(f"steps is {n_steps}; allowed: a whole number from 1 to {MAX_STEPS}")
-        return Budget(epsilon, delta, n_steps, least_multiplier(n_steps), rate, judge, others)
+        return _cross_checked(Budget(epsilon, delta, n_steps, least_multiplier(n_steps), rate, judge, others))
     sigma = float(noise_multiplier)
     if not 0 < sigma <= MAX_SIGMA:
         raise ParameterError(f"sigma is {sigma}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
@@ -228,7 +237,25 @@ def calibrate(
             f"sigma {sigma:g} is too small for even one step at epsilon {epsilon:g}, delta {delta:g}; "
             f"one step needs sigma of at least {round_up(least, 4):g}"
         )
-    return Budget(epsilon, delta, n_steps, sigma, rate, judge, others)
+    return _cross_checked(Budget(epsilon, delta, n_steps, sigma, rate, judge, others))
+
+
+def _cross_checked(budget: Budget) -> Budget:
+    """The budget, refused before it is spent where its own accountant and the cross-check are too far apart.
+
+    Exact Gaussian DP is closed form; it is cross-checked by `verify`.
+    """
+    judge = budget.accountant
+    if judge == "gdp":
+        return budget
+    record = composed_epsilon(budget.releases, budget.delta, judge)
+    other = composed_epsilon(budget.releases, budget.delta, CROSS_CHECKS[judge])
+    if not accountants_agree(judge, record, other):
+        raise PrivacyError(
+            f"accountant {judge} finds epsilon {record:.6g} and {CROSS_CHECKS[judge]} {other:.6g}, too far apart to "
+            "trust either; give --accountant rdp, a larger sampling rate or more steps"
+        )
+    return budget
 
 
 def _mu_spent(others: Sequence[Releases], spent: float, delta: float, judge: str) -> float:

@@ -1,9 +1,12 @@
 """Clip factors and the sensitivity they buy.
 
-Under add/remove adjacency, `sum_i c_i g_i` with `c_i = min(1, tau / ||g_i||)` moves by at most tau when one record
-joins or leaves. Rows and residuals are float32, and up to 2^17 rows so are the sums within a block of rows. A record
-that leaves shifts the rows after it, so every block rounds anew, and the error grows with their number. The factor
-therefore aims below tau by a margin that grows with it too; tests/mechanisms/test_clipping.py measures that this is
+Adjacency: one record more or less, its place left empty. The number of places is public; a place without a record
+contributes nothing, and every other record keeps its place. `sum_i c_i g_i` with `c_i = min(1, tau / ||g_i||)` then
+moves by at most tau. Were the others moved up instead, each of them would be rounded anew, since a matrix product
+rounds a row according to its place, and 100,000 such differences are no longer small.
+
+Within a block of rows, sums are float32, so that the block of the record in question rounds differently with and
+without it. The factor aims below tau by a margin for that; tests/mechanisms/test_clipping.py measures that it is
 enough.
 """
 
@@ -15,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import ParameterError
-from linprobe.rows import Rows
+from linprobe.rows import BLOCK_ROWS, Rows
 
 SMALLEST_MARGIN = 2.0**-10
 LARGEST_MARGIN = 2.0**-4
-LARGEST_FLOAT32_ROWS = 2**17
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +55,19 @@ class Arithmetic:
     dtype: type[np.float32] | type[np.float64]
 
 
-def arithmetic(n_rows: int, amplification: float = 1.0) -> Arithmetic:
-    """Margin and precision of a sum over `n_rows` rows (public).
+def arithmetic(amplification: float = 1.0) -> Arithmetic:
+    """Margin and precision of a sum over blocks of at most `BLOCK_ROWS` rows, blocks being added up in float64.
 
-    2^-10, and 2^-22 for each row where blocks are summed in float32, with the number of rows rounded up to a power of
-    two: 1.7 % at 50,000 rows, 3.2 % at 2^17, beyond which blocks are summed in float64. The worst case measured is
-    1.9e-7 a row, two rows in turn of which every sum rounds the same way. `amplification` is how many times larger
-    than the clip norm the summed numbers can be, measured as the clip measures (public); where float32 would need too
-    wide a margin, blocks are summed in float64.
+    2^-10 for the factors, and 2^-22 for each row of a block, 0.12 % in all; the worst case measured is 1.9e-7 a row,
+    rows that all round the same way. `amplification` is how many times larger than the clip norm the summed numbers
+    can be, measured as the clip measures (public); where float32 would need too wide a margin, blocks are summed in
+    float64.
 
     Raises:
         ParameterError: an amplification beyond which rounding could not be bounded.
     """
-    margin = SMALLEST_MARGIN + amplification * 2.0 ** ((n_rows - 1).bit_length() - 22)
-    if n_rows <= LARGEST_FLOAT32_ROWS and margin <= LARGEST_MARGIN:
+    margin = SMALLEST_MARGIN + amplification * BLOCK_ROWS * 2.0**-22
+    if margin <= LARGEST_MARGIN:
         return Arithmetic(margin, np.float32)
     # the factors and residuals are float32 still
     margin = SMALLEST_MARGIN + amplification * 2.0**-20

@@ -198,13 +198,14 @@ class Method:
 
 _RANGES: dict[str, tuple[float, float]] = {
     "bias_scale": (0, 1e3),
-    "clip_floor": (0, 1e6),
-    "clip_norm": (0, 1e6),
+    "clip_floor": (1e-9, 1e6),
+    "clip_norm": (1e-9, 1e6),
     "clip_quantile": (0, 1),
     "ensemble": (0, 1e6),
     "extra_clip": (0, 1e9),
     "feature_epsilon_share": (0, 0.99),
     "learning_rate": (0, 1e9),
+    "momentum": (0, 0.999),
     "origin_norm": (0, 1e9),
     "radius": (0, 1e9),
     "ridge": (0, 1e9),

@@ -50,7 +50,7 @@ REQUIRED_KEYS = (
     "per_record_commitment",
     "manifest_digest",
 )
-ADJACENCY = "add or remove one private record"
+ADJACENCY = "add or remove one private record, its place left empty"
 PUBLIC_QUANTITIES = (
     "public rows and their labels",
     "test rows and the accuracy on them",

@@ -251,3 +251,15 @@ def test_sigma_and_steps_together_are_refused() -> None:
 def test_steps_and_sigma_outside_their_ranges_are_refused(given) -> None:
     with pytest.raises(ParameterError):
         calibrate(epsilon=1, delta=1e-5, n_private=10, **given)
+
+
+def test_a_cost_too_small_for_double_precision_is_not_taken_for_none() -> None:
+    # q^2 / sigma^2 is below what a Renyi divergence resolves; the true mu is q sqrt(T) / sigma = 3.8e-6
+    hidden = [Releases("gradient", 2658965.0, 0.01, 10**6)]
+    for accountant in ("pld", "rdp"):
+        assert composed_epsilon(hidden, 1e-12, accountant) > 1.7e-5
+
+
+def test_a_budget_on_which_the_accountants_differ_too_much_is_refused_before_it_is_spent() -> None:
+    with pytest.raises(PrivacyError, match=r"too far apart .*--accountant rdp"):
+        calibrate(epsilon=3, delta=1e-5, n_private=100, noise_multiplier=0.001, sampling_rate=1e-6)

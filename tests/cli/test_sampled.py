@@ -329,3 +329,25 @@ def test_first_runs_that_cannot_be_built_upon_are_refused(
     _edit_manifest(Path("cheaper"), sealed=True, releases=[])
     refused(cli(*start, "cheaper", "--eps", "3"), 4, ["releases"])
     assert not Path("run").exists()
+
+
+def test_a_first_run_with_other_public_rows_is_refused(cli: Cli, features_file: Path, refused: Any) -> None:
+    first = cli("train", features_file, "--method", "only-public", "--public-shots", 2).stdout.strip()
+    steps = ["--method", "noisy-gd", "--eps", 1, "--steps", 2, "--init", first]
+    same = cli("train", features_file, *steps, "--public-shots", 2)
+    assert same.status == 0, same.stderr
+    for other in (["--public-shots", 2, "--split-seed", 1], ["--public-shots", 0], []):
+        refused(cli("train", features_file, *steps, *other), 4, ["took rows for public", "--split-seed"])
+
+
+def test_multiples_of_private_rows_cannot_be_public(
+    cli: Cli, features_file: Path, tmp_path: Path, refused: Any
+) -> None:
+    with FeatureFile(features_file) as features:
+        x = np.concatenate([block for block, _ in features.blocks("train")])
+        names = np.array(features.description.class_names)
+        arrays = {"X_train": 4 * x, "y_train": features.labels("train"), "X_test": x[:4], "y_test": np.arange(4)}
+    np.savez(tmp_path / "scaled.npz", **arrays, class_names=names)
+    assert cli("import", "scaled.npz", "--out", "scaled.h5").status == 0
+    words = ["train", features_file, "--method", "adamix", "--eps", 1, "--steps", 2, "--public", "scaled.h5"]
+    refused(cli(*words), 4, ["holds training rows"])

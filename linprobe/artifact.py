@@ -195,10 +195,7 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
     """
     run = load_run(folder)
     events = read_ledger(run.folder / LEDGER)
-    try:
-        check_manifest(run.manifest, run.folder, events)
-    except (KeyError, TypeError) as error:
-        raise PrivacyError(f"{folder}/manifest.json lacks or garbles {error}; do not trust it") from None
+    check_manifest(run.manifest, run.folder, events)
     if not run.manifest["private"]:
         raise PrivacyError(
             f"init run {folder} is {run.manifest['guarantee'].split(':')[0]}, and so would be what starts from it; "

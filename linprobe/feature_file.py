@@ -11,6 +11,7 @@ import io
 import json
 import os
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,7 +214,66 @@ def is_hdf5(path: Path) -> bool:
     return path.is_file() and h5py.is_hdf5(path)
 
 
-class FeatureFile:
+class FeatureReader(ABC):
+    """A feature file's rows, wherever they are.
+
+    Attributes:
+        path: as shown to people. description: what the file says about itself.
+        sizes: number of rows of each group. n_features: their width.
+    """
+
+    path: Path
+    description: Description
+    sizes: dict[str, int]
+    n_features: int
+
+    @abstractmethod
+    def rows(self, group: str, part: slice) -> NDArray[np.floating]:
+        """Raw rows of a group, shape (b, n_features)."""
+
+    @abstractmethod
+    def labels(self, group: str) -> NDArray[np.int64]:
+        """Class indices of a group, shape (n_rows,)."""
+
+    @abstractmethod
+    def ids(self, group: str) -> list[str]:
+        """Record ids of a group, in row order."""
+
+    @abstractmethod
+    def text_weights(self) -> NDArray[np.float32] | None:
+        """Class-name encodings, shape (n_features, n_classes), or None."""
+
+    @abstractmethod
+    def image_keys(self, group: str) -> NDArray[np.uint8] | None:
+        """A digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
+
+    def blocks(
+        self, group: str, keep: NDArray[np.bool_] | None = None, block_rows: int = BLOCK_ROWS
+    ) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
+        """Blocks `(x, y)` of a group in row order, only the rows where `keep` (n_rows,) is true if given."""
+        y = self.labels(group)
+        for start in range(0, len(y), block_rows):
+            part = slice(start, start + block_rows)
+            rows, labels = self.rows(group, part), y[part]
+            if keep is not None:
+                rows, labels = rows[keep[part]], labels[keep[part]]
+            if len(rows):
+                yield rows, labels
+
+    def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
+        """SHA-256 of a group's ids, labels and rows with the class names, streamed. Of `train`: private."""
+        sha = hashlib.sha256(json.dumps(self.description.class_names).encode())
+        ids = self.ids(group)
+        kept = ids if keep is None else [name for name, wanted in zip(ids, keep, strict=True) if wanted]
+        sha.update("\0".join(kept).encode())
+        for rows, labels in self.blocks(group, keep):
+            sha.update(str((rows.shape, rows.dtype)).encode())
+            sha.update(np.ascontiguousarray(rows).tobytes())
+            sha.update(labels.astype("<i8").tobytes())
+        return sha.hexdigest()
+
+
+class FeatureFile(FeatureReader):
     """A feature file opened for reading and checked: schema, shapes, labels, classes. Use as a context manager.
 
     Raises:
@@ -323,6 +383,10 @@ class FeatureFile:
         text = self._file.get("text/weights")
         return None if text is None else np.asarray(text[:], dtype=np.float32)
 
+    def rows(self, group: str, part: slice) -> NDArray[np.floating]:
+        """Raw rows of a group, shape (b, n_features)."""
+        return np.asarray(self._file[group]["x"][part])
+
     def fingerprint(self) -> str:
         """The fingerprint of the images this file was made from; empty if it was not made by `extract`. Private."""
         log = self._file.get(PRIVATE_LOG)
@@ -344,19 +408,6 @@ class FeatureFile:
         """Images that `extract` converted, by conversion. Private."""
         log = self._file.get(PRIVATE_LOG)
         return {} if log is None else dict(json.loads(log.attrs["converted"]))
-
-    def blocks(
-        self, group: str, keep: NDArray[np.bool_] | None = None, block_rows: int = BLOCK_ROWS
-    ) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
-        """Blocks `(x, y)` of a group in row order, only the rows where `keep` (n_rows,) is true if given."""
-        x, y = self._file[group]["x"], self.labels(group)
-        for start in range(0, x.shape[0], block_rows):
-            part = slice(start, start + block_rows)
-            rows, labels = x[part], y[part]
-            if keep is not None:
-                rows, labels = rows[keep[part]], labels[keep[part]]
-            if len(rows):
-                yield rows, labels
 
     def scan(self) -> None:
         """Read every row once and refuse NaN, infinities, repeated ids, and ids both private and public.
@@ -388,18 +439,6 @@ class FeatureFile:
         if text is not None and not np.isfinite(text).all():
             raise DataError(f"{self.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again")
 
-    def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
-        """SHA-256 of a group's ids, labels and rows with the class names, streamed. Of `train`: private."""
-        sha = hashlib.sha256(json.dumps(self.description.class_names).encode())
-        ids = self.ids(group)
-        kept = ids if keep is None else [name for name, wanted in zip(ids, keep, strict=True) if wanted]
-        sha.update("\0".join(kept).encode())
-        for rows, labels in self.blocks(group, keep):
-            sha.update(str((rows.shape, rows.dtype)).encode())
-            sha.update(np.ascontiguousarray(rows).tobytes())
-            sha.update(labels.astype("<i8").tobytes())
-        return sha.hexdigest()
-
     def close(self) -> None:
         """Close the file."""
         self._file.close()
@@ -409,3 +448,36 @@ class FeatureFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class LoadedFeatures(FeatureReader):
+    """A feature file read into memory once, to be used many times and by other processes."""
+
+    def __init__(self, features: FeatureReader) -> None:
+        self.path, self.description = features.path, features.description
+        self.sizes, self.n_features = dict(features.sizes), features.n_features
+        self._rows = {group: features.rows(group, slice(None)) for group in self.sizes}
+        self._labels = {group: features.labels(group) for group in self.sizes}
+        self._ids = {group: features.ids(group) for group in self.sizes}
+        self._keys = {group: features.image_keys(group) for group in self.sizes}
+        self._text = features.text_weights()
+
+    def rows(self, group: str, part: slice) -> NDArray[np.floating]:
+        """Raw rows of a group, shape (b, n_features)."""
+        return self._rows[group][part]
+
+    def labels(self, group: str) -> NDArray[np.int64]:
+        """Class indices of a group, shape (n_rows,)."""
+        return self._labels[group]
+
+    def ids(self, group: str) -> list[str]:
+        """Record ids of a group, in row order."""
+        return self._ids[group]
+
+    def text_weights(self) -> NDArray[np.float32] | None:
+        """Class-name encodings, shape (n_features, n_classes), or None."""
+        return self._text
+
+    def image_keys(self, group: str) -> NDArray[np.uint8] | None:
+        """A digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
+        return self._keys[group]

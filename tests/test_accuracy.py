@@ -6,7 +6,8 @@ from statistics import mean
 
 import pytest
 
-from linprobe.pipeline import TrainRequest, import_features, train
+from linprobe.pipeline.feature_files import import_features
+from linprobe.pipeline.training import TrainRequest, train
 
 
 class Silent:

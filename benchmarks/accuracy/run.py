@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.methods import METHODS
-from linprobe.pipeline import TrainRequest, train
+from linprobe.pipeline.training import TrainRequest, train
 
 EPSILONS = (1.0, 3.0)
 SETTINGS: dict[str, dict[str, Any]] = {

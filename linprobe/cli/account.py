@@ -22,10 +22,10 @@ def register(app: typer.Typer) -> None:
 
         stdout carries one line an accountant, name and epsilon with a tab between, the one of record first.
         """
-        from linprobe import pipeline
         from linprobe.cli._shared import print_json
+        from linprobe.pipeline import planning
 
-        cost = pipeline.account(q, sigma, steps, delta)
+        cost = planning.account(q, sigma, steps, delta)
         if as_json:
             print_json(cost)
             return

@@ -21,11 +21,11 @@ def register(app: typer.Typer) -> None:
         """Print a run's accuracy on the test rows of a feature file."""
         from pathlib import Path
 
-        from linprobe import pipeline
         from linprobe.cli._shared import print_json
         from linprobe.files import path_from
+        from linprobe.pipeline import prediction
 
-        result = pipeline.evaluate(path_from(run), None if features is None else Path(features))
+        result = prediction.evaluate(path_from(run), None if features is None else Path(features))
         if as_json:
             print_json(result)
         else:

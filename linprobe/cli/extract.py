@@ -135,9 +135,10 @@ def register(app: typer.Typer) -> None:
 
         An interrupted run goes on where it stopped when the same command is given again.
         """
-        from linprobe import pipeline, render
+        from linprobe import render
         from linprobe.cli._shared import print_json
         from linprobe.extraction.request import ExtractRequest
+        from linprobe.pipeline import feature_files
 
         request = ExtractRequest(
             source=source,
@@ -170,7 +171,7 @@ def register(app: typer.Typer) -> None:
             overwrite=overwrite,
         )
         with render.TerminalProgress() as progress:
-            outcome = pipeline.extract(request, progress)
+            outcome = feature_files.extract(request, progress)
         if outcome is None:
             return
         _summary(outcome, render.note)

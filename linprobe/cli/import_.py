@@ -24,9 +24,10 @@ def register(app: typer.Typer) -> None:
         classes: Annotated[Path | None, typer.Option(help="Class names in label order, one a line.")] = None,
     ) -> None:
         """Make a feature file from arrays you already have, and print its path."""
-        from linprobe import pipeline, render
+        from linprobe import render
+        from linprobe.pipeline import feature_files
 
-        description = pipeline.import_features(arrays, out, classes)
+        description = feature_files.import_features(arrays, out, classes)
         rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
         render.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} classes")
         if description["class_names_from"] != "declared":

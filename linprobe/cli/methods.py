@@ -15,10 +15,10 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list on stdout.")] = False,
     ) -> None:
         """List every method with its paper and the data it needs."""
-        from linprobe import pipeline
         from linprobe.cli._shared import print_json
+        from linprobe.pipeline import descriptions
 
-        listed = pipeline.list_methods()
+        listed = descriptions.list_methods()
         if as_json:
             print_json(listed)
             return

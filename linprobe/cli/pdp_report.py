@@ -22,11 +22,12 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """Summarise each private record's own privacy loss. Private, all but the noisy histogram."""
-        from linprobe import pipeline, render
+        from linprobe import render
         from linprobe.cli._shared import print_json
         from linprobe.files import path_from
+        from linprobe.pipeline import records
 
-        result = pipeline.pdp_report(path_from(run), csv=csv, plot=plot, publish_epsilon=publish_epsilon)
+        result = records.pdp_report(path_from(run), csv=csv, plot=plot, publish_epsilon=publish_epsilon)
         report = result.report
         render.note(report["note"])
         if result.published is not None:

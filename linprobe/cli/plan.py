@@ -33,10 +33,11 @@ def register(app: typer.Typer) -> None:
         stdout carries the recommended rate, noise multiplier and number of steps on one line, with tabs between; with
         --json every row.
         """
-        from linprobe import pipeline, render
+        from linprobe import render
         from linprobe.cli._shared import print_json
+        from linprobe.pipeline import planning
 
-        request = pipeline.PlanRequest(
+        request = planning.PlanRequest(
             epsilon=eps,
             n_rows=n,
             delta=delta,
@@ -46,7 +47,7 @@ def register(app: typer.Typer) -> None:
             plot=plot,
         )
         with render.TerminalProgress() as progress:
-            planned = pipeline.plan(request, progress)
+            planned = planning.plan(request, progress)
         if as_json:
             print_json(planned)
             return

@@ -25,10 +25,10 @@ def register(app: typer.Typer) -> None:
         import sys
         from pathlib import Path
 
-        from linprobe import pipeline
         from linprobe.files import path_from
+        from linprobe.pipeline import prediction
 
-        rows = pipeline.predict(Path(run), path_from(features), group)
+        rows = prediction.predict(Path(run), path_from(features), group)
         writer = csv.writer(sys.stdout, lineterminator="\n")
         first = next(rows, None)  # a bad file is refused here, before anything is printed
         writer.writerow(["id", "label", "score"])

@@ -231,9 +231,10 @@ def register(app: typer.Typer) -> None:
         One run is one release of the private rows. Training again on the same rows spends again: two runs at epsilon e
         together cost more than e.
         """
-        from linprobe import pipeline, render
+        from linprobe import render
         from linprobe.cli._shared import print_json
         from linprobe.files import path_from
+        from linprobe.pipeline import training
 
         given = {
             "init": init,
@@ -269,7 +270,7 @@ def register(app: typer.Typer) -> None:
             "extended": extended,
             "scale_floor": scale_floor,
         }
-        request = pipeline.TrainRequest(
+        request = training.TrainRequest(
             method=method,
             features=None if features is None else path_from(features),
             epsilon=eps,
@@ -291,7 +292,7 @@ def register(app: typer.Typer) -> None:
             options={name: value for name, value in given.items() if value is not None},
         )
         with render.TerminalProgress() as progress:
-            outcome = pipeline.train(request, progress)
+            outcome = training.train(request, progress)
         if as_json:
             print_json(outcome)
             return

@@ -20,11 +20,12 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     ) -> None:
         """Recompute epsilon from the ledger with two accountants; exit 4 on any mismatch or edit."""
-        from linprobe import pipeline, render
+        from linprobe import render
         from linprobe.cli._shared import print_json
         from linprobe.files import path_from
+        from linprobe.pipeline import verification
 
-        result = pipeline.verify(path_from(run), features)
+        result = verification.verify(path_from(run), features)
         if as_json:
             print_json(result)
             return

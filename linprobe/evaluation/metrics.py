@@ -6,7 +6,7 @@ n_classes) with bias (n_voters, n_classes). Voters are counted; equal counts go 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,3 +58,10 @@ def class_accuracy(
         correct += np.bincount(y[hit], minlength=n_classes)
         total += np.bincount(y, minlength=n_classes)
     return correct, total
+
+
+def accuracy_by_class(
+    names: Sequence[str], correct: NDArray[np.int64], total: NDArray[np.int64]
+) -> dict[str, float | None]:
+    """Accuracy by class name; None for a class without rows."""
+    return {name: int(c) / int(t) if t else None for name, c, t in zip(names, correct, total, strict=True)}

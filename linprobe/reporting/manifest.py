@@ -247,6 +247,13 @@ def check_manifest(manifest: dict[str, Any], folder: Path, events: list[Gaussian
     Raises:
         PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
     """
+    try:
+        return _recomputed(manifest, folder, events)
+    except (KeyError, TypeError) as error:
+        raise PrivacyError(f"{folder}/manifest.json lacks or garbles {error}; do not trust it") from None
+
+
+def _recomputed(manifest: dict[str, Any], folder: Path, events: list[GaussianEvent]) -> dict[str, Any]:
     if manifest.get("manifest_digest") != _canonical_digest(manifest):
         raise PrivacyError(f"{folder}/manifest.json was edited: its digest does not match its content; do not trust it")
     for name, digest in manifest["files"].items():

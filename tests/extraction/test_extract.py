@@ -260,7 +260,7 @@ import linprobe.extraction.backbones.wrn
 import linprobe.extraction.extract as extract
 import linprobe.extraction.partial as partial
 import linprobe.feature_file as feature_file
-import linprobe.pipeline, linprobe.render  # so that no child has to
+import linprobe.pipeline.feature_files, linprobe.render  # so that no child has to
 from linprobe.cli import run
 
 torch.set_num_threads(1)

@@ -1,0 +1,45 @@
+"""`linprobe verify`: a run's guarantee, recomputed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linprobe import artifact
+from linprobe.accounting.ledger import read_ledger
+from linprobe.errors import PrivacyError
+from linprobe.methods import find_method
+from linprobe.pipeline.sources import open_features
+from linprobe.reporting.manifest import check_manifest, read_manifest
+
+
+def verify(folder: Path, features: Path | None) -> dict[str, Any]:
+    """Recompute a run's epsilon from its ledger with both accountants; check every file, and the data if given.
+
+    Raises:
+        PrivacyError: anything that does not match.
+    """
+    manifest = read_manifest(folder)
+    result = check_manifest(manifest, folder, read_ledger(folder / artifact.LEDGER))
+    if (folder / artifact.PER_RECORD).exists():
+        artifact.read_per_record(folder, manifest)
+    data = "not checked: give --features FILE"
+    if features is not None:
+        data = _verify_data(manifest, folder, features)
+    return {"run": str(folder), "verified": True, "private": manifest["private"], **result, "data": data}
+
+
+def _verify_data(manifest: dict[str, Any], folder: Path, path: Path) -> str:
+    if manifest["private_commitment"] is None:
+        return "not committed to: the run makes no release about private rows"
+    ids, _, key = artifact.read_per_record(folder, manifest)
+    with open_features(path) as features:
+        known = set(ids)
+        keep = np.array([name in known for name in features.ids("train")])
+        if find_method(manifest["method"]).joins_public:
+            keep[:] = True  # and the public rows among the ids come from elsewhere
+        if artifact.commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
+            raise PrivacyError(f"{path} does not hold the private rows this run was trained on; find the right file")
+    return "the private rows are those the run was trained on"

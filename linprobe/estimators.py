@@ -53,6 +53,14 @@ def _nothing() -> None:
     """The progress callback of a caller who asks for none."""
 
 
+def schedule_of(budget: Budget | None) -> Schedule:
+    """What a method is told of its budget."""
+    if budget is None:
+        return Schedule(0, 0.0, 0.0)
+    others = {release.purpose: release.noise_multiplier for release in budget.others}
+    return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
+
+
 class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """What every probe shares: fitting through the method's file, folding, predicting.
 
@@ -165,8 +173,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         on_step: Callable[[], None],
         on_start: Callable[[int], None] | None,
     ) -> Self:
-        method = self.method
-        options = method.make_options(self._option_values())
+        method, options = self.method, self.method_options()
         self.n_features_in_ = private.n_features
         if public is not None and not public.n_rows:
             public = None
@@ -175,7 +182,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             private, public = ChainedSource(private, public), None
         preprocessing = self._preprocessing(public)
         run_weights, inherited = self._first_model(preprocessing, public)
-        budget = self._budget(private.n_rows, options, inherited)
+        budget = self.budget(private.n_rows, inherited)
         n_features = private.n_features + bool(preprocessing.intercept)
         problem = Problem(
             n_features,
@@ -187,12 +194,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         source = NoiseSource(getattr(self, "insecure_seed", None))
         mechanism = GaussianMechanism(source, ledger.append)
-        schedule = Schedule(0, 0.0, 0.0)
+        schedule = schedule_of(budget)
         if budget is not None:
-            others = {release.purpose: release.noise_multiplier for release in budget.others}
-            schedule = Schedule(
-                budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others
-            )
             ledger.inherit(inherited)
             mechanism = GaussianMechanism(source, ledger.append, first_step=len(ledger.events))
         if on_start is not None:
@@ -228,8 +231,13 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         return self
 
-    def _budget(self, n_private: int, options: Any, inherited: tuple[Releases, ...]) -> Budget | None:
-        method = self.method
+    def method_options(self) -> Any:
+        """The method's own options, from this estimator's parameters."""
+        return self.method.make_options(self._option_values())
+
+    def budget(self, n_private: int, inherited: tuple[Releases, ...] = ()) -> Budget | None:
+        """What `fit` on `n_private` private rows would spend, calibrated; None for a method that spends nothing."""
+        method, options = self.method, self.method_options()
         if not method.spends:
             return None
         target = {"delta": self.delta, "n_private": n_private}

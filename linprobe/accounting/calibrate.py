@@ -97,6 +97,20 @@ def check_sampling_rate(rate: float) -> float:
     return float(rate)
 
 
+def check_sigma(noise_multiplier: float) -> float:
+    """`noise_multiplier` if it lies in (0, `MAX_SIGMA`]; otherwise ParameterError."""
+    if not 0 < noise_multiplier <= MAX_SIGMA:
+        raise ParameterError(f"sigma is {noise_multiplier}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
+    return float(noise_multiplier)
+
+
+def check_steps(n_steps: int) -> int:
+    """`n_steps` if it is a whole number from 1 to `MAX_STEPS`; otherwise ParameterError."""
+    if n_steps != int(n_steps) or not 1 <= n_steps <= MAX_STEPS:
+        raise ParameterError(f"steps is {n_steps}; allowed: a whole number from 1 to {MAX_STEPS}")
+    return int(n_steps)
+
+
 def largest_mu(epsilon: float, delta: float) -> float:
     """Largest mu, to about one part in 10^12 below, whose exact epsilon at `delta` is at most `epsilon`."""
     # delta has a closed form and epsilon has not: search by the first, and let the second have the last word
@@ -219,13 +233,9 @@ def calibrate(
         return sigma
 
     if noise_multiplier is None:
-        n_steps = default_steps if steps is None else steps
-        if not 1 <= n_steps <= MAX_STEPS:
-            raise ParameterError(f"steps is {n_steps}; allowed: a whole number from 1 to {MAX_STEPS}")
+        n_steps = check_steps(default_steps if steps is None else steps)
         return _cross_checked(Budget(epsilon, delta, n_steps, least_multiplier(n_steps), rate, judge, others))
-    sigma = float(noise_multiplier)
-    if not 0 < sigma <= MAX_SIGMA:
-        raise ParameterError(f"sigma is {sigma}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
+    sigma = check_sigma(noise_multiplier)
     n_steps = _largest_count(lambda count: epsilon_with(sigma, count), epsilon, left / _squared_mu(sigma, rate))
     if n_steps > MAX_STEPS:
         raise ParameterError(
@@ -253,7 +263,7 @@ def _cross_checked(budget: Budget) -> Budget:
     if not accountants_agree(judge, record, other):
         raise PrivacyError(
             f"accountant {judge} finds epsilon {record:.6g} and {CROSS_CHECKS[judge]} {other:.6g}, too far apart to "
-            "trust either; give --accountant rdp, a larger sampling rate or more steps"
+            "trust either; choose accountant rdp, a larger sampling rate or more steps"
         )
     return budget
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from linprobe.accounting.accountants import choose_accountant, composed_epsilon
 from linprobe.accounting.calibrate import (
     GRADIENT,
-    MAX_SIGMA,
     MAX_STEPS,
     calibrate,
     check_delta,
     check_epsilon,
     check_sampling_rate,
+    check_sigma,
+    check_steps,
 )
 from linprobe.accounting.events import Releases
 from linprobe.errors import ParameterError
@@ -70,14 +71,10 @@ def account(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: 
     Raises:
         ParameterError: a value outside its range.
     """
-    rate = check_sampling_rate(sampling_rate)
-    if not 0 < noise_multiplier <= MAX_SIGMA:
-        raise ParameterError(f"sigma is {noise_multiplier}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
-    if not 1 <= n_steps <= MAX_STEPS:
-        raise ParameterError(f"steps is {n_steps}; allowed: a whole number from 1 to {MAX_STEPS}")
+    rate, sigma, count = check_sampling_rate(sampling_rate), check_sigma(noise_multiplier), check_steps(n_steps)
     if not 0 < delta < 1:
         raise ParameterError(f"delta is {delta}; allowed: a number above 0 and below 1")
-    releases = (Releases(GRADIENT, noise_multiplier, rate, n_steps),)
+    releases = (Releases(GRADIENT, sigma, rate, count),)
     judges = ("gdp", "pld", "rdp") if rate == 1 else ("pld", "rdp")
     return {judge: composed_epsilon(releases, delta, judge) for judge in judges}
 

@@ -1,0 +1,68 @@
+"""`linprobe audit`: a lower bound on epsilon, measured."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command()
+    def audit(
+        method: Annotated[str, typer.Option("--method", "-m", help="Method; see `linprobe methods`.")],
+        eps: Annotated[float, typer.Option(help="Epsilon to claim, above 0, at most 100.")],
+        delta: Annotated[float, typer.Option(help="Delta of the claim.")] = 1e-5,
+        steps: Annotated[int | None, typer.Option(help="Steps. [default: 50; 200 on samples]")] = None,
+        sampling_rate: Annotated[
+            float | None,
+            typer.Option(
+                "--sampling-rate", "--q", help="Probability to join a step, methods on samples. [default: 0.15]"
+            ),
+        ] = None,
+        runs: Annotated[int, typer.Option(help="Trainings, 2 to 10000.")] = 100,
+        canaries: Annotated[int, typer.Option(help="Records planted in each, 10 to 1000.")] = 100,
+        confidence: Annotated[float, typer.Option(help="Of the lower bound, at least 0.5, below 1.")] = 0.95,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    ) -> None:
+        """Measure a lower bound on epsilon by telling which planted records were trained on.
+
+        Trains on the built-in digits. stdout carries the lower bound; exit 4 if it is above the claim.
+        """
+        from linprobe import render
+        from linprobe.cli._shared import print_json
+        from linprobe.pipeline import auditing
+
+        request = auditing.AuditRequest(
+            method,
+            eps,
+            delta,
+            steps=steps,
+            sampling_rate=sampling_rate,
+            runs=runs,
+            canaries=canaries,
+            confidence=confidence,
+        )
+        with render.TerminalProgress() as progress:
+            audited = auditing.audit(request, progress)
+        if as_json:
+            print_json(audited)
+        else:
+            render.table(
+                f"{method} at epsilon {audited['epsilon']:.5g}, delta {delta:g}; {runs} runs of {canaries} canaries, "
+                f"confidence {confidence:g}",
+                [
+                    (
+                        test["name"],
+                        f"{test['epsilon_lower_bound']:.4f}",
+                        render.figure(test.get("mu_lower_bound")),
+                        f"{test['correct']} of {test['guesses']}" if "guesses" in test else "-",
+                    )
+                    for test in audited["tests"]
+                ],
+                header=("test", "epsilon at least", "mu at least", "right guesses"),
+            )
+            typer.echo(f"{audited['epsilon_lower_bound']:.4f}")
+        auditing.check_audit(audited)

@@ -1,0 +1,285 @@
+"""Auditing: a lower bound on epsilon from what an implementation does, beside the upper bound that its noise promises.
+
+Canaries are records of their own, each in a run or not by the toss of a coin. Whoever tells from the releases who was
+in better than (epsilon, delta) allows has shown that the implementation is not (epsilon, delta)-DP.
+
+    1  for r = 1..R:  toss b_ri for i = 1..m;  train on the background rows and the canaries with b_ri = 1
+    2  z_rti <- <row of canary i in release t, u_i> / (sensitivity * noise multiplier)
+    3  test whether z tells b
+
+Canary i is the unit vector of a column that no other row has, so that its column of every release holds the noise and
+what it did itself: m canaries are m independent trials, and R runs make n = R m. u_i is the direction of its gradient
+at zero weights, mean over classes minus indicator of its label. Out, z is standard normal; in, its mean is about
+1/sigma where canary i joined. The adversary sees every release, as the accountants assume.
+
+The tests, and where they come from:
+
+- `sum`, `difference` and `pattern` compare a statistic of the trials in and out by Student's test. Its noncentrality
+  bounds mu of Gaussian DP from below where the statistic is normal (Dong, Roth, Su 2022: mu-GDP is testing N(0, 1)
+  against N(mu, 1); Nasr et al. 2023, "Tight Auditing of Differentially Private Machine Learning", audit through mu).
+- `one run` counts right guesses and assumes no distribution (Steinke, Nasr, Jagielski 2023, "Privacy Auditing with One
+  (1) Training Run", Theorem 5.2). R runs on records of their own are one run on all of them, so all n trials count.
+
+Each holds at confidence 1 - (1 - confidence) / (number of tests), so that all hold together (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import expit
+from scipy.stats import binom, nct
+
+from linprobe.accounting.accountants import epsilon_of
+from linprobe.accounting.calibrate import MAX_EPSILON
+from linprobe.accounting.events import GaussianEvent
+from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.mechanisms.gaussian import GRID_BITS, GaussianMechanism, Projection, Release
+from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.methods import Method, Problem, Run, Schedule
+from linprobe.rows import ArrayRows, Block
+
+LARGEST_MU = 20.0  # of a bound; far above the mu of every epsilon that can be claimed
+GUESSED = 0.1  # share of the trials on which `one run` guesses
+GRADIENT = "gradient"
+
+MechanismFactory = Callable[[NoiseSource, Callable[[GaussianEvent], None]], GaussianMechanism]
+SamplerFactory = Callable[[NoiseSource, float], PoissonSampler]
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What the adversary saw.
+
+    Attributes:
+        inside: whether each canary was in, shape (runs, canaries).
+        scores: z, shape (runs, steps, canaries), in units of the noise that is claimed.
+    """
+
+    inside: NDArray[np.bool_]
+    scores: NDArray[np.float64]
+
+
+class _Present(ArrayRows):
+    """Rows some of whose places are empty: the others keep theirs, as adjacency has it. Nobody follows records here."""
+
+    observed = False
+
+    def __init__(self, x: NDArray[np.float32], y: NDArray[np.int64], present: NDArray[np.bool_]) -> None:
+        super().__init__(x, y)
+        self._present = present
+
+    def blocks(self) -> Iterator[Block]:
+        """The rows that are there."""
+        return super().selected(self._present)
+
+    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
+        """Those of them where `joined` is true."""
+        return super().selected(self._present & joined)
+
+
+class _Observer(GaussianMechanism):
+    """Passes sums on to another mechanism and keeps the canaries' scores in what it releases.
+
+    Args:
+        inner: the mechanism under audit.
+        first: feature column of the first canary. directions: u, shape (canaries, n_classes).
+
+    Attributes:
+        scores: one array (canaries,) a gradient release.
+    """
+
+    def __init__(self, inner: GaussianMechanism, first: int, directions: NDArray[np.float64]) -> None:
+        self._inner, self._directions = inner, directions
+        self._columns = slice(first, first + len(directions))
+        self.scores: list[NDArray[np.float64]] = []
+
+    def release(
+        self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
+    ) -> Release:
+        """What `inner` releases."""
+        clipped = replace(clipped, contributions=np.empty(0))
+        released = self._inner.release(clipped, noise_multiplier, purpose=purpose, projection=projection)
+        if purpose == GRADIENT:
+            along = np.einsum("ic,ic->i", released.value[self._columns], self._directions)
+            self.scores.append(along / (clipped.sensitivity * noise_multiplier))
+        return released
+
+
+def play(
+    method: Method,
+    options: Any,
+    schedule: Schedule,
+    background: ArrayRows,
+    public: ArrayRows | None,
+    n_classes: int,
+    *,
+    runs: int,
+    canaries: int,
+    on_run: Callable[[], None],
+    mechanism: MechanismFactory = GaussianMechanism,
+    sampler: SamplerFactory = PoissonSampler,
+    insecure_seed: int | None = None,
+) -> Trials:
+    """Lines 1 and 2: train `runs` times as production does, with `canaries` of which about half are in.
+
+    Args:
+        method, options, schedule: what is audited.
+        background, public: rows in training space, alike in every run.
+        on_run: called after every run.
+        mechanism, sampler: what is to be audited in place of the production classes.
+        insecure_seed: makes coins and noise reproducible, for tests of the audit.
+    """
+    coins = np.random.default_rng(insecure_seed)
+    labels = np.arange(canaries) % n_classes
+    directions = 1 / n_classes - np.eye(n_classes)[labels]
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    first = background.n_features
+    x = np.concatenate([_padded(background.x, canaries), np.eye(canaries, first + canaries, first, dtype=np.float32)])
+    y = np.concatenate([background.y, labels])
+    known = None if public is None else ArrayRows(_padded(public.x, canaries), public.y)
+    inside = coins.random((runs, canaries)) < 0.5
+    scores = np.empty((runs, schedule.n_steps, canaries))
+    for run in range(runs):
+        present = np.concatenate([np.ones(background.n_rows, dtype=bool), inside[run]])
+        problem = Problem(first + canaries, n_classes, private=_Present(x, y, present), public=known)
+        source = NoiseSource(None if insecure_seed is None else insecure_seed * runs + run)
+        observer = _Observer(mechanism(source, _forget), first, directions)
+        taking = sampler(source, schedule.sampling_rate)
+        method.fit(problem, options, Run(schedule, observer, _nothing, taking, per_record=False))
+        scores[run] = observer.scores
+        on_run()
+    return Trials(inside, scores)
+
+
+def _padded(x: NDArray[np.float32], columns: int) -> NDArray[np.float32]:
+    return np.concatenate([x, np.zeros((len(x), columns), dtype=np.float32)], axis=1)
+
+
+def _nothing() -> None:
+    """Nobody watches single steps."""
+
+
+def _forget(event: GaussianEvent) -> None:
+    """The rows are digits and canaries: nothing is spent on anybody."""
+
+
+def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[str, Any]]:
+    """Line 3: every test that applies, each a lower bound on epsilon at `delta`, together at `confidence`.
+
+    Returns: name, epsilon_lower_bound, and mu_lower_bound or guesses and correct.
+    """
+    inside, scores = trials.inside, trials.scores
+    half = len(inside) // 2
+    statistics = {"sum": (inside, summed(scores))}
+    if scores.shape[1] > 1:
+        statistics["difference"] = (inside, change(scores))
+        statistics["pattern"] = (inside[half:], patterned(inside[:half], scores[:half], scores[half:]))
+    each = 1 - (1 - confidence) / (len(statistics) + 1)
+    bounds: list[dict[str, Any]] = []
+    for name, (who, statistic) in statistics.items():
+        mu = mu_lower_bound(statistic[who], statistic[~who], each)
+        bounds.append({"name": name, "epsilon_lower_bound": epsilon_of(mu, delta), "mu_lower_bound": mu})
+    correct, guesses = guess(inside, summed(scores))
+    epsilon = one_run_bound(correct, guesses, inside.size, delta, each)
+    bounds.append({"name": "one run", "epsilon_lower_bound": epsilon, "guesses": guesses, "correct": correct})
+    return bounds
+
+
+def summed(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """sum_t z_t / sqrt(T), shape (runs, canaries): N(0, 1) out; mean near q sqrt(T) / sigma in."""
+    return np.asarray(scores.sum(axis=1) / math.sqrt(scores.shape[1]))
+
+
+def change(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """log sum_t (z_{t+1} - z_t)^2, shape (runs, canaries): how much moves from step to step.
+
+    With fresh noise it says nearly nothing. Noise that is used again cancels, and what is left is the canary's own
+    gradient, which turns as its weights move. The mechanism's rounding grid is added, below which nothing counts.
+    """
+    squares = np.square(np.diff(scores, axis=1))
+    return np.asarray(np.log((squares + 4.0**-GRID_BITS).sum(axis=1)))
+
+
+def patterned(
+    inside: NDArray[np.bool_], learnt: NDArray[np.float64], tested: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """sum_t w_ti z_t of the `tested` runs, shape (tested runs, canaries); N(0, 1) out.
+
+    w_ti is how much higher z_t of canary i was in than out in the `learnt` runs, cut below 0, of unit length over t: it
+    finds the steps in which a canary always joins.
+    """
+    n_in, n_out = inside.sum(axis=0), (~inside).sum(axis=0)
+    sum_in = np.einsum("rtm,rm->tm", learnt, inside)
+    gap = sum_in / np.maximum(n_in, 1) - (learnt.sum(axis=0) - sum_in) / np.maximum(n_out, 1)
+    weights = np.maximum(gap, 0)
+    weights[:, (n_in == 0) | (n_out == 0) | ~weights.any(axis=0)] = 1  # nothing learnt
+    return np.asarray(np.einsum("rtm,tm->rm", tested, weights / np.linalg.norm(weights, axis=0)))
+
+
+def mu_lower_bound(inside: NDArray[np.float64], outside: NDArray[np.float64], confidence: float) -> float:
+    """Lower bound on mu, the difference of two normal means in units of their common standard deviation.
+
+    With s the pooled standard deviation, t = (mean_in - mean_out) / (s sqrt(1/n_in + 1/n_out)) has the noncentral t law
+    of n_in + n_out - 2 degrees of freedom and noncentrality mu / sqrt(1/n_in + 1/n_out). The bound is the mu at which
+    a value as large has probability 1 - confidence. Measured spread, not the claimed one: too little noise shows.
+
+    Args:
+        inside, outside: independent values, any shape. confidence: at least 1/2.
+
+    Returns: at least 0, at most `LARGEST_MU`; 0 for fewer than two values of a kind.
+    """
+    n_in, n_out = inside.size, outside.size
+    gap = float(inside.mean() - outside.mean()) if min(n_in, n_out) > 1 else 0.0
+    if gap <= 0:
+        return 0.0
+    freedom = n_in + n_out - 2
+    spread = math.sqrt((n_in * inside.var() + n_out * outside.var()) / freedom)
+    scale = math.sqrt(1 / n_in + 1 / n_out)
+    # no spread at all tells them apart for certain; the cap keeps that a number
+    t = min(gap, LARGEST_MU * spread) / spread / scale if spread > 0 else LARGEST_MU / scale
+
+    def excess(noncentrality: float) -> float:
+        return float(nct.sf(t, freedom, noncentrality)) - (1 - confidence)
+
+    return 0.0 if excess(0.0) >= 0 else float(brentq(excess, 0.0, t)) * scale
+
+
+def guess(inside: NDArray[np.bool_], statistic: NDArray[np.float64]) -> tuple[int, int]:
+    """Guess in for the largest values and out for the smallest, half of `GUESSED` of all each: (correct, guesses)."""
+    each = max(1, round(GUESSED / 2 * statistic.size))
+    order = np.argsort(statistic, axis=None)
+    ordered = inside.ravel()[order]
+    return int(ordered[-each:].sum() + (~ordered[:each]).sum()), 2 * each
+
+
+def one_run_p_value(correct: int, guesses: int, trials: int, epsilon: float, delta: float) -> float:
+    """Largest probability with which an (epsilon, delta)-DP algorithm lets so many guesses be right.
+
+    Steinke, Nasr, Jagielski 2023, Theorem 5.2, for W right ones of r guesses about m records in or out by fair coins,
+    with B binomial of r trials at e^epsilon / (1 + e^epsilon):
+
+        P[W >= v] <= P[B >= v] + 2 m delta max_{i = 1..v} P[v > B >= v - i] / i.
+    """
+    law = binom(guesses, expit(epsilon))
+    below = np.cumsum(law.pmf(np.arange(correct - 1, -1, -1))) / np.arange(1, correct + 1)
+    return min(1.0, float(law.sf(correct - 1)) + 2 * trials * delta * float(below.max(initial=0.0)))
+
+
+def one_run_bound(correct: int, guesses: int, trials: int, delta: float, confidence: float) -> float:
+    """Largest epsilon, to 10^-6, at which the p-value is below 1 - confidence; 0 if there is none."""
+    low, high = 0.0, MAX_EPSILON
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        if one_run_p_value(correct, guesses, trials, middle, delta) < 1 - confidence:
+            low = middle
+        else:
+            high = middle
+    return low

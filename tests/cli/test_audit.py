@@ -1,0 +1,85 @@
+"""`audit`: what it prints where, and its exit statuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typer
+
+import linprobe.cli
+from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.pipeline.auditing import AuditRequest
+from tests.cli.outcomes import Cli, result_of
+
+AUDIT = ["audit", "--method", "noisy-gd", "--eps", "3", "--runs", "20", "--canaries", "50"]
+SURE = ["--confidence", "0.99999999"]  # at which sound noise is blamed once in a hundred million times
+
+
+def test_json_holds_the_claim_the_bound_and_every_test(cli: Cli) -> None:
+    outcome = cli(*AUDIT, *SURE, "--steps", "20", "--json")
+    audited = result_of(outcome)
+    assert outcome.stderr == ""
+    assert list(audited) == [
+        *("method", "epsilon", "delta", "epsilon_lower_bound", "confidence", "runs", "canaries", "steps"),
+        *("noise_multiplier", "sampling_rate", "tests"),
+    ]
+    assert (audited["method"], audited["runs"], audited["canaries"]) == ("noisy-gd", 20, 50)
+    assert (audited["steps"], audited["sampling_rate"], audited["delta"]) == (20, 1, 1e-5)
+    assert 2.99 < audited["epsilon"] <= 3
+    assert [test["name"] for test in audited["tests"]] == ["sum", "difference", "pattern", "one run"]
+    assert audited["epsilon_lower_bound"] == max(test["epsilon_lower_bound"] for test in audited["tests"])
+    assert set(audited["tests"][0]) == {"name", "epsilon_lower_bound", "mu_lower_bound"}
+    assert set(audited["tests"][3]) == {"name", "epsilon_lower_bound", "guesses", "correct"}
+
+
+def test_stdout_is_the_bound_and_the_table_goes_to_stderr(cli: Cli) -> None:
+    outcome = cli(*AUDIT, *SURE)
+    assert outcome.status == 0
+    assert outcome.stdout.count("\n") == 1
+    assert 0 <= float(outcome.stdout) < 3
+    for word in ("noisy-gd", "20 runs of 50 canaries", "difference", "one run", "of 100"):
+        assert word in outcome.stderr
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_too_little_noise_exits_4_after_the_result(cli: Cli, monkeypatch: pytest.MonkeyPatch, form: list[str]) -> None:
+    drawn = NoiseSource.standard_normal
+    monkeypatch.setattr(NoiseSource, "standard_normal", lambda self, shape: drawn(self, shape) / 4)
+    outcome = cli(*AUDIT, *form)
+    assert outcome.status == 4
+    bound = json.loads(outcome.stdout)["epsilon_lower_bound"] if form else float(outcome.stdout)
+    assert bound > 6
+    last = outcome.stderr.splitlines()[-1]
+    assert last.startswith("linprobe: error: epsilon of noisy-gd is at least ")
+    assert "allowed: at most the 3 claimed" in last
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--method", "zero-shot", "--eps", "3"], 2, ["'zero-shot'", "allowed: noisy-gd"]),
+        (["--method", "non-private", "--eps", "3"], 2, ["nothing to audit"]),
+        (["--method", "nosy-gd", "--eps", "3"], 2, ["did you mean noisy-gd?"]),
+        (["--method", "noisy-gd"], 2, ["--eps"]),
+        (["--method", "noisy-gd", "--eps", "3", "--q", "0.5"], 2, ["sampling-rate does nothing"]),
+        (["--method", "dp-sgd", "--eps", "3", "--sampling-rate", "2"], 2, ["sampling rate is 2"]),
+        (["--method", "noisy-gd", "--eps", "3", "--steps", "0"], 2, ["steps is 0"]),
+        (["--method", "noisy-gd", "--eps", "3", "--runs", "1"], 2, ["runs is 1"]),
+        (["--method", "noisy-gd", "--eps", "3", "--delta", "0.1"], 4, ["below 1/N"]),
+    ],
+)
+def test_wrong_requests_are_one_line(
+    cli: Cli, refused: Callable[..., None], words: list[str], status: int, said: list[str]
+) -> None:
+    refused(cli("audit", *words), status, said)
+
+
+def test_defaults_of_the_command_are_those_of_python() -> None:
+    program: Any = typer.main.get_command(linprobe.cli.app)
+    defaults = {option.name: option.default for option in program.commands["audit"].params}
+    request = AuditRequest("noisy-gd", 1.0)
+    for name in ("delta", "runs", "canaries", "confidence"):
+        assert defaults[name] == getattr(request, name)

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linprobe import artifact
 from linprobe.accounting.ledger import read_ledger
 from linprobe.errors import PrivacyError
+from linprobe.feature_file import FeatureReader
 from linprobe.methods import find_method
 from linprobe.pipeline.sources import open_features
 from linprobe.reporting.manifest import check_manifest, read_manifest
@@ -27,19 +29,31 @@ def verify(folder: Path, features: Path | None) -> dict[str, Any]:
         artifact.read_per_record(folder, manifest)
     data = "not checked: give --features FILE"
     if features is not None:
-        data = _verify_data(manifest, folder, features)
+        with open_features(features) as opened:
+            private = verify_data(manifest, folder, opened)
+        data = "the private rows are those the run was trained on"
+        if private is None:
+            data = "not committed to: the run makes no release about private rows"
     return {"run": str(folder), "verified": True, "private": manifest["private"], **result, "data": data}
 
 
-def _verify_data(manifest: dict[str, Any], folder: Path, path: Path) -> str:
+def verify_data(manifest: dict[str, Any], folder: Path, features: FeatureReader) -> NDArray[np.bool_] | None:
+    """Which training rows of `features` the run held private, (n_train,), checked against its data commitment.
+
+    None for a run that made no release about private rows, and so committed to none.
+
+    Raises:
+        DataError: no per-record file. PrivacyError: other rows than those the run was trained on.
+    """
     if manifest["private_commitment"] is None:
-        return "not committed to: the run makes no release about private rows"
+        return None
     ids, _, key = artifact.read_per_record(folder, manifest)
-    with open_features(path) as features:
-        known = set(ids)
-        keep = np.array([name in known for name in features.ids("train")])
-        if find_method(manifest["method"]).joins_public:
-            keep[:] = True  # and the public rows among the ids come from elsewhere
-        if artifact.commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
-            raise PrivacyError(f"{path} does not hold the private rows this run was trained on; find the right file")
-    return "the private rows are those the run was trained on"
+    known = set(ids)
+    keep = np.array([name in known for name in features.ids("train")])
+    if find_method(manifest["method"]).joins_public:
+        keep[:] = True  # and the public rows among the ids come from elsewhere
+    if artifact.commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
+        raise PrivacyError(
+            f"{features.path} does not hold the private rows this run was trained on; find the right file"
+        )
+    return keep

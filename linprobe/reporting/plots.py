@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.planning import GOOD_ENOUGH, PlanRow
 from linprobe.errors import UsageError
+from linprobe.evaluation.attacks import Membership, tpr_limit
 from linprobe.files import replace_when_complete
 
 FORMATS = (".png", ".svg")
@@ -86,5 +88,44 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
     left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     figure.suptitle(title)
     with replace_when_complete(path) as stream:
+        figure.savefig(stream, format=form, dpi=150)
+    plt.close(figure)
+
+
+def membership_roc(path: Path, found: Membership, result: dict[str, Any]) -> None:
+    """ROC curve of a membership attack on logarithmic axes, with what the guarantee allows; mode 0600.
+
+    `result` is what `linprobe attack` returns. Rates below one non-member, or 1e-4, are drawn at the edge.
+    """
+    form = check_format(path)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    least = max(1e-4, 1 / result["non_members"])
+    figure, axes = plt.subplots(figsize=(5, 4.6), layout="constrained")
+    interval = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
+    label = f"{result['attack']} attack, AUC {found.auc:.3f}{interval}"
+    curve = [np.maximum(rates, least) for rates in (found.fpr, found.tpr)]
+    axes.plot(*curve, color="tab:blue", drawstyle="steps-post", label=label)
+    rates = np.geomspace(least, 1, 200)
+    axes.plot(rates, rates, color="tab:gray", linewidth=1, label="guessing")
+    if result["epsilon"] is not None:
+        allowed = tpr_limit(rates, result["epsilon"], result["delta"])
+        label = f"most that ε = {result['epsilon']:.4g}, δ = {result['delta']:g} allows"
+        axes.plot(rates, allowed, color="tab:red", linestyle="--", label=label)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(least, 1),
+        ylim=(least, 1),
+        xlabel="false-positive rate (test rows)",
+        ylabel="true-positive rate (private rows)",
+        title=f"{result['method']}: membership inference",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", fontsize="small")
+    with replace_when_complete(path, private=True) as stream:
         figure.savefig(stream, format=form, dpi=150)
     plt.close(figure)

@@ -1,0 +1,60 @@
+"""`linprobe attack`: membership inference against a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command()
+    def attack(
+        run: Annotated[str, typer.Argument(metavar="RUN|-", help="Run folder; - reads its path.")],
+        features: Annotated[Path | None, typer.Option(help="Feature file; none: the one of the run.")] = None,
+        public: Annotated[Path | None, typer.Option(help="With --lira: public file. [default: the run's]")] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")] = False,
+        plot: Annotated[Path | None, typer.Option(help="Draw the ROC curve, .png or .svg. Private.")] = None,
+        out: Annotated[Path | None, typer.Option(help="Write the JSON object to a file. Private.")] = None,
+        lira: Annotated[bool, typer.Option("--lira", help="Likelihood ratios against shadow probes.")] = False,
+        shadows: Annotated[int | None, typer.Option(help="With --lira: shadow probes. [default: 64]")] = None,
+        jobs: Annotated[
+            int | None, typer.Option(help="With --lira: processes. [default: processors, at most 8]")
+        ] = None,
+        resamples: Annotated[int, typer.Option(help="Bootstrap resamples for the interval; 0: none.")] = 1000,
+    ) -> None:
+        """Try to tell a run's private rows from test rows by its scores. Private."""
+        from linprobe import render
+        from linprobe.cli._shared import print_json
+        from linprobe.files import path_from
+        from linprobe.pipeline import membership
+
+        request = membership.AttackRequest(
+            run=path_from(run),
+            features=features,
+            public=public,
+            lira=lira,
+            shadows=shadows,
+            jobs=jobs,
+            resamples=resamples,
+            plot=plot,
+            out=out,
+        )
+        with render.TerminalProgress() as progress:
+            result = membership.attack(request, progress)
+        render.note(result["private_output"])
+        if as_json:
+            print_json(result)
+            return
+        of = f", {result['shadows']} shadow probes" if lira else ""
+        typer.echo(f"attack            {result['attack']}{of}")
+        typer.echo(f"records           {result['members']} members, {result['non_members']} non-members")
+        interval = "" if result["auc_low"] is None else f" ({result['auc_low']:.4f} to {result['auc_high']:.4f}, 95 %)"
+        typer.echo(f"AUC               {result['auc']:.4f}{interval}")
+        limits = result["tpr_limit_at_fpr"] or {}
+        for rate, found in result["tpr_at_fpr"].items():
+            limit = f", at most {100 * limits[rate]:.3g} % by the guarantee" if limits else ""
+            typer.echo(f"TPR at FPR {f'{100 * float(rate):g} %':<6} {100 * found:.2f} %{limit}")

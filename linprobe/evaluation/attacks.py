@@ -1,0 +1,156 @@
+"""Membership inference: how well a released probe's scores tell its training rows from others.
+
+Yeom, Giacomelli, Fredrikson, Jha, "Privacy Risk in Machine Learning", CSF 2018: the loss as a score (threshold attack).
+Carlini, Chien, Nasr, Song, Terzis, Tramèr, "Membership Inference Attacks From First Principles", S&P 2022: likelihood
+ratios against shadow models (LiRA, Algorithm 1), true-positive rates at small false-positive rates.
+
+    o_i      = log p_i - log(1 - p_i), p_i the model's probability of the record's own label: its log odds
+    loss_i   = -log p_i = log(1 + e^-o_i)
+    ratio_i  = log N(o_i; mean_i,in, v_in) - log N(o_i; mean_i,out, v_out)
+
+The loss falls as o_i rises, so o_i ranks records as the loss does, and better where p_i is 1 to machine precision.
+Everywhere below a higher score means "rather a member". All of it is computed from private rows without noise: private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax, logsumexp
+
+from linprobe.rows import normalise_rows
+
+FALSE_POSITIVE_RATES = (0.001, 0.01)
+CONFIDENCE = 0.95
+LEAST_VARIANCE = 1e-12  # nats squared; weights are float32 and resolve nothing finer
+
+Scores = NDArray[np.float64]
+
+
+def log_odds(
+    blocks: Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]],
+    weights: NDArray[np.floating],
+    bias: NDArray[np.floating],
+) -> Scores:
+    """o_i of raw rows with their labels, in nats, shape (n_rows,); of voters, the odds of their mean probability.
+
+    Args:
+        blocks: rows (b, n_features) and class indices (b,).
+        weights, bias: one set or a stack of voters, as in `linprobe.evaluation.metrics`.
+    """
+    stack = weights.reshape(-1, *weights.shape[-2:])
+    offsets = bias.reshape(len(stack), -1)
+    parts = []
+    for x, y in blocks:
+        unit = normalise_rows(np.asarray(x, dtype=np.float32)).astype(weights.dtype, copy=False)
+        own, others = np.empty((len(stack), len(y))), np.empty((len(stack), len(y)))
+        rows = np.arange(len(y))
+        for voter, (one, offset) in enumerate(zip(stack, offsets, strict=True)):
+            scores = log_softmax((unit @ one + offset).astype(np.float64), axis=1)
+            own[voter] = scores[rows, y]
+            scores[rows, y] = -np.inf
+            others[voter] = logsumexp(scores, axis=1)
+        parts.append(logsumexp(own, axis=0) - logsumexp(others, axis=0))
+    return np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What scores say about membership. Private.
+
+    Attributes:
+        auc: probability that a member scores higher than a non-member, ties counted half.
+        low, high: percentile bootstrap interval of `auc` at `CONFIDENCE`; None without resamples.
+        fpr, tpr: the ROC curve from (0, 0) to (1, 1), a point for every score that occurs.
+    """
+
+    auc: float
+    low: float | None
+    high: float | None
+    fpr: Scores
+    tpr: Scores
+
+    def tpr_at(self, rate: float) -> float:
+        """The highest true-positive rate at a false-positive rate of at most `rate`."""
+        allowed = rate * (1 + 1e-9)  # 3 of 1,000 is 0.003 in whatever way it was rounded
+        return float(self.tpr[np.searchsorted(self.fpr, allowed, side="right") - 1])
+
+
+def membership(members: Scores, others: Scores, resamples: int = 0) -> Membership:
+    """Compare the scores of members (n,) with those of non-members (m,).
+
+    The bootstrap draws members and non-members apart, as many as there are. A score is replaced by its place among all
+    that occur, so that a resample costs counting and one cumulative sum.
+    """
+    values, places = np.unique(np.concatenate([members, others]), return_inverse=True)
+    member_places, other_places = np.split(places, [len(members)])
+    counted = [np.bincount(part, minlength=len(values)) for part in (member_places, other_places)]
+    low = high = None
+    if resamples:
+        # which resample is drawn is no noise that protects anything: a fixed seed makes intervals reproducible
+        rng = np.random.default_rng(0)
+        drawn = [
+            _auc(*(_recounted(part, len(values), rng) for part in (member_places, other_places)))
+            for _ in range(resamples)
+        ]
+        low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
+    tpr, fpr = (np.concatenate([[0.0], np.cumsum(counts[::-1]) / counts.sum()]) for counts in counted)
+    return Membership(_auc(*counted), low, high, fpr, tpr)
+
+
+def _recounted(places: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    return np.bincount(places[rng.integers(len(places), size=len(places))], minlength=size)
+
+
+def _auc(members: NDArray[np.int64], others: NDArray[np.int64]) -> float:
+    """AUC from how many members and non-members have each score, in rising order."""
+    below = np.cumsum(others) - others / 2
+    return float(members @ below / (members.sum() * others.sum()))
+
+
+def tpr_limit(fpr: Scores, epsilon: float, delta: float) -> Scores:
+    """The highest true-positive rate that (epsilon, delta) leaves to any attack, for rates `fpr` of any shape.
+
+    min(e^epsilon fpr + delta, 1 - e^-epsilon (1 - delta - fpr)), at most 1 (Kairouz, Oh, Viswanath 2015, Theorem 2.1).
+    """
+    with np.errstate(over="ignore"):
+        few = np.exp(epsilon) * fpr + delta
+    many = 1 - np.exp(-epsilon) * (1 - delta - fpr)
+    return np.asarray(np.clip(np.minimum(few, many), 0, 1))
+
+
+def likelihood_ratios(target: Scores, shadows: Scores, joined: NDArray[np.bool_]) -> Scores:
+    """ratio_i: how much likelier the target's log odds are with the record than without it, nats, shape (n,).
+
+    A mean for every record and one variance for all records together, with and without it, as Carlini et al. do where
+    shadow models are few.
+
+    Args:
+        target: log odds of each record under the attacked model, (n,).
+        shadows: the same under each shadow model, (n_shadows, n).
+        joined: which records each was trained on, (n_shadows, n); each by two or more, and not by two or more.
+    """
+    ratio = np.zeros_like(target)
+    for sign, part in ((1, joined), (-1, ~joined)):
+        count = part.sum(axis=0)
+        mean = np.where(part, shadows, 0).sum(axis=0) / count
+        spread = np.where(part, shadows - mean, 0)
+        variance = max(float(np.vdot(spread, spread)) / (count.sum() - len(target)), LEAST_VARIANCE)
+        ratio -= sign * ((target - mean) ** 2 / variance + np.log(variance)) / 2
+    return ratio
+
+
+def complementary_halves(n_sets: int, n_rows: int) -> NDArray[np.bool_]:
+    """Random halves of the rows, (n_sets, n_rows), each second one the rest of the one before.
+
+    So every row is in exactly half of them. The seed is fixed: who joins a shadow model is no secret that protects.
+    """
+    rng = np.random.default_rng(1)
+    halves = np.zeros((n_sets, n_rows), dtype=bool)
+    for one in range(0, n_sets, 2):
+        halves[one, rng.permutation(n_rows)[: n_rows // 2]] = True
+        halves[one + 1] = ~halves[one]
+    return halves

@@ -1,0 +1,191 @@
+"""`linprobe attack`: a model that memorises is found out, a private one is not, and what is written stays private."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linprobe import artifact
+from linprobe.feature_file import Description, FeatureWriter
+from linprobe.pipeline.membership import threshold_auc
+from linprobe.pipeline.sources import open_features
+from tests.cli.outcomes import NOISY, Cli, result_of
+
+KEYS = {
+    "manifest_digest",
+    "run", "method", "attack", "auc", "auc_low", "auc_high", "tpr_at_fpr", "tpr_limit_at_fpr", "members",
+    "non_members", "confidence", "shadows", "epsilon", "delta", "private_output",
+}  # fmt: skip
+LIRA = ["--lira", "--shadows", "16", "--jobs", "1", "--resamples", "0"]
+
+
+@pytest.fixture(scope="module")
+def noise_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows that say nothing about their labels, so that all a model can learn is who was there."""
+    path = tmp_path_factory.mktemp("noise") / "noise.h5"
+    rng = np.random.default_rng(0)
+    with FeatureWriter(path, Description(class_names=("a", "b"), source="drawn for a test")) as writer:
+        for group, size in (("train", 200), ("test", 200), ("public", 20)):
+            rows = rng.standard_normal((size, 150)).astype(np.float32)
+            labels = rng.integers(2, size=size)
+            writer.write_group(group, size, 150, [rows], labels, [f"{group}/{row}" for row in range(size)])
+    return path
+
+
+def test_a_memorising_model_is_found_out_and_better_with_shadows(cli: Cli, noise_file: Path) -> None:
+    training = ["--method", "non-private", "--weight-decay", "0.1", "--centre", "none"]
+    assert cli("train", noise_file, *training, "--out", "run").status == 0
+    threshold = result_of(cli("attack", "run", "--json"))
+    lira = result_of(cli("attack", "run", "--json", *LIRA))
+    assert threshold["auc_low"] > 0.6
+    assert lira["auc"] >= threshold["auc"]
+    assert (lira["attack"], lira["shadows"], threshold["shadows"]) == ("lira", 16, None)
+    assert lira["auc_low"] is lira["tpr_limit_at_fpr"] is lira["epsilon"] is None
+
+
+@pytest.mark.parametrize("attack", [[], LIRA])
+def test_a_private_model_at_small_epsilon_is_near_guessing(cli: Cli, noise_file: Path, attack: list[str]) -> None:
+    assert cli("train", noise_file, "--eps", "0.1", "--out", "run").status == 0
+    result = result_of(cli("attack", "run", "--json", *attack))
+    assert abs(result["auc"] - 0.5) < 0.12
+    # e^0.1 times the false-positive rate, and delta
+    assert result["tpr_limit_at_fpr"]["0.01"] == pytest.approx(0.01106, abs=2e-5)
+
+
+@pytest.mark.parametrize("method", ["dp-sgd", "fully-private", "zero-shot"])
+def test_shadows_repeat_the_method_of_the_run(cli: Cli, method: str, features_file: Path) -> None:
+    # all of it: options in the manifest that a constructor refuses would be found here
+    budget = [] if method == "zero-shot" else ["--eps", "2"]
+    few = ["--steps", "5"] if budget else []
+    few += ["--sampling-rate", "1"] if method == "dp-sgd" else []  # which is quick to account for
+    assert cli("train", features_file, "--method", method, *budget, *few, "--out", "run").status == 0
+    result = result_of(cli("attack", "run", "--json", "--lira", "--shadows", "4", "--jobs", "1", "--resamples", "0"))
+    assert (result["members"], result["non_members"]) == (400, 120)
+    if method == "zero-shot":
+        assert result["auc"] == 0.5
+
+
+def test_processes_find_what_one_finds(cli: Cli, noise_file: Path) -> None:
+    assert cli("train", noise_file, "--method", "non-private", "--out", "run").status == 0
+    lira = ["attack", "run", "--json", "--lira", "--shadows", "4", "--resamples", "0", "--jobs"]
+    one, two = (result_of(cli(*lira, jobs))["auc"] for jobs in (1, 2))
+    assert one == pytest.approx(two, abs=1e-3)
+
+
+def test_result_has_every_key_and_says_it_is_private(cli: Cli, trained_run: Path, features_file: Path) -> None:
+    outcome = cli("attack", trained_run, "--json", "--resamples", "100")
+    result = result_of(outcome)
+    assert set(result) == KEYS
+    assert set(result["tpr_at_fpr"]) == set(result["tpr_limit_at_fpr"]) == {"0.001", "0.01"}
+    assert result["auc_low"] <= result["auc"] <= result["auc_high"]
+    assert outcome.stderr == result["private_output"] + "\n"
+    assert result["private_output"].startswith("PRIVATE: ")
+    text = cli("attack", "-", "--features", features_file, "--resamples", "100", stdin=f"{trained_run}\n")
+    assert [line.split()[0] for line in text.stdout.splitlines()] == ["attack", "records", "AUC", "TPR", "TPR"]
+    assert f"{result['auc']:.4f} ({result['auc_low']:.4f}" in text.stdout
+
+
+def test_files_are_private_and_hold_what_is_printed(cli: Cli, trained_run: Path, tmp_path: Path) -> None:
+    outcome = cli("attack", trained_run, "--json", "--resamples", "0", "--plot", "roc.png", "--out", "attack.json")
+    assert json.loads((tmp_path / "attack.json").read_text()) == result_of(outcome)
+    for name in ("roc.png", "attack.json"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    assert (tmp_path / "roc.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attack.json", "roc.png"]
+
+
+def test_voters_and_public_shots_are_taken_into_account(cli: Cli, private_file: Path, tmp_path: Path) -> None:
+    votes = ["--output", "vote", "--ensemble", "3", "--public-shots", "2", "--split-seed", "5"]
+    assert cli("train", private_file, *NOISY, *votes, "--out", "run").status == 0
+    for words in ([], ["--lira", "--shadows", "4", "--jobs", "1"]):
+        result = result_of(cli("attack", "run", "--json", "--resamples", "0", *words))
+        assert (result["members"], result["non_members"]) == (392, 120)
+    run = artifact.load_run(tmp_path / "run")
+    assert run.weights.ndim == 3
+    with open_features(private_file) as features:
+        found = threshold_auc(features, run)
+    assert found["auc_low"] is None
+    assert found["auc"] == result_of(cli("attack", "run", "--json", "--resamples", "0"))["auc"]
+
+
+def test_public_rows_of_another_file_are_those_of_the_run(
+    cli: Cli, private_file: Path, make_features: Callable[..., Path], tmp_path: Path, refused: Callable[..., None]
+) -> None:
+    public, other = make_features(tmp_path / "public.h5"), tmp_path / "other.h5"
+    make_features(other, order=(1, 0, 2, 3))
+    assert cli("train", private_file, "--eps", "3", "--public", public, "--out", "run").status == 0
+    lira = ["attack", "run", "--lira", "--shadows", "4", "--jobs", "1", "--json"]
+    assert result_of(cli(*lira))["members"] == 400
+    refused(cli(*lira, "--public", other), 3, ["run had others", str(public), "--public"])
+    public.rename(tmp_path / "moved.h5")
+    refused(cli(*lira), 3, [str(public)])
+    assert result_of(cli(*lira, "--public", "moved.h5"))["members"] == 400
+    assert cli("attack", "run").status == 0  # which needs no public rows
+
+
+def test_digits_need_no_file(cli: Cli) -> None:
+    assert cli("train", "--method", "only-public", "--out", "run").status == 0
+    result = result_of(cli("attack", "run", "--json"))
+    assert result["auc_low"] < 0.5 < result["auc_high"]
+    assert result["tpr_limit_at_fpr"] == {"0.001": 0.001, "0.01": 0.01}
+
+
+def test_rows_of_another_file_are_refused(
+    cli: Cli, trained_run: Path, editable: Path, make_features: Callable[..., Path], tmp_path: Path, refused: Callable
+) -> None:
+    import h5py
+
+    with h5py.File(editable, "r+") as file:
+        file["train/x"][0, 0] += 1
+    refused(cli("attack", trained_run, "--features", editable), 4, ["does not hold the private rows"])
+    wide = make_features(tmp_path / "wide.h5", width=12)
+    refused(cli("attack", trained_run, "--features", wide), 3, ["wide.h5", "12 features", "10"])
+    assert cli("train", editable, "--method", "non-private", "--out", "run").status == 0
+    refused(cli("attack", "run", "--features", _shorter(editable, tmp_path)), 3, ["399", "400", "--features"])
+
+
+def _shorter(path: Path, folder: Path) -> Path:
+    """The same file without its last training row."""
+    with open_features(path) as features:
+        short = folder / "short.h5"
+        with FeatureWriter(short, features.description) as writer:
+            for group, size in features.sizes.items():
+                size -= group == "train"
+                rows, labels, ids = features.rows(group, slice(size)), features.labels(group), features.ids(group)
+                writer.write_group(group, size, features.n_features, [rows], labels[:size], ids[:size])
+    return short
+
+
+def test_a_run_that_started_from_another_has_no_shadows(
+    cli: Cli, features_file: Path, refused: Callable[..., None]
+) -> None:
+    for name, more in (("first", ["--eps", "2"]), ("run", ["--init", "first"])):
+        outcome = cli("train", features_file, *NOISY, "--steps", "5", "--centre", "none", *more, "--out", name)
+        assert outcome.status == 0, outcome
+    refused(cli("attack", "run", *LIRA), 2, ["started from first", "--lira"])
+    assert cli("attack", "run", "--resamples", "0").status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--shadows", "8"], ["--shadows", "--lira"]),
+        (["--jobs", "2"], ["--jobs", "--lira"]),
+        (["--public", "p.h5"], ["--public", "--lira"]),
+        (["--lira", "--shadows", "2"], ["shadows is 2", "4 or more"]),
+        (["--lira", "--shadows", "9"], ["shadows is 9", "even"]),
+        (["--lira", "--jobs", "0"], ["jobs is 0"]),
+        (["--resamples", "7"], ["resamples is 7", "100"]),
+        (["--resamples", "-1"], ["resamples is -1", "100"]),
+        (["--plot", "roc.pdf"], ["roc.pdf", ".png"]),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(
+    cli: Cli, trained_run: Path, words: list[str], told: list[str], refused: Callable[..., None]
+) -> None:
+    refused(cli("attack", trained_run, *words), 2, told)

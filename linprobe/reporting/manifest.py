@@ -296,6 +296,15 @@ def _recomputed(manifest: dict[str, Any], folder: Path, events: list[GaussianEve
         raise PrivacyError(
             f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}; do not trust it"
         )
+    paid = sorted(event.noise_multiplier for event in events if event.purpose == "histogram")
+    listed = sorted(release["noise_multiplier"] for release in manifest["published"])
+    if paid != listed:
+        raise PrivacyError(
+            f"the manifest lists published histograms with noise {listed}, the ledger paid for {paid}; do not trust it"
+        )
+    for release in manifest["published"]:
+        if release["file"] not in manifest["files"]:
+            raise PrivacyError(f"the manifest has no digest of the published {release['file']}; do not trust it")
     if manifest["releases"] != [asdict(release) for release in releases]:
         raise PrivacyError(
             f"the manifest's list of releases is not the ledger's, {_described(releases)}; do not trust it"

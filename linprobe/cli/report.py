@@ -1,0 +1,31 @@
+"""`linprobe report`: a page for a privacy reviewer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command()
+    def report(
+        run: Annotated[str, typer.Argument(metavar="RUN|-", help="Run folder; - reads its path.")],
+        html: Annotated[Path, typer.Option(help="Page to write, .html or .htm.")],
+        attack: Annotated[
+            list[Path] | None,
+            typer.Option(help="Results of linprobe attack to add, .json; again for more. Makes the page private."),
+        ] = None,
+    ) -> None:
+        """Verify a run and write what a privacy reviewer needs as one HTML page."""
+        from linprobe import render
+        from linprobe.files import path_from
+        from linprobe.pipeline import review
+
+        review.report(path_from(run), html, attack or ())
+        if attack:
+            render.note("PRIVATE: the page holds figures computed from private rows without noise; do not publish it")
+        typer.echo(str(html))

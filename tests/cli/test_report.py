@@ -1,0 +1,274 @@
+"""`linprobe report`: what holds is put on a page, what does not is refused, and nothing private slips in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.reporting.samples import attack_on
+
+
+def page_of(cli: Cli, run: Path, *words: object) -> str:
+    """The page that `report` writes of a run."""
+    outcome = cli("report", run, "--html", "page.html", *words)
+    assert (outcome.status, outcome.stdout) == (0, "page.html\n"), outcome
+    return Path("page.html").read_text(encoding="utf-8")
+
+
+def reseal(run: Path, **changes: Any) -> None:
+    """Change the manifest and compute its digest anew, as a forger would."""
+    path = run / "manifest.json"
+    manifest = {**json.loads(path.read_text()), **changes}
+    content = {key: value for key, value in manifest.items() if key != "manifest_digest"}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    manifest["manifest_digest"] = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps(manifest, ensure_ascii=False))
+
+
+def test_page_of_a_private_run_states_its_guarantee_and_digests(cli: Cli, trained_run: Path) -> None:
+    manifest = json.loads((trained_run / "manifest.json").read_text())
+    text = page_of(cli, trained_run)
+    for words in (f"Verified: {manifest['guarantee']}.", manifest["adjacency"], manifest["manifest_digest"]):
+        assert words in text
+    for name, digest in manifest["files"].items():
+        assert name in text
+        assert digest in text
+    assert stat.S_IMODE(Path("page.html").stat().st_mode) == 0o666 & ~current_mask()
+
+
+def current_mask() -> int:
+    """The process's umask, which can be read only by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_the_run_is_read_from_standard_input(cli: Cli, trained_run: Path) -> None:
+    outcome = cli("report", "-", "--html", "page.htm", stdin=f"{trained_run}\n")
+    assert (outcome.status, outcome.stdout) == (0, "page.htm\n"), outcome
+
+
+def test_same_run_gives_the_same_page(cli: Cli, trained_run: Path) -> None:
+    assert page_of(cli, trained_run) == page_of(cli, trained_run)
+
+
+def test_figures_of_single_records_are_on_no_page(cli: Cli, run_copy: Path) -> None:
+    text = page_of(cli, run_copy)
+    assert "histogram" in text  # how to publish one
+    assert "--publish-epsilon" in text
+    assert "train/0" not in text
+    assert "PRIVATE" not in text
+    # and a run folder without the private figures gives the very same page
+    (run_copy / "per_record.npz").unlink()
+    assert page_of(cli, run_copy) == text
+
+
+def test_published_histogram_is_drawn_and_tabled(cli: Cli, run_copy: Path) -> None:
+    published = result_of(cli("pdp-report", run_copy, "--publish-epsilon", "0.5", "--json"))["published"]
+    text = page_of(cli, run_copy)
+    assert text.count("<svg") == 2 + 4  # two figures and a bar for each class
+    for count in published["noisy_counts"]:
+        assert f"<td>{count:,}</td>" in text
+    assert "published histogram of per-record losses" in text
+    assert "--publish-epsilon" not in text
+    assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
+    assert "histogram 2" in page_of(cli, run_copy)
+
+
+def test_histogram_the_ledger_did_not_pay_for_is_refused(cli: Cli, refused: Cli, run_copy: Path) -> None:
+    exact = {"bin_edges": [0, 1], "noisy_counts": [400]}
+    path = run_copy / "published_histogram_1.json"
+    path.write_text(json.dumps(exact))
+    files = json.loads((run_copy / "manifest.json").read_text())["files"]
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    release = {"what": "histogram", "epsilon": 0.5, "noise_multiplier": 1e-9, "file": path.name}
+    reseal(run_copy, published=[release], files={**files, path.name: digest})
+    for words in (("verify", run_copy), ("report", run_copy, "--html", "page.html")):
+        refused(cli(*words), 4, ["published histograms", "ledger"])
+
+
+@pytest.mark.parametrize("damage", ["no digest", "no counts", "one edge too few"])
+def test_damaged_histogram_is_refused(cli: Cli, refused: Cli, run_copy: Path, damage: str) -> None:
+    assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
+    path = run_copy / "published_histogram_1.json"
+    histogram = json.loads(path.read_text())
+    files = json.loads((run_copy / "manifest.json").read_text())["files"]
+    if damage == "no counts":
+        del histogram["noisy_counts"]
+    if damage == "one edge too few":
+        del histogram["bin_edges"][-1]
+    path.write_text(json.dumps(histogram))
+    files[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    if damage == "no digest":
+        del files[path.name]
+    reseal(run_copy, files=files)
+    refused(cli("report", run_copy, "--html", "page.html"), 4 if damage == "no digest" else 3, [path.name])
+
+
+# what does not hold
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_edited_manifest_gets_no_page(cli: Cli, refused: Cli, run_copy: Path, tmp_path: Path, sealed: bool) -> None:
+    path = run_copy / "manifest.json"
+    if sealed:
+        reseal(run_copy, epsilon=0.1)
+    else:
+        path.write_text(path.read_text().replace('"n_test": 120', '"n_test": 121'))
+    refused(cli("report", run_copy, "--html", "page.html"), 4, [])
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_edited_weights_leave_an_older_page_alone(cli: Cli, refused: Cli, run_copy: Path) -> None:
+    Path("page.html").write_text("old")
+    np.savez(run_copy / "model.npz", weights=np.zeros((10, 4)), bias=np.zeros(4))
+    refused(cli("report", run_copy, "--html", "page.html"), 4, ["model.npz"])
+    assert Path("page.html").read_text() == "old"
+
+
+def test_wrong_places_are_refused(cli: Cli, refused: Cli, trained_run: Path, tmp_path: Path) -> None:
+    refused(cli("report", trained_run, "--html", "page.pdf"), 2, ["'.pdf'", ".html"])
+    refused(cli("report", trained_run, "--html", "none/page.html"), 1, ["no folder none"])
+    (tmp_path / "folder.html").mkdir()
+    refused(cli("report", trained_run, "--html", "folder.html"), 1, ["folder.html cannot be written"])
+    refused(cli("report", tmp_path, "--html", "page.html"), 3, ["not a run folder"])
+
+
+# runs without a guarantee, and with one for nothing
+
+
+def test_run_without_protection_says_so(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    assert cli("train", features_file, "--method", "non-private", "--out", "run").status == 0
+    text = page_of(cli, tmp_path / "run")
+    assert "NO GUARANTEE" in text
+    assert "Verified:" not in text
+    assert "may reveal single private records" in text
+    assert "The best attack" not in text
+
+
+def test_seeded_run_says_that_it_is_not_private(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    seeded = [*NOISY, "--noise-seed", "7", "--insecure-seed"]
+    assert cli("train", features_file, *seeded, "--out", "run").status == 0
+    text = page_of(cli, tmp_path / "run")
+    assert "NOT PRIVATE" in text
+    assert "Verified:" not in text
+    assert "if the seed were secret" in text
+    assert "The best attack" not in text
+    assert "--publish-epsilon" not in text
+
+
+def test_run_without_private_rows_says_so(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    assert cli("train", features_file, "--method", "only-public", "--out", "run").status == 0
+    text = page_of(cli, tmp_path / "run")
+    assert "the private rows were not used. Epsilon is 0" in text
+    assert "nothing was released with noise" in text
+
+
+def test_run_on_samples_and_from_another_counts_both(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    assert cli("train", features_file, *NOISY, "--out", "first").status == 0
+    sampled = ["--method", "dp-sgd", "--eps", "5", "--accountant", "rdp", "--init", "first", "--out", "run"]
+    assert cli("train", features_file, *sampled).status == 0
+    text = page_of(cli, tmp_path / "run")
+    assert "released by the run it started from" in text
+    assert "counted here in full" in text
+    assert "from epsilon and delta" in text
+    assert str(tmp_path) not in text
+
+
+def test_folders_of_the_owner_are_not_named(cli: Cli, features_file: Path, trained_run: Path) -> None:
+    text = page_of(cli, trained_run)
+    assert features_file.name in text
+    assert str(features_file.parent) not in text
+    assert str(trained_run.parent) not in text
+
+
+def test_names_of_classes_are_escaped(cli: Cli, make_features: Callable[..., Path], tmp_path: Path) -> None:
+    names = ["<script>alert(1)</script>", '" onload="x', "</table><img src=x>", "A & B"]
+    features = make_features(tmp_path / "odd.h5", class_names=names)
+    assert cli("train", features, *NOISY, "--out", "run").status == 0
+    text = page_of(cli, tmp_path / "run")
+    assert "<script" not in text
+    assert "<img" not in text
+    assert 'onload="x' not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "A &amp; B" in text
+
+
+# results of attacks
+
+
+def test_attacks_make_the_page_private(cli: Cli, trained_run: Path) -> None:
+    for name in ("threshold", "lira"):
+        Path(f"{name}.json").write_text(json.dumps(attack_on(trained_run, attack=name)))
+    Path("page.html").write_text("old")
+    Path("page.html").chmod(0o644)
+    outcome = cli("report", trained_run, "--html", "page.html", "--attack", "threshold.json", "--attack", "lira.json")
+    assert outcome.status == 0, outcome
+    assert "PRIVATE" in outcome.stderr
+    assert stat.S_IMODE(Path("page.html").stat().st_mode) == 0o600
+    text = Path("page.html").read_text()
+    assert text.count("do not publish") == 2  # at the top and with the figures
+    assert text.index("do not publish") < text.index("<h1")
+    for words in ("threshold", "lira", "0.532", "0.501 to 0.563", "2.30\N{NO-BREAK SPACE}%"):
+        assert words in text
+
+
+def test_without_attacks_nothing_of_them_is_on_the_page(cli: Cli, trained_run: Path) -> None:
+    text = page_of(cli, trained_run)
+    for words in ("Membership", "shadow", "Attacks"):
+        assert words not in text
+
+
+def test_attack_on_another_run_is_refused(cli: Cli, refused: Cli, trained_run: Path) -> None:
+    Path("a.json").write_text(json.dumps(attack_on(trained_run, manifest_digest="0" * 64)))
+    refused(cli("report", trained_run, "--html", "page.html", "--attack", "a.json"), 3, ["a.json", "0" * 16])
+    assert not Path("page.html").exists()
+
+
+BAD_ATTACKS: dict[str, Any] = {
+    "no object": [],
+    "a figure missing": {"auc": ...},
+    "a word for a figure": {"auc": "<b>"},
+    "not a number": {"auc_low": float("nan")},
+    "a rate missing": {"tpr_at_fpr": {"0.01": 0.1}},
+    "rates that are no object": {"tpr_at_fpr": 0.5},
+    "no name": {"attack": ...},
+    "a name with control characters": {"attack": "lira\n"},
+}
+
+
+@pytest.mark.parametrize("case", BAD_ATTACKS)
+def test_damaged_attack_is_refused(cli: Cli, refused: Cli, trained_run: Path, case: str) -> None:
+    changes = BAD_ATTACKS[case]
+    found: Any = changes
+    if changes:
+        found = {key: value for key, value in attack_on(trained_run, **changes).items() if value is not ...}
+    Path("a.json").write_text(json.dumps(found))
+    refused(cli("report", trained_run, "--html", "page.html", "--attack", "a.json"), 3, ["a.json"])
+
+
+def test_attack_on_a_run_without_a_guarantee_has_no_limit(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    assert cli("train", features_file, "--method", "non-private", "--out", "run").status == 0
+    Path("a.json").write_text(json.dumps(attack_on(tmp_path / "run", auc_low=None, auc_high=None)))
+    text = page_of(cli, tmp_path / "run", "--attack", "a.json")
+    assert "NO GUARANTEE" in text
+    assert "<td>anything</td>" in text
+    assert "<td>none</td>" in text
+
+
+def test_a_moved_run_keeps_its_page_but_for_the_name(cli: Cli, run_copy: Path, tmp_path: Path) -> None:
+    text = page_of(cli, run_copy)
+    shutil.move(run_copy, tmp_path / "moved run")
+    moved = page_of(cli, tmp_path / "moved run")
+    assert "linprobe verify &#x27;moved run&#x27;" in moved
+    assert moved.replace("&#x27;moved run&#x27;", run_copy.name).replace("moved run", run_copy.name) == text

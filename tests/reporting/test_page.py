@@ -1,0 +1,212 @@
+"""The page itself: its limits follow from the guarantee, its markup is whole, nothing in it leaves the machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from linprobe.accounting.accountants import epsilon_of, log_delta_of
+from linprobe.reporting.page import STYLE, Evidence, attack_limit, page, tag
+from tests.reporting.samples import attack_on
+
+HISTOGRAM = {"bin_edges": [0.0, 1.0, 2.0, 3.0], "noisy_counts": [250, -7, 140]}
+PUBLISHED = {"what": "histogram", "epsilon": 0.5, "noise_multiplier": 7.5, "file": "published_histogram_1.json"}
+
+
+def evidence_of(run: Path, **changes: Any) -> Evidence:
+    """A page's worth of a run whose manifest has `changes`; with a published histogram and an attack."""
+    manifest = {**json.loads((run / "manifest.json").read_text()), "published": [PUBLISHED], **changes}
+    checked = {"epsilon": manifest["epsilon"], "epsilon_cross_check": manifest["epsilon"], "releases": 50}
+    return Evidence("run", manifest, checked, [HISTOGRAM], [attack_on(run)])
+
+
+class Markup(HTMLParser):
+    """Elements in order; fails on an end tag that closes another element than the innermost."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_markup_is_whole_and_asks_for_nothing(trained_run: Path) -> None:
+    text = page(evidence_of(trained_run))
+    elements = Markup(text).elements
+    assert not {name for name, _ in elements} & {"script", "link", "img", "a", "iframe", "object", "base", "form"}
+    for _, attributes in elements:
+        assert not {"src", "href", "srcset", "action", "xlink:href"} & set(attributes)
+        assert not any(name.startswith("on") for name in attributes)
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "url(" not in text
+    assert "@import" not in text
+    policy = [attributes["content"] for name, attributes in elements if attributes.get("http-equiv")]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert ("html", {"lang": "en"}) in elements
+    assert any(attributes.get("name") == "viewport" for _, attributes in elements)
+
+
+def test_sections_come_in_order_under_one_title(trained_run: Path) -> None:
+    text = page(evidence_of(trained_run))
+    titles = re.findall(r"<h([1-6])>(.*?)</h", text)
+    levels = [int(level) for level, _ in titles]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert [title for level, title in titles if level == "2"] == [
+        "The guarantee",
+        "The ledger",
+        "Accuracy",
+        "What single records lost",
+        "Attacks",
+        "How it was made",
+        "How to verify",
+    ]
+
+
+def test_figures_have_words_and_tables_have_headers(trained_run: Path) -> None:
+    elements = Markup(page(evidence_of(trained_run))).elements
+    drawings = [attributes for name, attributes in elements if name == "svg"]
+    assert len(drawings) == 2 + 4
+    for attributes in drawings:
+        assert attributes.get("aria-hidden") == "true" or (attributes["role"] == "img" and attributes["aria-label"])
+    assert all("scope" in attributes for name, attributes in elements if name == "th")
+    names = [name for name, _ in elements]
+    assert names.count("caption") == names.count("table")
+
+
+def test_everything_in_the_manifest_is_escaped(trained_run: Path) -> None:
+    """Each string of the manifest in turn, replaced by markup, comes out as text or not at all."""
+    manifest = json.loads((trained_run / "manifest.json").read_text())
+    attack = "<i>&\"'"
+    words = [key for key, value in manifest.items() if isinstance(value, str) and key != "accountant"]
+    assert len(words) > 12
+    changes: dict[str, Any] = dict.fromkeys(words, attack)
+    changes["class_names"] = [attack]
+    changes["test_accuracy_per_class"] = {attack: 0.5}
+    changes["public"] = [attack]
+    for key in ("options", "software", "files", "accountant_versions"):
+        changes[key] = {**manifest[key], attack: attack, "init": attack}
+    evidence = evidence_of(trained_run, **changes)
+    text = page(
+        Evidence(attack, evidence.manifest, evidence.checked, [HISTOGRAM], [{**evidence.attacks[0], "attack": attack}])
+    )
+    Markup(text)
+    assert "<i>" not in text
+    assert text.count("&lt;i&gt;&amp;&quot;&#x27;") >= 12
+
+
+def test_attribute_cannot_be_left() -> None:
+    assert tag("p", "<&>", aria_label='"x"', class_="y") == (
+        '<p aria-label="&quot;x&quot;" class="y">&lt;&amp;&gt;</p>\n'
+    )
+
+
+@pytest.mark.parametrize("classes", [1, 20, 21, 102])
+def test_many_classes_are_shortened_and_listed_in_full(trained_run: Path, classes: int) -> None:
+    accuracies: dict[str, float | None] = {f"class {index:03d}": index / classes for index in range(classes)}
+    accuracies["class 000"] = None
+    text = page(evidence_of(trained_run, test_accuracy_per_class=accuracies, n_classes=classes))
+    for name in accuracies:
+        assert f">{name}<" in text
+    short = classes <= 20
+    assert ("The ten classes with the lowest accuracy" in text) is not short
+    assert "no test rows" in text
+    if not short:
+        first = text.index("lowest accuracy")
+        assert text.index("class 001") > first
+        assert text.index("class 001") < text.index(f"class {classes - 1:03d}") < text.index("<summary")
+
+
+# the limits
+
+
+def exact_limit(fpr: float, epsilon: float, delta: float) -> float:
+    """The best of the two lines, by bisection on the definition with the roles of the two data sets exchanged."""
+    low, high = 0.0, 1.0
+    for _ in range(200):
+        tpr = (low + high) / 2
+        allowed = tpr <= math.exp(epsilon) * fpr + delta and 1 - fpr <= math.exp(epsilon) * (1 - tpr) + delta
+        low, high = (tpr, high) if allowed else (low, tpr)
+    return low
+
+
+@pytest.mark.parametrize("fpr", [1e-4, 0.001, 0.01, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 3.0, 30.0])
+def test_limit_is_the_definition_of_differential_privacy(fpr: float, epsilon: float) -> None:
+    manifest = {"gdp_mu": None, "epsilon": epsilon, "delta": 1e-5}
+    assert attack_limit(fpr, manifest) == pytest.approx(exact_limit(fpr, epsilon, 1e-5), abs=1e-12)
+
+
+def test_limit_of_a_gaussian_run_is_that_of_its_best_test() -> None:
+    """Telling N(mu, 1) from N(0, 1) by a threshold is the worst case; nothing beats it, and (eps, delta) allows it."""
+    mu = 0.7191
+    epsilon = epsilon_of(mu, 1e-5)
+    for threshold in np.linspace(-3, 4, 15).tolist():
+        fpr, tpr = float(norm.sf(threshold)), float(norm.sf(threshold - mu))
+        assert attack_limit(fpr, {"gdp_mu": mu}) == pytest.approx(tpr, rel=1e-9)
+        assert tpr <= attack_limit(fpr, {"gdp_mu": None, "epsilon": epsilon, "delta": 1e-5})
+
+
+def test_limit_of_a_run_without_private_rows_is_guessing() -> None:
+    assert attack_limit(0.01, {"gdp_mu": 0.0, "epsilon": 0.0, "delta": 0.0}) == pytest.approx(0.01)
+    assert math.exp(log_delta_of(3.0, 0.7191)) == pytest.approx(1e-5, rel=0.01)
+
+
+def test_limit_of_a_hopeless_epsilon_is_everything() -> None:
+    assert attack_limit(0.01, {"gdp_mu": None, "epsilon": 5000.0, "delta": 1e-5}) == 1.0
+
+
+# colours
+
+
+def colours() -> Iterator[tuple[str, dict[str, str]]]:
+    """The colours of each scheme by name."""
+    schemes = [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6})", part)) for part in STYLE.split(":root")[1:]]
+    yield from zip(("light", "dark", "print"), schemes, strict=True)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, WCAG 2."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio, WCAG 2."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "colour"), list(colours()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_contrast_is_enough_in_every_scheme(scheme: str, colour: dict[str, str]) -> None:
+    for text, ground in (("text", "ground"), ("text", "soft"), ("good", "good-ground"), ("bad", "bad-ground")):
+        assert contrast(colour[text], colour[ground]) >= 7, (scheme, text)
+    for graphic in ("mark", "text"):
+        for ground in ("ground", "area"):
+            assert contrast(colour[graphic], colour[ground]) >= 4.5, (scheme, graphic, ground)
+    assert contrast(colour["line"], colour["ground"]) >= 3

@@ -14,6 +14,9 @@ import typer
 
 from linprobe.cli import (
     account,
+    attack,
+    audit,
+    compare,
     evaluate,
     extract,
     import_,
@@ -22,6 +25,7 @@ from linprobe.cli import (
     pdp_report,
     plan,
     predict,
+    report,
     train,
     verify,
 )
@@ -36,7 +40,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (extract, import_, train, evaluate, predict, pdp_report, verify, info, methods, plan, account):
+for command in (
+    extract,
+    import_,
+    train,
+    evaluate,
+    predict,
+    pdp_report,
+    attack,
+    report,
+    verify,
+    info,
+    methods,
+    plan,
+    account,
+    audit,
+    compare,
+):
     command.register(app)
 
 

@@ -42,6 +42,7 @@ TRAIN_KEYS = BUDGET_KEYS | {
 }
 EPSILON_WITHOUT_NOISE = {"only-public": 0.0, "zero-shot": 0.0, "non-private": None}
 COMMANDS = ["train", "evaluate", "predict", "pdp-report", "verify", "import", "info", "methods", "plan", "account"]
+COMMANDS += ["compare", "attack", "audit", "report"]
 
 
 # pipes and processes

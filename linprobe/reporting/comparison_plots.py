@@ -1,0 +1,140 @@
+"""Figures of a comparison. matplotlib is imported here only, when one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from linprobe.evaluation.comparison import Setting, Summary
+from linprobe.files import replace_when_complete
+
+MARKERS = "osD^vP*X"
+MOST_PANELS_A_ROW = 3
+
+
+@contextmanager
+def _figure(path: Path, panels: int, *, private: bool = False) -> Iterator[list[Any]]:
+    """Axes of a figure with so many panels side by side, saved to `path` when the block ends well."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    columns = min(panels, MOST_PANELS_A_ROW)
+    rows = -(-panels // columns)
+    size = (2.2 + 4.4 * columns, 4.2 * rows)
+    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharey=True)
+    axes = list(grid.flat)
+    for unused in axes[panels:]:
+        unused.set_visible(False)
+    try:
+        yield axes[:panels]
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+        with replace_when_complete(path, private=private) as stream:
+            figure.savefig(stream, format="png", dpi=150)
+    finally:
+        plt.close(figure)
+
+
+def _settings(summaries: Sequence[Summary]) -> list[Setting]:
+    return list(dict.fromkeys(summary.setting for summary in summaries))
+
+
+def _ticks(axis: Any, values: Sequence[float]) -> None:
+    """Ticks at the values that were run, and at no others."""
+    axis.set_ticks(values, [f"{value:g}" for value in values])
+    axis.set_ticks([], minor=True)
+
+
+def _style(rows: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """A colour and a marker a row, the same in every panel."""
+    return {
+        row: {"color": f"C{place % 10}", "marker": MARKERS[place % len(MARKERS)], "label": row}
+        for place, row in enumerate(rows)
+    }
+
+
+def error_against_epsilon(path: Path, summaries: Sequence[Summary], public: str, paragon: str) -> Path | None:
+    """Test error of every row against epsilon, a panel a setting (the AdaMix paper's figure 1); bars are one standard
+    deviation over seeds. Rows that spend nothing are level lines: `public` above as a rule, `paragon` below.
+
+    Returns: `path`, or None without a row that spends.
+    """
+    spending = [summary for summary in summaries if summary.epsilon is not None]
+    if not spending:
+        return None
+    settings = _settings(spending)
+    styles = _style(list(dict.fromkeys(summary.row for summary in spending)))
+    level = {public: ("tab:gray", "--"), paragon: ("black", ":")}
+    with _figure(path, len(settings)) as panels:
+        for axes, setting in zip(panels, settings, strict=True):
+            for row, style in styles.items():
+                line = [one for one in spending if one.row == row and one.setting == setting]
+                spread = [100 * (one.std or 0.0) for one in line]
+                error = [100 * (1 - one.mean) for one in line]
+                axes.errorbar([one.epsilon for one in line], error, yerr=spread, capsize=3, markersize=5, **style)
+            for one in summaries:
+                if one.epsilon is None and one.setting == setting:
+                    color, dashes = level.get(one.row, ("tab:brown", "-."))
+                    axes.axhline(100 * (1 - one.mean), color=color, linestyle=dashes, label=one.row)
+            axes.set_xscale("log")
+            _ticks(axes.xaxis, sorted({one.epsilon for one in spending if one.epsilon is not None}))
+            axes.set(xlabel="ε", title=str(setting))
+            axes.grid(alpha=0.3)
+        panels[0].figure.supylabel("test error, %", fontsize="medium")
+        panels[0].set_ylim(bottom=0)
+    return path
+
+
+def boost_against_shots(path: Path, boosts: Mapping[tuple[str, Setting, float], float | None]) -> Path:
+    """Performance boost over public rows alone against public shots a class (the AdaMix paper's figure 2), a panel an
+    epsilon and public file. Boosts that are infinite, where a private run reaches the paragon, are left out.
+    """
+    panels_of = list(dict.fromkeys((epsilon, setting.public) for _, setting, epsilon in boosts))
+    styles = _style(list(dict.fromkeys(row for row, _, _ in boosts)))
+    with _figure(path, len(panels_of)) as panels:
+        for axes, (epsilon, public) in zip(panels, panels_of, strict=True):
+            for row, style in styles.items():
+                points = sorted(
+                    (setting.shots, value)
+                    for (name, setting, at), value in boosts.items()
+                    if (name, at, setting.public) == (row, epsilon, public)
+                    and value is not None
+                    and setting.shots is not None
+                )
+                axes.plot([shots for shots, _ in points], [value for _, value in points], markersize=5, **style)
+            axes.axhline(1, color="tab:gray", linestyle="--", label="public rows alone")
+            _ticks(axes.xaxis, sorted({setting.shots for _, setting, _ in boosts if setting.shots is not None}))
+            axes.set(xlabel="public shots a class", title=f"ε = {epsilon:g}" + (f", {public}" if public else ""))
+            axes.grid(alpha=0.3)
+        panels[0].figure.supylabel("performance boost over public rows alone", fontsize="medium")
+    return path
+
+
+def accuracy_against_attack(path: Path, summaries: Sequence[Summary]) -> Path:
+    """Test accuracy against the AUC of the threshold membership attack, a point a row and epsilon; mode 0600."""
+    settings = _settings(summaries)
+    styles = _style(list(dict.fromkeys(summary.row for summary in summaries)))
+    with _figure(path, len(settings), private=True) as panels:
+        for axes, setting in zip(panels, settings, strict=True):
+            for row, style in styles.items():
+                points = [one for one in summaries if one.row == row and one.setting == setting and one.auc is not None]
+                if not points:
+                    continue
+                x, y = [one.auc for one in points], [100 * one.mean for one in points]
+                axes.plot(x, y, linestyle=":" if len(points) > 1 else "none", **style)
+            # one label an epsilon, at the best row: those of the others would lie on top of it
+            best: dict[float, Summary] = {}
+            for one in summaries:
+                if one.setting == setting and one.epsilon is not None and one.auc is not None:
+                    best[one.epsilon] = max(best.get(one.epsilon, one), one, key=lambda each: each.mean)
+            for epsilon, one in best.items():
+                offset = {"textcoords": "offset points", "xytext": (-6, 6), "ha": "right"}
+                axes.annotate(f"ε = {epsilon:g}", (one.auc, 100 * one.mean), **offset)
+            axes.axvline(0.5, color="tab:gray", linestyle="--", label="guessing")
+            axes.set(xlabel="membership attack AUC", title=str(setting))
+            axes.grid(alpha=0.3)
+        panels[0].figure.supylabel("test accuracy, %", fontsize="medium")
+    return path

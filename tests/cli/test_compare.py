@@ -1,0 +1,282 @@
+"""`compare`: tables, figures, resumption, what all runs cost together, several public files, wrong requests."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.events import grouped
+from linprobe.accounting.ledger import read_ledger
+from tests.cli.outcomes import Cli, result_of
+
+PNG = b"\x89PNG"
+QUICK = ["--methods", "noisy-gd:steps=3", "--eps", "3", "--jobs", "1"]
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def folders(out: Path) -> list[str]:
+    return sorted(path.name for path in (out / "runs").iterdir())
+
+
+def run_called(out: Path, start: str) -> Path:
+    """The one run folder whose name begins so; a digest follows."""
+    (found,) = (out / "runs").glob(f"{start}-*")
+    return found
+
+
+def test_compare_makes_every_run_and_tabulates_them(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    words = ["--methods", "adamix:steps=3,noisy-gd:steps=3", "--eps", "1,3", "--seeds", "2", "--public-shots", "1,2"]
+    outcome = cli("compare", features_file, *words, "--jobs", "1", "--out", "cmp")
+    out = tmp_path / "cmp"
+    assert outcome.status == 0, outcome
+    assert outcome.stdout == "cmp\n"
+    for word in ("adamix:steps=3", "only-public", "non-private", "eps 1", "eps 3", "together epsilon"):
+        assert word in outcome.stderr
+    runs = rows_of(out / "runs.csv")
+    assert len(runs) == len(folders(out)) == 2 * 2 * 2 * 2 + 2 * 2 * 2  # baselines know no epsilon
+    assert {(run["shots"], run["seed"]) for run in runs} == {("1", "0"), ("1", "1"), ("2", "0"), ("2", "1")}
+    for run in runs:
+        manifest = json.loads((tmp_path / run["run"] / "manifest.json").read_text())
+        assert float(run["test_accuracy"]) == manifest["test_accuracy"]
+        if run["epsilon"]:
+            assert float(run["epsilon_spent"]) <= float(run["epsilon"])
+    summary = rows_of(out / "summary.csv")
+    mine = [
+        float(run["test_accuracy"])
+        for run in runs
+        if (run["method"], run["epsilon"], run["shots"]) == ("adamix:steps=3", "1.0", "1")
+    ]
+    chosen = next(
+        one for one in summary if (one["method"], one["epsilon"], one["shots"]) == ("adamix:steps=3", "1.0", "1")
+    )
+    assert float(chosen["mean"]) == pytest.approx(np.mean(mine))
+    assert float(chosen["std"]) == pytest.approx(np.std(mine, ddof=1))
+    for figure in ("error_against_epsilon.png", "boost_against_shots.png"):
+        assert (out / figure).read_bytes().startswith(PNG)
+    assert "**" in (out / "table.md").read_text(encoding="utf-8")
+
+
+def test_footer_composes_the_ledgers_of_all_runs(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    words = ["--methods", "noisy-gd:steps=2,noisy-gd:steps=3", "--eps", "0.5,1", "--seeds", "2", "--jobs", "1"]
+    compared = result_of(cli("compare", features_file, *words, "--out", "cmp", "--json"))
+    events = [event for path in (tmp_path / "cmp/runs").glob("*/ledger.jsonl") for event in read_ledger(path)]
+    assert compared["composed"]["private_runs"] == 8
+    assert compared["composed"]["epsilon"] == pytest.approx(composed_epsilon(grouped(events), 1e-5, "gdp"))
+    assert compared["composed"]["epsilon"] > 1
+    assert compared["composed"]["not_private_runs"] == 1  # nothing varies with the seed without shots
+
+
+def test_sampled_runs_are_composed_too(cli: Cli, features_file: Path) -> None:
+    words = ["--methods", "dp-sgd:steps=3:q=0.5", "--eps", "1", "--seeds", "2", "--no-baselines", "--jobs", "1"]
+    refused = cli("compare", features_file, *words, "--out", "cmp")
+    assert refused.status == 2  # q is the flag's short name, not the option's
+    words[1] = "dp-sgd:steps=3:sampling-rate=0.5:accountant=rdp"
+    compared = result_of(cli("compare", features_file, *words, "--out", "cmp", "--json"))
+    assert compared["composed"]["accountant"].startswith("Renyi")
+    assert 1 < compared["composed"]["epsilon"] < 2
+
+
+def test_a_killed_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    first = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
+    run = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed0")
+    killed = run.with_name(f".{run.name}.00000000.partial")
+    killed.mkdir()
+    shutil.copy(run / "ledger.jsonl", killed)
+    again = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
+    assert (first["composed"]["private_runs"], again["composed"]["private_runs"]) == (1, 2)
+    assert again["composed"]["epsilon"] > first["composed"]["epsilon"]
+
+
+def test_finished_runs_are_not_made_again(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    cli("compare", features_file, *QUICK, "--seeds", "2", "--out", "cmp")
+    before = {name: (tmp_path / "cmp/runs" / name).stat().st_mtime_ns for name in folders(tmp_path / "cmp")}
+    removed = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed1")
+    shutil.rmtree(removed)
+    more = [word.replace("noisy-gd:steps=3", "noisy-gd:steps=3,ngd:steps=2") for word in QUICK]
+    assert cli("compare", features_file, *more, "--seeds", "2", "--out", "cmp").status == 0
+    after = {name: (tmp_path / "cmp/runs" / name).stat().st_mtime_ns for name in folders(tmp_path / "cmp")}
+    made = sorted(name[:-9] for name in set(after) - set(before))
+    assert made[:2] == ["ngd_steps=2-eps3-seed0", "ngd_steps=2-eps3-seed1"]
+    assert {name for name in before if after[name] == before[name]} == set(before) - {removed.name}
+
+
+def test_several_processes_make_the_same_runs(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    words = ["--methods", "noisy-gd:steps=3", "--eps", "1,3", "--seeds", "2", "--public-shots", "2"]
+    alone = result_of(cli("compare", features_file, *words, "--jobs", "1", "--out", "one", "--json"))
+    together = result_of(cli("compare", features_file, *words, "--jobs", "2", "--out", "two", "--json"))
+    assert folders(tmp_path / "one") == folders(tmp_path / "two")
+    assert alone["composed"] == together["composed"]
+    fixed = [[run["test_accuracy"] for run in made["runs"] if run["epsilon"] is None] for made in (alone, together)]
+    assert fixed[0] == fixed[1]  # baselines draw no noise
+
+
+def test_public_files_are_compared(
+    cli: Cli, private_file: Path, make_features: Callable[..., Path], tmp_path: Path
+) -> None:
+    for name, step in (("near", 1), ("far", -1)):
+        path = make_features(tmp_path / f"{name}.h5", groups=("train", "test"), text=False)
+        with h5py.File(path, "r+") as file:
+            rows = file["train/x"][:][:, ::step]
+            file["train/x"][:] = rows + 0.05 * np.random.default_rng(len(name)).standard_normal(rows.shape)
+            file["train/id"][:] = [f"{name}/{row}" for row in range(len(rows))]
+    words = ["--methods", "adamix:steps=3,noisy-gd:steps=3", "--eps", "1", "--seeds", "1", "--jobs", "1"]
+    files = ["--public", "near.h5", "--public", "far.h5", "--public", "none"]
+    refused = cli("compare", private_file, *words, *files, "--out", "cmp")
+    assert refused.status == 2  # adamix has no public rows under none
+    assert "none" not in [path.name for path in tmp_path.iterdir()]
+    words[1] = "noisy-gd:steps=3"
+    compared = result_of(cli("compare", private_file, *words, *files, "--out", "cmp", "--json"))
+    means = {(one["method"], one["public"]): one["mean"] for one in compared["summary"]}
+    assert set(means) >= {("noisy-gd:steps=3", ""), ("only-public", "near"), ("only-public", "far")}
+    assert ("only-public", "") not in means
+    assert means["only-public", "near"] > means["only-public", "far"]
+
+
+def test_attack_writes_private_files_only(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    outcome = cli("compare", features_file, *QUICK, "--seeds", "2", "--attack", "--out", "cmp")
+    assert outcome.status == 0, outcome
+    for name in ("private_attacks.csv", "private_accuracy_against_attack.png"):
+        assert stat.S_IMODE((tmp_path / "cmp" / name).stat().st_mode) == 0o600
+    attacks = rows_of(tmp_path / "cmp/private_attacks.csv")
+    assert all(0.3 < float(row["attack_auc"]) < 0.7 for row in attacks)
+    for name in ("runs.csv", "summary.csv", "comparison.json", "table.md"):
+        assert "auc" not in (tmp_path / "cmp" / name).read_text(encoding="utf-8")
+
+
+def test_built_in_digits_are_compared(cli: Cli, tmp_path: Path) -> None:
+    assert cli("compare", *QUICK, "--seeds", "1").stdout == "comparisons/digits\n"
+    assert run_called(tmp_path / "comparisons/digits", "noisy-gd_steps=3-eps3-shots2-seed0").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--eps", "0"], 2, ["epsilon is 0", "above 0"]),
+        (["--eps", "1,x"], 2, ["eps is '1,x'", "numbers"]),
+        (["--eps", "1", "--public-shots", "1.5"], 2, ["public shots is '1.5'", "whole numbers"]),
+        (["--eps", ""], 2, ["needs a privacy budget"]),
+        (["--eps", "1", "--methods", ""], 2, ["methods is empty"]),
+        (["--eps", "1", "--methods", "noisy-gd,noisy-gd"], 2, ["each once"]),
+        (["--eps", "1", "--methods", "noizy-gd"], 2, ["did you mean noisy-gd"]),
+        (["--eps", "1", "--methods", "noisy-gd:clip"], 2, ["METHOD:OPTION=VALUE"]),
+        (["--eps", "1", "--methods", "noisy-gd:subspace=none"], 2, ["subspace does nothing for noisy-gd"]),
+        (["--eps", "1", "--methods", "noisy-gd:clip-norm=-1"], 2, ["clip-norm is -1"]),
+        (["--eps", "1", "--methods", "noisy-gd:steps=2:steps=3"], 2, ["each option once"]),
+        (["--eps", "1", "--methods", "noisy-gd:steps=nan"], 2, ["steps is 'nan'", "whole number"]),
+        (["--eps", "1", "--methods", "noisy-gd:sigma=inf"], 2, ["sigma is 'inf'", "a number"]),
+        (["--eps", "1", "--methods", "dp-sgd:per-record=maybe"], 2, ["per-record is 'maybe'", "true, false"]),
+        (["--eps", "1", "--methods", "noisy-gd:noise-seed=3"], 2, ["noise-seed does nothing"]),
+        (["--eps", "1", "--methods", "noisy-gd:centre=3"], 2, ["centre is '3'"]),
+        (["--eps", "1", "--methods", "noisy-gd:init=nowhere"], 2, ["init is"]),
+        (["--eps", "1", "--public", "none", "--public", "none"], 2, ["each name once"]),
+        (["--eps", "1", "--seeds", "0"], 2, ["seeds is 0"]),
+        (["--eps", "1", "--jobs", "0"], 2, ["jobs is 0"]),
+        (["--eps", "1", "--public", "none.h5"], 3, ["does not exist"]),
+        (["--eps", "1", "--public", "a/x.h5", "--public", "b/x.h5"], 2, ["each name once"]),
+        (["--eps", "1", "--public-shots", "0", "--methods", "adamix"], 2, ["adamix needs public rows", "0 shots"]),
+    ],
+)
+def test_wrong_requests_leave_nothing_behind(
+    cli: Cli,
+    features_file: Path,
+    refused: Callable[..., None],
+    tmp_path: Path,
+    words: list[str],
+    status: int,
+    said: list[str],
+) -> None:
+    refused(cli("compare", features_file, *words, "--out", "cmp"), status, said, notes=1)
+    assert not (tmp_path / "cmp").exists()
+
+
+def test_folders_of_other_things_are_refused(
+    cli: Cli, features_file: Path, private_file: Path, refused: Callable[..., None], tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").touch()
+    refused(cli("compare", features_file, *QUICK, "--out", "mine"), 2, ["holds no comparison"])
+    assert cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp").status == 0
+    refused(cli("compare", private_file, *QUICK, "--seeds", "1", "--out", "cmp"), 2, ["holds a comparison of"])
+    refused(cli("compare", features_file, *QUICK, "--delta", "1e-6", "--out", "cmp"), 2, ["holds a comparison of"])
+
+
+def test_other_rows_under_the_same_name_are_refused(cli: Cli, editable: Path, refused: Callable[..., None]) -> None:
+    assert cli("compare", editable, *QUICK, "--seeds", "1", "--out", "cmp").status == 0
+    with h5py.File(editable, "r+") as file:
+        file["train/x"][0] = 7.0
+    refused(cli("compare", editable, *QUICK, "--seeds", "1", "--out", "cmp"), 4, ["does not hold the rows"])
+
+
+def test_an_edited_run_is_refused(cli: Cli, features_file: Path, refused: Callable[..., None], tmp_path: Path) -> None:
+    assert cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp").status == 0
+    manifest = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed0") / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"epsilon_target": 3.0', '"epsilon_target": 2.0'))
+    refused(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp"), 4, ["was edited"])
+
+
+def test_a_deleted_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    words = ["--methods", "noisy-gd:steps=3", "--seeds", "1", "--jobs", "1", "--out", "cmp", "--json"]
+    both = result_of(cli("compare", features_file, *words, "--eps", "1,2"))["composed"]
+    shutil.rmtree(run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps2-seed0"))
+    one = result_of(cli("compare", features_file, *words, "--eps", "1", "--no-baselines"))
+    assert one["composed"] == both
+    assert [run["epsilon"] for run in one["runs"]] == [1.0]
+    again = result_of(cli("compare", features_file, *words, "--eps", "1,2"))["composed"]
+    assert again["private_runs"] == both["private_runs"] + 1
+    assert again["epsilon"] > both["epsilon"]
+
+
+def test_a_failed_request_leaves_no_stale_result(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    words = ["--seeds", "1", "--jobs", "1", "--no-baselines", "--out", "cmp", "--methods"]
+    assert cli("compare", features_file, "--eps", "1", *words, "noisy-gd:steps=3").status == 0
+    failed = cli("compare", features_file, "--eps", "2", *words, "noisy-gd:steps=3,noisy-gd:centre=3")
+    assert failed.status == 2
+    assert json.loads((tmp_path / "cmp/comparison.json").read_text())["unfinished"]
+    assert not list((tmp_path / "cmp").glob("*.csv"))
+    assert not list((tmp_path / "cmp").glob("*.png"))
+    assert len(folders(tmp_path / "cmp")) == 2
+
+
+def test_public_files_of_one_name_are_told_apart(
+    cli: Cli, private_file: Path, make_features: Callable[..., Path], tmp_path: Path
+) -> None:
+    found = []
+    for folder, step in (("one", 1), ("two", -1)):
+        (tmp_path / folder).mkdir()
+        path = make_features(tmp_path / folder / "other.h5", groups=("train", "test"), text=False)
+        with h5py.File(path, "r+") as file:
+            file["train/x"][:] = file["train/x"][:][:, ::step] + 0.5
+            file["train/id"][:] = [f"{folder}/{row}" for row in range(len(file["train/id"]))]
+        words = [*QUICK, "--seeds", "1", "--public", path, "--out", "cmp", "--json"]
+        found.append(result_of(cli("compare", private_file, *words)))
+    means = [{one["method"]: one["mean"] for one in made["summary"]}["only-public"] for made in found]
+    assert means[0] > means[1]
+    assert found[1]["composed"]["private_runs"] == 2
+
+
+def test_one_compare_at_a_time(cli: Cli, features_file: Path, refused: Callable[..., None], tmp_path: Path) -> None:
+    assert cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp").status == 0
+    with (tmp_path / "cmp/.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp"), 2, ["another compare"])
+
+
+def test_unprotected_runs_are_announced_before_they_are_made(cli: Cli, features_file: Path) -> None:
+    outcome = cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp")
+    assert "1 of 3 runs are not private" in outcome.stderr.splitlines()[0]
+    quiet = cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "other", "--no-baselines")
+    assert "not private" not in quiet.stderr

@@ -1,0 +1,81 @@
+"""Means, spreads, the best row and the boost of a comparison."""
+
+from __future__ import annotations
+
+import pytest
+
+from linprobe.evaluation.comparison import Result, Setting, boost, boosts, summarise
+from linprobe.reporting.comparison_table import comparison_table, markdown
+
+TWO, FOUR = Setting(shots=2), Setting(shots=4)
+
+
+def result(row: str, setting: Setting, epsilon: float | None, seed: int, accuracy: float) -> Result:
+    return Result(row, setting, epsilon, seed, epsilon is not None, accuracy)
+
+
+RESULTS = [
+    result("a", TWO, 1.0, 0, 0.6),
+    result("a", TWO, 1.0, 1, 0.8),
+    result("b", TWO, 1.0, 0, 0.75),
+    result("a", FOUR, 1.0, 0, 0.9),
+    result("b", FOUR, 1.0, 0, 0.8),
+    result("only-public", TWO, None, 0, 0.5),
+    result("non-private", TWO, None, 0, 0.95),
+]
+
+
+def test_summaries_are_means_and_sample_deviations_in_order() -> None:
+    summaries = summarise(RESULTS)
+    assert [(one.row, one.setting) for one in summaries[:3]] == [("a", TWO), ("b", TWO), ("a", FOUR)]
+    assert summaries[0].mean == pytest.approx(0.7)
+    assert summaries[0].std == pytest.approx(0.02**0.5)
+    assert (summaries[0].runs, summaries[1].runs, summaries[1].std) == (2, 1, None)
+
+
+def test_best_is_chosen_among_rows_that_spend_in_one_setting() -> None:
+    best = [(one.row, one.setting) for one in summarise(RESULTS) if one.best]
+    assert best == [("b", TWO), ("a", FOUR)]  # non-private is better than both and spends nothing
+
+
+def test_rows_with_equal_means_are_all_best() -> None:
+    tied = [result("a", TWO, 1.0, 0, 0.5), result("b", TWO, 1.0, 0, 0.5)]
+    assert [one.best for one in summarise(tied)] == [True, True]
+
+
+def test_boost_is_one_without_gain_and_rises_towards_the_paragon() -> None:
+    assert boost(0.4, 0.4, 0.1) == pytest.approx(1)
+    assert boost(0.4, 0.2, 0.1) == pytest.approx(3)
+    assert boost(0.4, 0.5, 0.1) == pytest.approx(0.75)
+    assert boost(0.4, 0.1, 0.1) is None
+
+
+def test_boosts_need_both_baselines_in_the_same_setting() -> None:
+    found = boosts(summarise(RESULTS), "only-public", "non-private")
+    assert set(found) == {("a", TWO, 1.0), ("b", TWO, 1.0)}
+    assert found["a", TWO, 1.0] == pytest.approx(0.45 / 0.25)
+
+
+def test_table_marks_the_best_and_repeats_rows_that_spend_nothing() -> None:
+    summary = [
+        {"method": "a", "public": "", "shots": 2, "epsilon": 1.0, "mean": 0.7, "std": 0.1, "best": False},
+        {"method": "a", "public": "", "shots": 2, "epsilon": 3.0, "mean": 0.8, "std": 0.1, "best": True},
+        {"method": "only-public", "public": "", "shots": 2, "epsilon": None, "mean": 0.5, "std": None, "best": False},
+    ]
+    header, rows = comparison_table(summary, "**{}**")
+    assert header == ("method", "eps 1", "eps 3")
+    assert rows == [("a", "70.0 ± 10.0", "**80.0 ± 10.0**"), ("only-public", "50.0", "50.0")]
+    assert markdown(header, rows).splitlines()[1] == "| --- | ---: | ---: |"
+
+
+def test_table_names_what_varies() -> None:
+    rest = {"mean": 0.7, "std": None, "best": False, "epsilon": 1.0}
+    summary = [{"method": "a", "public": public, "shots": shots, **rest} for public in ("", "x") for shots in (0, 2)]
+    header, rows = comparison_table(summary, "{}")
+    assert header == ("method", "public", "shots", "eps 1")
+    assert [row[1:3] for row in rows] == [("-", "0"), ("-", "2"), ("x", "0"), ("x", "2")]
+
+
+def test_table_without_a_private_row_has_one_column() -> None:
+    summary = [{"method": "a", "public": "", "shots": None, "epsilon": None, "mean": 0.5, "std": None, "best": False}]
+    assert comparison_table(summary, "{}") == (("method", "accuracy, %"), [("a", "50.0")])

@@ -21,7 +21,7 @@ from linprobe.rows import ArrayRows, Preprocessing, Source
 
 DEFAULT_RUNS = 100
 DEFAULT_CANARIES = 100
-DEFAULT_CONFIDENCE = 0.95
+DEFAULT_CONFIDENCE = 0.999
 BACKGROUND_ROWS = 300
 MOST_RUNS = 10_000
 MOST_CANARIES = 1000
@@ -136,7 +136,9 @@ def _check_sizes(request: AuditRequest) -> None:
         if not low <= value <= high:
             raise ParameterError(f"{name} is {value}; allowed: a whole number from {low} to {high}")
     if not 0.5 <= request.confidence < 1:
-        raise ParameterError(f"confidence is {request.confidence}; allowed: at least 0.5 and below 1, for example 0.95")
+        raise ParameterError(
+            f"confidence is {request.confidence}; allowed: at least 0.5 and below 1, for example 0.999"
+        )
 
 
 def _rows(source: Source, count: int) -> ArrayRows:

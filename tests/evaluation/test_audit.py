@@ -260,7 +260,7 @@ def test_bound_of_one_run_holds_for_randomised_response() -> None:
         ({"method": "only-public"}, UsageError, "allowed: noisy-gd, adamix"),
         ({"runs": 1}, ParameterError, "allowed: a whole number from 2"),
         ({"canaries": 5}, ParameterError, "allowed: a whole number from 10 to 1000"),
-        ({"confidence": 1.0}, ParameterError, "below 1, for example 0.95"),
+        ({"confidence": 1.0}, ParameterError, "below 1, for example 0.999"),
         ({"confidence": float("nan")}, ParameterError, "confidence is nan"),
         ({"sampling_rate": 0.5}, UsageError, "does nothing for noisy-gd"),
         ({"runs": 10_000, "canaries": 1000}, ParameterError, "allowed: a product of at most"),

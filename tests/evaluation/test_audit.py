@@ -40,7 +40,9 @@ SEED = 5
 
 
 def audited(method: str, epsilon: float, mechanism: Any = GaussianMechanism, **sizes: Any) -> dict[str, Any]:
-    request = AuditRequest(method, epsilon, **{"runs": 40, "canaries": 50, "insecure_seed": SEED, **sizes})
+    request = AuditRequest(
+        method, epsilon, **{"runs": 40, "canaries": 50, "confidence": 0.95, "insecure_seed": SEED, **sizes}
+    )
     return audit(request, Silent(), mechanism=mechanism)
 
 

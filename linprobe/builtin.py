@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from linprobe.errors import LinprobeError
 from linprobe.feature_file import Description, FeatureWriter
 from linprobe.splits import id_hash
 
@@ -13,11 +17,23 @@ DIGITS_SHOTS = 2
 TEST_SHARE = 0.25
 
 
+def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Pixels (1797, 64) and labels (1797,) from scikit-learn's own file; importing its loader takes longer."""
+    found = find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise LinprobeError(
+            "scikit-learn, which ships the digits, is not installed; install it, or give a feature file"
+        )
+    with gzip.open(
+        Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz", "rt", encoding="ascii"
+    ) as lines:
+        table = np.loadtxt(lines, delimiter=",")
+    return table[:, :-1], table[:, -1].astype(np.int64)
+
+
 def write_digits(path: Path) -> None:
     """Write the digits feature file: pixels 0..16 as 64 features; a quarter is test, chosen by record id."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = _digits()
     ids = np.array([f"digits/{row:04d}" for row in range(len(labels))])
     test = np.array([id_hash(str(record_id), 0) < TEST_SHARE * 2**64 for record_id in ids])
     description = Description(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.methods import METHODS
+from linprobe.pipeline.progress import Silent
 from linprobe.pipeline.training import TrainRequest, train
 
 EPSILONS = (1.0, 3.0)
@@ -38,19 +39,6 @@ PIXELS: dict[str, dict[str, Any]] = {
     "dp-sgd": {"steps": 400, "options": {"clip_norm": 0.1, "score_noise": 2.5}},
     "dpsgd-f": {"steps": 400},
 }
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
-
-    def start(self, total: int, what: str = "training") -> None:
-        """Nothing."""
-
-    def step(self, count: int = 1) -> None:
-        """Nothing."""
 
 
 def accuracies(features: Path | None, seeds: int, shots: int, **request: Any) -> list[float]:

@@ -27,21 +27,9 @@ from linprobe.extraction.backbones import load_backbone
 from linprobe.extraction.decoding import decode
 from linprobe.extraction.extract import BATCH_ON_CPU, BATCH_ON_GPU, PRECISIONS, extract
 from linprobe.extraction.request import ExtractRequest
+from linprobe.pipeline.progress import Silent
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
-
-
-class Silent:
-    """Progress that nobody reads."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
-
-    def start(self, total: int, what: str) -> None:
-        """Nothing."""
-
-    def step(self, count: int) -> None:
-        """Nothing."""
 
 
 def write_arrays(folder: Path, n_images: int, side: int) -> Path:

@@ -26,6 +26,7 @@ from linprobe import artifact
 from linprobe.pipeline.comparison import CompareRequest, MethodRow, compare
 from linprobe.pipeline.planning import account
 from linprobe.render import TerminalProgress
+from linprobe.reporting.plots import figure
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parents[1] / "docs" / "images"
@@ -115,11 +116,6 @@ def compared(name: str, features: Path, public: list[Path], seeds: int | None, w
 
 def curves(features: Path, work: Path) -> dict[str, Any]:
     """Sorted per-record epsilons of one run a method (the AdaMix paper's figure 3)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     request = CompareRequest(
         methods=CURVES,
         epsilons=(CURVES_EPSILON,),
@@ -131,22 +127,24 @@ def curves(features: Path, work: Path) -> dict[str, Any]:
     )
     with TerminalProgress() as progress:
         found = compare(request, progress)
-    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
     result = []
-    for run in found["runs"]:
-        manifest = artifact.load_run(run["run"]).manifest
-        _, losses, _ = artifact.read_per_record(Path(run["run"]), manifest)
-        epsilons = np.sort(losses.epsilon(manifest["delta"], manifest["epsilon"]))
-        axes.plot(np.linspace(0, 100, len(epsilons)), epsilons, label=run["method"])
-        quantiles = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}
-        mean, largest = float(epsilons.mean()), float(epsilons.max())
-        result.append({"method": run["method"], "epsilon": CURVES_EPSILON, "mean": mean, "max": largest, **quantiles})
-    axes.axhline(CURVES_EPSILON, color="tab:red", linestyle="--", label="worst case")
-    axes.set(xlabel="private records, sorted, %", ylabel="per-record ε", xlim=(0, 100), ylim=(0, 1.05 * CURVES_EPSILON))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(IMAGES / "adamix-figure3.png", dpi=150)
-    plt.close(figure)
+    with figure(IMAGES / "adamix-figure3.png", (6.4, 4)) as (axes,):
+        for run in found["runs"]:
+            manifest = artifact.load_run(run["run"]).manifest
+            _, losses, _ = artifact.read_per_record(Path(run["run"]), manifest)
+            epsilons = np.sort(losses.epsilon(manifest["delta"], manifest["epsilon"]))
+            axes.plot(np.linspace(0, 100, len(epsilons)), epsilons, label=run["method"])
+            quantiles = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}
+            mean, largest = float(epsilons.mean()), float(epsilons.max())
+            result.append(
+                {"method": run["method"], "epsilon": CURVES_EPSILON, "mean": mean, "max": largest, **quantiles}
+            )
+        axes.axhline(CURVES_EPSILON, color="tab:red", linestyle="--", label="worst case")
+        axes.set(
+            xlabel="private records, sorted, %", ylabel="per-record ε", xlim=(0, 100), ylim=(0, 1.05 * CURVES_EPSILON)
+        )
+        axes.grid(alpha=0.3)
+        axes.legend()
     return {"rows": result}
 
 

@@ -19,18 +19,11 @@ from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.feature_file import FeatureReader
-from linprobe.files import replace_when_complete
+from linprobe.files import write_json
 from linprobe.reporting.manifest import check_manifest, read_manifest
 
 RUNS, STATED, SPENT, COMMITTED = "runs", "comparison.json", "spent.jsonl", "private_commitment.json"
 RESULTS = ("*.csv", "*.md", "*.png")
-
-
-def write_json(path: Path, value: Any, *, private: bool = False) -> None:
-    """One JSON object, whole or not at all."""
-    with replace_when_complete(path, "w", private=private) as stream:
-        json.dump(value, stream, indent=2, ensure_ascii=False)
-        stream.write("\n")
 
 
 class ComparisonFolder:
@@ -43,25 +36,37 @@ class ComparisonFolder:
     def __init__(self, out: Path, of: dict[str, Any]) -> None:
         self.out, self.of, self.runs = out, of, out / RUNS
         self._lines = _read_lines(out / SPENT)
+        self._known = {line["run_key"] for line in self._lines}
+        self._manifests: dict[str, dict[str, Any]] = {}
 
-    def record(self) -> None:
-        """Write down every finished run that is not yet."""
-        known = {line["run_key"] for line in self._lines}
-        for folder in sorted(self.runs.glob("*/manifest.json")):
-            manifest = read_manifest(folder.parent)
-            if manifest["manifest_digest"] in known:
-                continue
-            line = {
-                "run_key": manifest["manifest_digest"],
-                "run": folder.parent.name,
-                "private": manifest["private"],
-                "releases": manifest["releases"] or [],
-            }
-            with (self.out / SPENT).open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-            self._lines.append(line)
+    def finished(self) -> list[Path]:
+        """Folders of the finished runs that are here now."""
+        return sorted(manifest.parent for manifest in self.runs.glob("*/manifest.json"))
+
+    def manifest(self, run: Path) -> dict[str, Any]:
+        """The manifest of a finished run, read the first time it is asked for."""
+        if run.name not in self._manifests:
+            self._manifests[run.name] = read_manifest(run)
+        return self._manifests[run.name]
+
+    def record(self, run: Path) -> None:
+        """Write down a finished run, unless it is already."""
+        manifest = self.manifest(run)
+        key = manifest["manifest_digest"]
+        if key in self._known:
+            return
+        line = {
+            "run_key": key,
+            "run": run.name,
+            "private": manifest["private"],
+            "releases": manifest["releases"] or [],
+        }
+        with (self.out / SPENT).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        self._lines.append(line)
+        self._known.add(key)
 
     def composed(self, delta: float) -> dict[str, Any]:
         """What all runs that ever were here cost a record that was private in all of them.
@@ -69,15 +74,17 @@ class ComparisonFolder:
         Returns: private_runs, those that released something, killed ones included; not_private_runs; epsilon, delta,
             accountant.
         """
-        self.record()
+        # before the finished ones: a run that finishes meanwhile counts twice rather than not at all
+        unfinished = [read_ledger(ledger) for ledger in sorted(self.runs.glob(f".*.partial/{artifact.LEDGER}"))]
+        for run in self.finished():
+            self.record(run)
         releases = [
             Releases("gradient", float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"]))
             for line in self._lines
             for one in line["releases"]
         ]
         spending = sum(bool(line["releases"]) for line in self._lines)
-        for ledger in sorted(self.runs.glob(f".*.partial/{artifact.LEDGER}")):
-            events = read_ledger(ledger)
+        for events in unfinished:
             releases += grouped(events)
             spending += bool(events)
         # many kinds of sampled releases: the Renyi bound composes them at once, and bounds from above
@@ -102,7 +109,7 @@ class ComparisonFolder:
         write_json(self.out / STATED, {"of": self.of, **content})
 
     def discard_unfinished(self, names: Iterable[str]) -> None:
-        """After Ctrl-C: remove what interrupted runs called `names` left, as each does that is not killed."""
+        """After Ctrl-C or an error: remove what runs called `names` left, as each does whose process is not ended."""
         for name in names:
             for partial in self.runs.glob(f".{name}.*.partial"):
                 shutil.rmtree(partial, ignore_errors=True)
@@ -142,9 +149,8 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
         try:
             _commit(out / COMMITTED, features)
             folder = ComparisonFolder(out, of)
-            for manifest in sorted((out / RUNS).glob("*/manifest.json")):
-                run = manifest.parent
-                check_manifest(read_manifest(run), run, read_ledger(run / artifact.LEDGER))
+            for run in folder.finished():
+                check_manifest(folder.manifest(run), run, read_ledger(run / artifact.LEDGER))
             folder.composed(of["delta"])  # what cannot be counted is told before more is spent
             folder.begin()
             yield folder

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,13 @@ from linprobe.evaluation.attacks import (
     tpr_limit,
 )
 from linprobe.feature_file import FeatureReader
-from linprobe.files import replace_when_complete
+from linprobe.files import write_json
 from linprobe.methods import find_method
 from linprobe.pipeline.output import check_folders, writing
 from linprobe.pipeline.parallel import unordered
 from linprobe.pipeline.progress import Progress
 from linprobe.pipeline.sources import FileSource, features_of, open_features, public_source
-from linprobe.pipeline.verification import verify, verify_data
+from linprobe.pipeline.verification import verified, verify_data
 from linprobe.reporting import plots
 from linprobe.rows import ArraySource, ChainedSource, Source
 
@@ -73,12 +72,12 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         DataError: rows of another kind or number. PrivacyError: a run that does not verify, or other rows than its own.
     """
     _check(request)
-    verify(request.run, None)
-    run = artifact.load_run(request.run)
+    checked = verified(request.run)
+    run = replace(artifact.load_run(request.run), manifest=checked.manifest)
     manifest = run.manifest
     with open_features(features_of(run, request.features)) as features:
         members = _members(features, run)
-        committed = verify_data(manifest, run.folder, features)
+        committed = verify_data(checked, features)
         if committed is not None and not np.array_equal(members, committed):
             raise PrivacyError(
                 f"{run.folder} states other public shots than its per-record file lists; restore it from a copy"
@@ -260,13 +259,8 @@ def _by_rate(values: list[float]) -> dict[str, float]:
 
 
 def _write(request: AttackRequest, result: dict[str, Any], found: Membership) -> None:
-    def write_json(path: Path) -> None:
-        with replace_when_complete(path, "w", private=True) as stream:
-            json.dump(result, stream, indent=2, ensure_ascii=False)
-            stream.write("\n")
-
     plot, out = request.plot, request.out
     if out is not None:
-        writing(out, lambda: write_json(out))
+        writing(out, lambda: write_json(out, result, private=True))
     if plot is not None:
         writing(plot, lambda: plots.membership_roc(plot, found, result))

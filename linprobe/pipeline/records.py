@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from linprobe.accounting.events import GaussianEvent, grouped
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts
 from linprobe.errors import PrivacyError, UsageError
-from linprobe.files import replace_when_complete
+from linprobe.files import write_json
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
@@ -125,8 +124,6 @@ def _publish_histogram(run: artifact.LoadedRun, losses: RecordLosses, epsilon: f
         "published": [*manifest["published"], release],
     }
     histogram |= {"epsilon_of_run_now": total, "file": str(folder / name)}
-    with replace_when_complete(folder / name, "w") as stream:
-        json.dump(histogram, stream, indent=2)
-        stream.write("\n")
+    write_json(folder / name, histogram)
     artifact.write_manifest(folder, updated, tuple(release["file"] for release in updated["published"]))
     return histogram

@@ -11,8 +11,7 @@ from typing import Any
 from linprobe.errors import DataError, UsageError
 from linprobe.files import replace_when_complete
 from linprobe.pipeline.output import check_folders, writing
-from linprobe.pipeline.verification import verify
-from linprobe.reporting.manifest import read_manifest
+from linprobe.pipeline.verification import verified
 from linprobe.reporting.page import Evidence, page
 
 SUFFIXES = (".html", ".htm")
@@ -27,12 +26,12 @@ def report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
     check_folders(html)
-    checked = verify(folder, None)
-    manifest = read_manifest(folder)
+    run = verified(folder)
+    manifest = run.manifest
     evidence = Evidence(
         name=folder.resolve().name,
         manifest=manifest,
-        checked=checked,
+        checked=run.figures,
         histograms=[_histogram(folder / release["file"]) for release in manifest["published"]],
         attacks=[_attack(path, manifest) for path in attacks],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from linprobe import artifact
 from linprobe.accounting.ledger import read_ledger
+from linprobe.accounting.per_instance import RecordLosses
 from linprobe.errors import PrivacyError
 from linprobe.feature_file import FeatureReader
 from linprobe.methods import find_method
@@ -17,27 +19,51 @@ from linprobe.pipeline.sources import open_features
 from linprobe.reporting.manifest import check_manifest, read_manifest
 
 
-def verify(folder: Path, features: Path | None) -> dict[str, Any]:
-    """Recompute a run's epsilon from its ledger with both accountants; check every file, and the data if given.
+@dataclass(frozen=True)
+class VerifiedRun:
+    """What was read of a run that holds.
+
+    Attributes:
+        folder: where it lies. manifest: the JSON object. figures: what was recomputed, as `check_manifest` returns it.
+        per_record: ids, losses and commitment key, private; None where the file is not there.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    figures: dict[str, Any]
+    per_record: tuple[list[str], RecordLosses, bytes] | None
+
+
+def verified(folder: Path) -> VerifiedRun:
+    """Recompute a run's epsilon from its ledger with both accountants, and check every file.
 
     Raises:
         PrivacyError: anything that does not match.
     """
     manifest = read_manifest(folder)
-    result = check_manifest(manifest, folder, read_ledger(folder / artifact.LEDGER))
-    if (folder / artifact.PER_RECORD).exists():
-        artifact.read_per_record(folder, manifest)
+    figures = check_manifest(manifest, folder, read_ledger(folder / artifact.LEDGER))
+    there = (folder / artifact.PER_RECORD).exists()
+    return VerifiedRun(folder, manifest, figures, artifact.read_per_record(folder, manifest) if there else None)
+
+
+def verify(folder: Path, features: Path | None) -> dict[str, Any]:
+    """`verified`, and the data if given.
+
+    Raises:
+        PrivacyError: anything that does not match.
+    """
+    run = verified(folder)
     data = "not checked: give --features FILE"
     if features is not None:
         with open_features(features) as opened:
-            private = verify_data(manifest, folder, opened)
+            private = verify_data(run, opened)
         data = "the private rows are those the run was trained on"
         if private is None:
             data = "not committed to: the run makes no release about private rows"
-    return {"run": str(folder), "verified": True, "private": manifest["private"], **result, "data": data}
+    return {"run": str(folder), "verified": True, "private": run.manifest["private"], **run.figures, "data": data}
 
 
-def verify_data(manifest: dict[str, Any], folder: Path, features: FeatureReader) -> NDArray[np.bool_] | None:
+def verify_data(run: VerifiedRun, features: FeatureReader) -> NDArray[np.bool_] | None:
     """Which training rows of `features` the run held private, (n_train,), checked against its data commitment.
 
     None for a run that made no release about private rows, and so committed to none.
@@ -45,9 +71,11 @@ def verify_data(manifest: dict[str, Any], folder: Path, features: FeatureReader)
     Raises:
         DataError: no per-record file. PrivacyError: other rows than those the run was trained on.
     """
+    manifest = run.manifest
     if manifest["private_commitment"] is None:
         return None
-    ids, _, key = artifact.read_per_record(folder, manifest)
+    # where it is not there, reading it says so
+    ids, _, key = run.per_record or artifact.read_per_record(run.folder, manifest)
     known = set(ids)
     keep = np.array([name in known for name in features.ids("train")])
     if find_method(manifest["method"]).joins_public:

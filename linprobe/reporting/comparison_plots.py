@@ -1,4 +1,4 @@
-"""Figures of a comparison. matplotlib is imported here only, when one is drawn."""
+"""Figures of a comparison."""
 
 from __future__ import annotations
 
@@ -8,34 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.evaluation.comparison import Setting, Summary
-from linprobe.files import replace_when_complete
+from linprobe.reporting.plots import figure
 
 MARKERS = "osD^vP*X"
 MOST_PANELS_A_ROW = 3
 
 
 @contextmanager
-def _figure(path: Path, panels: int, *, private: bool = False) -> Iterator[list[Any]]:
-    """Axes of a figure with so many panels side by side, saved to `path` when the block ends well."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+def _panels(path: Path, panels: int, *, private: bool = False) -> Iterator[list[Any]]:
+    """`figure` with so many panels side by side and one legend for all of them."""
     columns = min(panels, MOST_PANELS_A_ROW)
     rows = -(-panels // columns)
-    size = (2.2 + 4.4 * columns, 4.2 * rows)
-    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharey=True)
-    axes = list(grid.flat)
-    for unused in axes[panels:]:
-        unused.set_visible(False)
-    try:
+    with figure(path, (2.2 + 4.4 * columns, 4.2 * rows), rows, columns, private=private, sharey=True) as axes:
+        for unused in axes[panels:]:
+            unused.set_visible(False)
         yield axes[:panels]
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
-        with replace_when_complete(path, private=private) as stream:
-            figure.savefig(stream, format="png", dpi=150)
-    finally:
-        plt.close(figure)
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
 
 
 def _settings(summaries: Sequence[Summary]) -> list[Setting]:
@@ -68,7 +56,7 @@ def error_against_epsilon(path: Path, summaries: Sequence[Summary], public: str,
     settings = _settings(spending)
     styles = _style(list(dict.fromkeys(summary.row for summary in spending)))
     level = {public: ("tab:gray", "--"), paragon: ("black", ":")}
-    with _figure(path, len(settings)) as panels:
+    with _panels(path, len(settings)) as panels:
         for axes, setting in zip(panels, settings, strict=True):
             for row, style in styles.items():
                 line = [one for one in spending if one.row == row and one.setting == setting]
@@ -94,7 +82,7 @@ def boost_against_shots(path: Path, boosts: Mapping[tuple[str, Setting, float], 
     """
     panels_of = list(dict.fromkeys((epsilon, setting.public) for _, setting, epsilon in boosts))
     styles = _style(list(dict.fromkeys(row for row, _, _ in boosts)))
-    with _figure(path, len(panels_of)) as panels:
+    with _panels(path, len(panels_of)) as panels:
         for axes, (epsilon, public) in zip(panels, panels_of, strict=True):
             for row, style in styles.items():
                 points = sorted(
@@ -117,7 +105,7 @@ def accuracy_against_attack(path: Path, summaries: Sequence[Summary]) -> Path:
     """Test accuracy against the AUC of the threshold membership attack, a point a row and epsilon; mode 0600."""
     settings = _settings(summaries)
     styles = _style(list(dict.fromkeys(summary.row for summary in summaries)))
-    with _figure(path, len(settings), private=True) as panels:
+    with _panels(path, len(settings), private=True) as panels:
         for axes, setting in zip(panels, settings, strict=True):
             for row, style in styles.items():
                 points = [one for one in summaries if one.row == row and one.setting == setting and one.auc is not None]

@@ -5,15 +5,14 @@ Source: AdaMix (Golatkar et al. 2022), Figure 3 and Proposition 14.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe import files
 from linprobe.accounting.per_instance import summary
-from linprobe.files import replace_when_complete
 
 VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
 VALIDITY_SAMPLED = (
@@ -45,7 +44,5 @@ def sparkline(epsilons: NDArray[np.float64], epsilon: float, width: int = 60) ->
 
 def write_csv(path: Path, ids: list[str], epsilons: NDArray[np.float64]) -> None:
     """One line a record, `id,epsilon`, mode 0600."""
-    with replace_when_complete(path, "w", private=True) as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["id", "epsilon"])
-        writer.writerows((name, f"{value:.6g}") for name, value in zip(ids, epsilons.tolist(), strict=True))
+    figures = zip(ids, epsilons.tolist(), strict=True)
+    files.write_csv(path, ({"id": name, "epsilon": f"{value:.6g}"} for name, value in figures), private=True)

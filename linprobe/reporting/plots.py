@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +25,40 @@ def check_format(path: Path) -> str:
     return path.suffix[1:]
 
 
-def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, method: str) -> None:
-    """The sorted curve of epsilon_i with the worst case drawn (the AdaMix paper's Figure 3); mode 0600."""
+@contextmanager
+def figure(
+    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, *, private: bool = False, **grid: Any
+) -> Iterator[list[Any]]:
+    """Axes of a figure of so many inches, row by row, saved whole to `path` when the block ends well."""
     form = check_format(path)
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
-    axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color="tab:blue", label="each record's own ε")
-    axes.axhline(epsilon, color="tab:red", linestyle="--", label=f"worst case, ε = {epsilon:.4g}")
-    axes.set(
-        xlabel="private records, sorted",
-        ylabel="per-record ε",
-        title=f"{method}: privacy loss of each record",
-    )
-    axes.set_ylim(0, 1.08 * epsilon)
-    axes.set_xlim(1, max(2, epsilons.size))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    with replace_when_complete(path, private=True) as stream:
-        figure.savefig(stream, format=form, dpi=150)
-    plt.close(figure)
+    drawn, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **grid)
+    try:
+        yield list(axes.flat)
+        with replace_when_complete(path, private=private) as stream:
+            drawn.savefig(stream, format=form, dpi=150)
+    finally:
+        plt.close(drawn)
+
+
+def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, method: str) -> None:
+    """The sorted curve of epsilon_i with the worst case drawn (the AdaMix paper's Figure 3); mode 0600."""
+    with figure(path, (6.4, 4), private=True) as (axes,):
+        axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color="tab:blue", label="each record's own ε")
+        axes.axhline(epsilon, color="tab:red", linestyle="--", label=f"worst case, ε = {epsilon:.4g}")
+        axes.set(
+            xlabel="private records, sorted",
+            ylabel="per-record ε",
+            title=f"{method}: privacy loss of each record",
+        )
+        axes.set_ylim(0, 1.08 * epsilon)
+        axes.set_xlim(1, max(2, epsilons.size))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right")
 
 
 def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow, title: str) -> None:
@@ -54,42 +66,34 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
 
     Left, on logarithmic axes, sigma beside the square-root law through the largest rate; right sigma / sqrt(q).
     """
-    form = check_format(path)
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     rates = np.array([row.sampling_rate for row in rows])
     multipliers = np.array([row.noise_multiplier for row in rows])
     per_epoch = np.array([row.noise_per_epoch for row in rows])
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4), layout="constrained")
-    law = f"{per_epoch[-1]:.3g} √q"
-    left.loglog(rates, per_epoch[-1] * np.sqrt(rates), color="tab:gray", linestyle="--", label=law)
-    left.loglog(rates, multipliers, color="tab:blue", marker="o", label="needed")
-    left.set(ylabel="noise multiplier σ", title="noise of a step")
-    right.semilogx(rates, per_epoch, color="tab:blue", marker="o")
-    right.set(ylabel="σ / √q, in clip norms", title="noise of an epoch")
-    limit = GOOD_ENOUGH * per_epoch.min()
-    right.axhline(limit, color="tab:gray", linestyle="--", label=f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least")
-    right.set_ylim(0.9 * per_epoch.min(), 1.1 * max(limit, per_epoch.max()))
-    chosen = {"color": "tab:red", "linestyle": "none", "marker": "o", "markersize": 9}
-    label = f"recommended: q = {recommended.sampling_rate:g}, σ = {recommended.noise_multiplier:.4g}"
-    left.plot(recommended.sampling_rate, recommended.noise_multiplier, **chosen)
-    right.plot(recommended.sampling_rate, recommended.noise_per_epoch, label=label, **chosen)
-    for axes, place in ((left, "upper left"), (right, "upper right")):
-        axes.set_xlabel("sampling rate q")
-        axes.grid(alpha=0.3)
-        axes.legend(loc=place)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.set_minor_formatter(NullFormatter())
-    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    figure.suptitle(title)
-    with replace_when_complete(path) as stream:
-        figure.savefig(stream, format=form, dpi=150)
-    plt.close(figure)
+    with figure(path, (9.6, 4), 1, 2) as (left, right):
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+        law = f"{per_epoch[-1]:.3g} √q"
+        left.loglog(rates, per_epoch[-1] * np.sqrt(rates), color="tab:gray", linestyle="--", label=law)
+        left.loglog(rates, multipliers, color="tab:blue", marker="o", label="needed")
+        left.set(ylabel="noise multiplier σ", title="noise of a step")
+        right.semilogx(rates, per_epoch, color="tab:blue", marker="o")
+        right.set(ylabel="σ / √q, in clip norms", title="noise of an epoch")
+        limit = GOOD_ENOUGH * per_epoch.min()
+        right.axhline(limit, color="tab:gray", linestyle="--", label=f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least")
+        right.set_ylim(0.9 * per_epoch.min(), 1.1 * max(limit, per_epoch.max()))
+        chosen = {"color": "tab:red", "linestyle": "none", "marker": "o", "markersize": 9}
+        label = f"recommended: q = {recommended.sampling_rate:g}, σ = {recommended.noise_multiplier:.4g}"
+        left.plot(recommended.sampling_rate, recommended.noise_multiplier, **chosen)
+        right.plot(recommended.sampling_rate, recommended.noise_per_epoch, label=label, **chosen)
+        for axes, place in ((left, "upper left"), (right, "upper right")):
+            axes.set_xlabel("sampling rate q")
+            axes.grid(alpha=0.3)
+            axes.legend(loc=place)
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                axis.set_minor_formatter(NullFormatter())
+        left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        left.figure.suptitle(title)
 
 
 def membership_roc(path: Path, found: Membership, result: dict[str, Any]) -> None:
@@ -97,35 +101,26 @@ def membership_roc(path: Path, found: Membership, result: dict[str, Any]) -> Non
 
     `result` is what `linprobe attack` returns. Rates below one non-member, or 1e-4, are drawn at the edge.
     """
-    form = check_format(path)
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     least = max(1e-4, 1 / result["non_members"])
-    figure, axes = plt.subplots(figsize=(5, 4.6), layout="constrained")
-    interval = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
-    label = f"{result['attack']} attack, AUC {found.auc:.3f}{interval}"
-    curve = [np.maximum(rates, least) for rates in (found.fpr, found.tpr)]
-    axes.plot(*curve, color="tab:blue", drawstyle="steps-post", label=label)
-    rates = np.geomspace(least, 1, 200)
-    axes.plot(rates, rates, color="tab:gray", linewidth=1, label="guessing")
-    if result["epsilon"] is not None:
-        allowed = tpr_limit(rates, result["epsilon"], result["delta"])
-        label = f"most that ε = {result['epsilon']:.4g}, δ = {result['delta']:g} allows"
-        axes.plot(rates, allowed, color="tab:red", linestyle="--", label=label)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlim=(least, 1),
-        ylim=(least, 1),
-        xlabel="false-positive rate (test rows)",
-        ylabel="true-positive rate (private rows)",
-        title=f"{result['method']}: membership inference",
-    )
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize="small")
-    with replace_when_complete(path, private=True) as stream:
-        figure.savefig(stream, format=form, dpi=150)
-    plt.close(figure)
+    with figure(path, (5, 4.6), private=True) as (axes,):
+        interval = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
+        label = f"{result['attack']} attack, AUC {found.auc:.3f}{interval}"
+        curve = [np.maximum(rates, least) for rates in (found.fpr, found.tpr)]
+        axes.plot(*curve, color="tab:blue", drawstyle="steps-post", label=label)
+        rates = np.geomspace(least, 1, 200)
+        axes.plot(rates, rates, color="tab:gray", linewidth=1, label="guessing")
+        if result["epsilon"] is not None:
+            allowed = tpr_limit(rates, result["epsilon"], result["delta"])
+            label = f"most that ε = {result['epsilon']:.4g}, δ = {result['delta']:g} allows"
+            axes.plot(rates, allowed, color="tab:red", linestyle="--", label=label)
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlim=(least, 1),
+            ylim=(least, 1),
+            xlabel="false-positive rate (test rows)",
+            ylabel="true-positive rate (private rows)",
+            title=f"{result['method']}: membership inference",
+        )
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right", fontsize="small")

@@ -14,6 +14,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,8 @@ from linprobe.rows import BLOCK_ROWS
 SCHEMA_VERSION = 1
 GROUPS = ("train", "test", "public")
 CHUNK_BYTES = 1 << 19
+RECORDS_AT_ONCE = 1 << 16
+ALL = slice(None)
 PRIVATE_LOG = "private_log"
 
 
@@ -227,16 +230,19 @@ class FeatureReader(ABC):
     sizes: dict[str, int]
     n_features: int
 
+    def __init__(self) -> None:
+        self._digests: dict[tuple[str, bytes], str] = {}
+
     @abstractmethod
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
         """Raw rows of a group, shape (b, n_features)."""
 
     @abstractmethod
-    def labels(self, group: str) -> NDArray[np.int64]:
-        """Class indices of a group, shape (n_rows,)."""
+    def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
+        """Class indices of a group, shape (b,)."""
 
     @abstractmethod
-    def ids(self, group: str) -> list[str]:
+    def ids(self, group: str, part: slice = ALL) -> list[str]:
         """Record ids of a group, in row order."""
 
     @abstractmethod
@@ -250,27 +256,111 @@ class FeatureReader(ABC):
     def blocks(
         self, group: str, keep: NDArray[np.bool_] | None = None, block_rows: int = BLOCK_ROWS
     ) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
-        """Blocks `(x, y)` of a group in row order, only the rows where `keep` (n_rows,) is true if given."""
-        y = self.labels(group)
-        for start in range(0, len(y), block_rows):
-            part = slice(start, start + block_rows)
-            rows, labels = self.rows(group, part), y[part]
-            if keep is not None:
-                rows, labels = rows[keep[part]], labels[keep[part]]
-            if len(rows):
-                yield rows, labels
+        """Blocks `(x, y)` of a group in row order, only the rows where `keep` (n_rows,) is true if given.
+
+        A block of which no row is kept is not read.
+        """
+        labels_start, labels = 0, np.empty(0, dtype=np.int64)
+        for start in range(0, self.sizes[group], block_rows):
+            part = slice(start, min(start + block_rows, self.sizes[group]))
+            if keep is not None and not keep[part].any():
+                continue
+            if part.stop > labels_start + len(labels):
+                labels_start, labels = start, self.labels(group, slice(start, start + max(block_rows, RECORDS_AT_ONCE)))
+            kept = ALL if keep is None or keep[part].all() else keep[part]
+            yield self.rows(group, part)[kept], labels[part.start - labels_start : part.stop - labels_start][kept]
+
+    def id_batches(self, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[list[str]]:
+        """The ids of a group in row order, some at a time, only those where `keep` (n_rows,) is true if given."""
+        for start in range(0, self.sizes[group], RECORDS_AT_ONCE):
+            part = slice(start, start + RECORDS_AT_ONCE)
+            if keep is None:
+                yield self.ids(group, part)
+            elif keep[part].any():
+                yield list(compress(self.ids(group, part), keep[part]))
 
     def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
-        """SHA-256 of a group's ids, labels and rows with the class names, streamed. Of `train`: private."""
+        """SHA-256 of a group's ids, labels and rows with the class names, streamed once. Of `train`: private."""
+        mask = b"" if keep is None else hashlib.sha256(np.packbits(keep).data).digest()
+        if (group, mask) not in self._digests:
+            self._digests[group, mask] = self._digest(group, keep)
+        return self._digests[group, mask]
+
+    def _digest(self, group: str, keep: NDArray[np.bool_] | None) -> str:
         sha = hashlib.sha256(json.dumps(self.description.class_names).encode())
-        ids = self.ids(group)
-        kept = ids if keep is None else [name for name, wanted in zip(ids, keep, strict=True) if wanted]
-        sha.update("\0".join(kept).encode())
+        separator = ""
+        for ids in self.id_batches(group, keep):
+            sha.update((separator + "\0".join(ids)).encode())
+            separator = "\0"
         for rows, labels in self.blocks(group, keep):
             sha.update(str((rows.shape, rows.dtype)).encode())
-            sha.update(np.ascontiguousarray(rows).tobytes())
+            sha.update(np.ascontiguousarray(rows).data)
             sha.update(labels.astype("<i8").tobytes())
         return sha.hexdigest()
+
+
+class _Extents:
+    """Rows that lie in their file as they are, so that they can be read past HDF5, which copies them once more and
+    keeps other threads waiting.
+
+    Args:
+        descriptor: of the open file.
+        chunk: number of rows that lie together. offsets: byte at which each chunk begins, shape (chunks,).
+        width, dtype: of a row.
+    """
+
+    def __init__(
+        self, descriptor: int, chunk: int, offsets: NDArray[np.int64], width: int, dtype: np.dtype[Any]
+    ) -> None:
+        self._descriptor, self._chunk, self._offsets = descriptor, chunk, offsets
+        self._width, self._dtype = width, dtype
+
+    @classmethod
+    def of(cls, dataset: h5py.Dataset) -> Self | None:
+        """Those of a data set of shape (n_rows, n_features); None for one compressed, split up or stored elsewhere."""
+        file, plan = dataset.file, dataset.id.get_create_plist()
+        usual = file.driver == "sec2" and not file.userblock_size and hasattr(os, "preadv")
+        if not usual or plan.get_nfilters() or plan.get_external_count():
+            return None
+        n_rows, width = dataset.shape
+        if plan.get_layout() == h5py.h5d.CHUNKED:
+            chunk = dataset.chunks[0]
+            offsets = np.zeros(-(-n_rows // chunk), dtype=np.int64)
+            if dataset.chunks[1] != width or dataset.id.get_num_chunks() != len(offsets):
+                return None
+
+            def note(stored: Any) -> None:
+                offsets[stored.chunk_offset[0] // chunk] = stored.byte_offset
+
+            dataset.id.chunk_iter(note)
+        elif plan.get_layout() == h5py.h5d.CONTIGUOUS and dataset.id.get_offset() is not None:
+            chunk, offsets = n_rows, np.array([dataset.id.get_offset()])
+        else:
+            return None
+        return cls(file.id.get_vfd_handle(), chunk, offsets, width, dataset.dtype)
+
+    def read(self, start: int, stop: int) -> NDArray[np.floating]:
+        """Rows start:stop, shape (stop - start, n_features)."""
+        x = np.empty((max(stop - start, 0), self._width), dtype=self._dtype)
+        row_bytes = self._width * self._dtype.itemsize
+        view = x.view(np.uint8).reshape(-1).data
+        while start < stop:
+            first = last = start // self._chunk
+            while (last + 1) * self._chunk < stop and self._adjacent(last, row_bytes):
+                last += 1
+            end = min(stop, (last + 1) * self._chunk)
+            offset = int(self._offsets[first]) + (start - first * self._chunk) * row_bytes
+            size = (end - start) * row_bytes
+            while size:
+                count = os.preadv(self._descriptor, [view[:size]], offset)
+                if not count:
+                    raise OSError(f"the file ends at byte {offset}, inside its rows")
+                view, offset, size = view[count:], offset + count, size - count
+            start = end
+        return x
+
+    def _adjacent(self, chunk: int, row_bytes: int) -> bool:
+        return bool(self._offsets[chunk + 1] == self._offsets[chunk] + self._chunk * row_bytes)
 
 
 class FeatureFile(FeatureReader):
@@ -282,6 +372,8 @@ class FeatureFile(FeatureReader):
     """
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
+        super().__init__()
+        self._extents: dict[str, _Extents | None] = {}
         self.path = shown_as or path
         if not path.is_file():
             raise DataError(
@@ -370,13 +462,13 @@ class FeatureFile(FeatureReader):
             )
         return int(x.shape[0])
 
-    def labels(self, group: str) -> NDArray[np.int64]:
-        """Class indices of a group, shape (n_rows,)."""
-        return np.asarray(self._file[group]["y"][:], dtype=np.int64)
+    def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
+        """Class indices of a group, shape (b,)."""
+        return np.asarray(self._file[group]["y"][part], dtype=np.int64)
 
-    def ids(self, group: str) -> list[str]:
+    def ids(self, group: str, part: slice = ALL) -> list[str]:
         """Record ids of a group, in row order."""
-        return [str(name) for name in self._file[group]["id"].asstr()[:]]
+        return [str(name) for name in self._file[group]["id"].asstr()[part]]
 
     def text_weights(self) -> NDArray[np.float32] | None:
         """Class-name encodings, shape (n_features, n_classes), or None."""
@@ -385,7 +477,16 @@ class FeatureFile(FeatureReader):
 
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
         """Raw rows of a group, shape (b, n_features)."""
-        return np.asarray(self._file[group]["x"][part])
+        start, stop, step = part.indices(self.sizes[group])
+        if group not in self._extents:
+            try:
+                self._extents[group] = _Extents.of(self._file[group]["x"])
+            except (RuntimeError, IndexError):  # damaged, as reading it will tell
+                self._extents[group] = None
+        extents = self._extents[group]
+        if extents is None or step != 1:
+            return np.asarray(self._file[group]["x"][part])
+        return extents.read(start, stop)
 
     def fingerprint(self) -> str:
         """The fingerprint of the images this file was made from; empty if it was not made by `extract`. Private."""
@@ -415,6 +516,7 @@ class FeatureFile(FeatureReader):
         Raises:
             DataError: with the number of bad rows and the first of them.
         """
+        hashes: dict[str, NDArray[np.int64]] = {}
         for group in self.sizes:
             bad: list[int] = []
             start = 0
@@ -430,14 +532,38 @@ class FeatureFile(FeatureReader):
                     f"{self.path}: {group} has {len(bad)} rows with NaN or infinity, first at rows {bad[:5]}; "
                     "allowed: finite features; remove or repair those rows"
                 )
-            ids = self.ids(group)
-            if len(set(ids)) != len(ids):
-                raise DataError(f"{self.path}: {group} has {len(ids) - len(set(ids))} repeated ids; a record has one")
-            if group == "public" and not set(ids).isdisjoint(self.ids("train")):
+            hashes[group] = self._id_hashes(group)
+            if repeated := self._repeated(group, hashes[group]):
+                raise DataError(f"{self.path}: {group} has {repeated} repeated ids; a record has one")
+            if group == "public" and self._share_ids(group, "train", np.intersect1d(hashes[group], hashes["train"])):
                 raise DataError(f"{self.path}: some ids are both in train and in public; a record is private or public")
         text = self.text_weights()
         if text is not None and not np.isfinite(text).all():
             raise DataError(f"{self.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again")
+
+    def _id_hashes(self, group: str) -> NDArray[np.int64]:
+        """A 64-bit hash of each id of a group, sorted, shape (n_rows,)."""
+        ids = (name for batch in self.id_batches(group) for name in batch)
+        hashes = np.fromiter(map(hash, ids), dtype=np.int64, count=self.sizes[group])
+        hashes.sort()
+        return hashes
+
+    def _with_hash(self, group: str, hashes: NDArray[np.int64]) -> list[str]:
+        """The ids of a group that have one of some sorted hashes."""
+        wanted = set(hashes.tolist())
+        return [name for batch in self.id_batches(group) for name in batch if hash(name) in wanted]
+
+    def _repeated(self, group: str, hashes: NDArray[np.int64]) -> int:
+        """How many ids of a group repeat another; equal hashes alone do not count."""
+        equal = hashes[1:][hashes[1:] == hashes[:-1]]
+        names = self._with_hash(group, equal) if equal.size else []
+        return len(names) - len(set(names))
+
+    def _share_ids(self, group: str, other: str, hashes: NDArray[np.int64]) -> bool:
+        """Whether two groups have an id in common, given the hashes they have in common."""
+        if not hashes.size:
+            return False
+        return not set(self._with_hash(group, hashes)).isdisjoint(self._with_hash(other, hashes))
 
     def close(self) -> None:
         """Close the file."""
@@ -454,6 +580,7 @@ class LoadedFeatures(FeatureReader):
     """A feature file read into memory once, to be used many times and by other processes."""
 
     def __init__(self, features: FeatureReader) -> None:
+        super().__init__()
         self.path, self.description = features.path, features.description
         self.sizes, self.n_features = dict(features.sizes), features.n_features
         self._rows = {group: features.rows(group, slice(None)) for group in self.sizes}
@@ -466,13 +593,13 @@ class LoadedFeatures(FeatureReader):
         """Raw rows of a group, shape (b, n_features)."""
         return self._rows[group][part]
 
-    def labels(self, group: str) -> NDArray[np.int64]:
-        """Class indices of a group, shape (n_rows,)."""
-        return self._labels[group]
+    def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
+        """Class indices of a group, shape (b,)."""
+        return self._labels[group][part]
 
-    def ids(self, group: str) -> list[str]:
+    def ids(self, group: str, part: slice = ALL) -> list[str]:
         """Record ids of a group, in row order."""
-        return self._ids[group]
+        return self._ids[group][part]
 
     def text_weights(self) -> NDArray[np.float32] | None:
         """Class-name encodings, shape (n_features, n_classes), or None."""

@@ -1,4 +1,4 @@
-"""Rows in training space: normalised, centred, streamed in blocks, from memory or from a file.
+"""Rows in training space: normalised, centred, rounded, streamed in blocks, from memory or from a file.
 
 Every transformation here acts on one row at a time with public constants only, so it costs no privacy.
 """
@@ -6,19 +6,37 @@ Every transformation here acts on one row at a time with public constants only, 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from linprobe import memory
 from linprobe.errors import UsageError
+from linprobe.group import Group
+from linprobe.prefetch import prefetched
+from linprobe.products import Products
 
 BLOCK_ROWS = 1024
-IN_MEMORY_BYTES = 4 << 30
+PART_ROWS = 4 * BLOCK_ROWS  # rows are parted among processes at multiples of this
+READ_AHEAD_BLOCKS = 8
+READ_AHEAD_BYTES = 64 << 20
 SMALLEST_FLOAT32_NORM = 1e-30
 BIAS_TOLERANCE = 1e-3
+SEGMENT = 32  # squares that are added up in float32
+SQUARES = (1e-20, 1e30)  # sums of squares that float32 gets right
+FLOAT16_INFINITY = 0x7C00  # its bits
+HALF_OFFSET = np.float32(2.0**112)  # between the exponents of float16 and float32
+Precision = Literal["float32", "bfloat16", "float16"]
+STORAGE: dict[Precision, type[np.generic]] = {
+    "float32": np.float32,
+    "bfloat16": np.uint16,
+    "float16": np.float16,
+}
 
 
 class Block(NamedTuple):
@@ -36,7 +54,10 @@ class Block(NamedTuple):
     joined: NDArray[np.bool_] | None = None
 
 
-class Blocks(Protocol):
+Piece = Callable[[], Block]
+
+
+class Blocks(ABC):
     """Rows that can be passed over, block by block, any number of times.
 
     `sampling_rate` is the Poisson probability with which each of the `n_rows` joined; `observed` whether blocks show
@@ -45,24 +66,124 @@ class Blocks(Protocol):
 
     n_rows: int
     n_features: int
-    sampling_rate: float
-    observed: bool
+    sampling_rate: float = 1.0
+    observed: bool = True
+
+    @abstractmethod
+    def pieces(self) -> Iterator[Piece]:
+        """All rows in order, as calls that return one block each.
+
+        Calls are independent of one another: they can be made in any order, in several threads at once, and each but
+        once.
+        """
 
     def blocks(self) -> Iterator[Block]:
         """All rows in order."""
+        return (piece() for piece in self.pieces())
+
+    @property
+    def n_held(self) -> int:
+        """Number of rows that this process holds, out of `n_rows` in all; blocks are of these."""
+        return self.n_rows
+
+    @property
+    def first(self) -> int:
+        """Number of the first row held, among all."""
+        return 0
+
+    def summed(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum of `part` over all processes that hold some of the rows."""
+        return part
+
+    def put(self, array: NDArray[Any]) -> Any:
+        """The array where the rows are: itself, or a copy on their device."""
+        return array
+
+    def zeros(self, *shape: int) -> Any:
+        """Zeros where the rows are, float64."""
+        return np.zeros(shape)
+
+    def products(self, weights: Any) -> Products:
+        """The products of a step with weights (n_classes, n_features), float32, where the rows are."""
+        return Products(weights)
 
 
-class Rows(Blocks, Protocol):
+class Rows(Blocks):
     """Rows of which samples can be taken."""
 
+    @abstractmethod
+    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
+        """The rows where `joined` (n_rows,) is true, as calls that return at most `BLOCK_ROWS` of them each."""
+
     def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
-        """The rows where `joined` (n_rows,) is true, at most a block of them in memory at a time."""
+        """The rows where `joined` is true, in order."""
+        return (piece() for piece in self.selected_pieces(joined))
 
 
 def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
-    """L2 norm of each row, accumulated in float64, shape (n,)."""
-    squared: NDArray[np.float64] = np.einsum("ij,ij->i", x, x, dtype=np.float64)
-    return np.sqrt(squared)
+    """L2 norm of each row, shape (n,), to a relative 1e-6 at worst (1e-8 is usual), however long or small rows are.
+
+    Squares are added up in float32 by `SEGMENT`, the sums in float64; so the bound is SEGMENT + 1 roundings of 2^-24,
+    halved by the root. Rows whose squares float32 cannot hold are summed in float64. A row's norm depends on no other.
+    """
+    n_segments = x.shape[1] // SEGMENT
+    whole = n_segments * SEGMENT
+    segments = x[:, :whole].reshape(len(x), n_segments, SEGMENT)
+    with np.errstate(over="ignore", under="ignore"):
+        sums: NDArray[np.float64] = np.einsum("isj,isj->is", segments, segments).astype(np.float64).sum(axis=1)
+        sums += np.einsum("ij,ij->i", x[:, whole:], x[:, whole:])
+    odd = ~((sums > SQUARES[0]) & (sums < SQUARES[1]))
+    if odd.any():
+        wide = x[odd].astype(np.float64)
+        sums[odd] = np.einsum("ij,ij->i", wide, wide)
+    norms: NDArray[np.float64] = np.sqrt(sums)
+    return norms
+
+
+def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
+    """`x` as it is stored, rounded to nearest, ties to even: float32, float16, or bfloat16 as the bits in uint16.
+
+    Raises:
+        UsageError: an unknown precision, or a number too large for it.
+    """
+    if precision not in STORAGE:
+        raise UsageError(f"precision is {precision!r}; allowed: {', '.join(STORAGE)}")
+    if precision == "float32":
+        return x
+    if precision == "float16":
+        with np.errstate(over="ignore"):
+            half = x.astype(np.float16)
+        bits, infinity, largest = half.view(np.uint16), FLOAT16_INFINITY, 65504.0
+    else:
+        rounded = x.view(np.uint32) >> 16
+        rounded &= 1
+        rounded += x.view(np.uint32)
+        rounded += 0x7FFF
+        rounded >>= 16
+        bits, infinity, largest = rounded.astype(np.uint16), 0x7F80, 3.38e38
+    if (bits & 0x7FFF).max(initial=0) >= infinity:
+        raise UsageError(
+            f"a row holds a number of size {np.abs(x).max():.3g}, which {precision} does not; allowed: at most "
+            f"{largest:g}; use precision float32"
+        )
+    return half if precision == "float16" else bits
+
+
+def widened(x: NDArray[Any]) -> NDArray[np.float32]:
+    """Stored rows as float32, exactly: float32 as it is, float16, or bfloat16 as bits in uint16."""
+    if x.dtype == np.uint16:
+        bits = x.astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
+    if x.dtype != np.float16 or (x.view(np.uint16) & 0x7FFF).max(initial=0) >= FLOAT16_INFINITY:
+        return x.astype(np.float32, copy=False)
+    # sign, exponent and fraction to their places, then the exponent's offset: four times as fast as numpy's own
+    places = x.view(np.int16).astype(np.int32)
+    places <<= 13
+    places &= np.int32(-0x70000001)
+    wide = places.view(np.float32)
+    wide *= HALF_OFFSET
+    return wide
 
 
 def normalise_rows(x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -103,7 +224,8 @@ class Preprocessing:
 
     def apply(self, raw: ArrayLike) -> NDArray[np.float32]:
         """Raw rows, shape (n, n_features), to training space, float32, contiguous."""
-        x = normalise_rows(np.asarray(raw, dtype=np.float32))
+        given = np.asarray(raw)
+        x = normalise_rows(widened(given) if given.dtype == np.float16 else given.astype(np.float32, copy=False))
         if self.centre is not None:
             x = normalise_rows(x - self.centre.astype(np.float32))
         if self.intercept:
@@ -159,84 +281,123 @@ class Preprocessing:
         return wide
 
 
-class ArrayRows:
+class ArrayRows(Rows):
     """Rows held in memory, already in training space.
 
     Args:
-        x: shape (n_rows, n_features), float32.
+        x: shape (n_rows, n_features): float32, float16, or the bits of bfloat16 in uint16. Blocks are float32.
         y: class indices, shape (n_rows,), or float targets, shape (n_rows, n_targets).
         block_rows: rows per block, at most BLOCK_ROWS; changes no result beyond rounding.
     """
 
-    sampling_rate = 1.0
-    observed = True
-
-    def __init__(self, x: NDArray[np.float32], y: ArrayLike, block_rows: int = BLOCK_ROWS) -> None:
+    def __init__(self, x: NDArray[Any], y: ArrayLike, block_rows: int = BLOCK_ROWS) -> None:
         self.x = x
         y = np.asarray(y)
-        self.y = y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64)
-        self.norms = row_norms(x)
+        self.y = y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64, copy=False)
         self.n_rows, self.n_features = x.shape
         self._block_rows = min(block_rows, BLOCK_ROWS)
-
-    def blocks(self) -> Iterator[Block]:
-        """All rows in order, without copying."""
+        self.norms = np.empty(self.n_rows)
         for start in range(0, self.n_rows, self._block_rows):
             part = slice(start, start + self._block_rows)
-            yield Block(start, self.x[part], self.y[part], self.norms[part])
+            self.norms[part] = row_norms(widened(x[part]))
 
-    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
-        """The rows where `joined` is true, copied block by block into the same memory."""
-        places = np.flatnonzero(joined)
-        copy = np.empty((min(self._block_rows, len(places)), self.n_features), dtype=np.float32)
-        for start in range(0, len(places), self._block_rows):
-            part = places[start : start + self._block_rows]
-            x = np.take(self.x, part, axis=0, out=copy[: len(part)], mode="clip")  # the other modes buffer
-            yield Block(start, x, self.y[part], self.norms[part])
+    def _block(self, start: int, part: slice | NDArray[np.intp]) -> Block:
+        return Block(start, widened(self.x[part]), self.y[part], self.norms[part])
+
+    def pieces(self) -> Iterator[Piece]:
+        """All rows in order; float32 rows are not copied."""
+        for start in range(0, self.n_rows, self._block_rows):
+            yield partial(self._block, start, slice(start, start + self._block_rows))
+
+    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
+        """The rows where `joined` is true, copied as each piece is called; no piece crosses a multiple of PART_ROWS."""
+        for first in range(0, self.n_rows, PART_ROWS):
+            places = first + np.flatnonzero(joined[first : first + PART_ROWS])
+            for start in range(0, len(places), self._block_rows):
+                yield partial(self._block, start, places[start : start + self._block_rows])
 
 
-class StreamedRows:
-    """Rows read and preprocessed anew at every pass, so that memory does not grow with their number.
+RawBlocks = Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]
+
+
+def whole_blocks(blocks: RawBlocks) -> RawBlocks:
+    """The same rows in blocks of `BLOCK_ROWS`, the last one aside; a block that is whole already is not copied."""
+    waiting: list[tuple[NDArray[np.floating], NDArray[np.int64]]] = []
+    missing = BLOCK_ROWS
+    for x, y in blocks:
+        start = 0
+        while len(y) - start >= missing:
+            waiting.append((x[start : start + missing], y[start : start + missing]))
+            start += missing
+            yield _concatenated(waiting)
+            waiting, missing = [], BLOCK_ROWS
+        if start < len(y):
+            waiting.append((x[start:], y[start:]))
+            missing -= len(y) - start
+    if waiting:
+        yield _concatenated(waiting)
+
+
+def _concatenated(
+    parts: list[tuple[NDArray[np.floating], NDArray[np.int64]]],
+) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+def _read_ahead(blocks: RawBlocks, n_features: int) -> RawBlocks:
+    """The same blocks, some of them read ahead of time."""
+    return prefetched(blocks, max(1, min(READ_AHEAD_BLOCKS, READ_AHEAD_BYTES // (4 * BLOCK_ROWS * n_features))))
+
+
+class StreamedRows(Rows):
+    """Rows read anew at every pass, so that memory does not grow with their number; preprocessed as pieces are called.
 
     Args:
-        read: a call that starts a pass over raw blocks `(x, y)`.
+        read: a call that starts a pass over raw blocks `(x, y)`, of any sizes; no block may change afterwards.
         n_rows: number of rows a pass yields.
         n_features: width in training space.
         preprocessing: applied to each block.
+        precision: to which rows are rounded, so that they equal those kept in memory bit for bit.
     """
-
-    sampling_rate = 1.0
-    observed = True
 
     def __init__(
         self,
-        read: Callable[[], Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]],
+        read: Callable[[], RawBlocks],
         n_rows: int,
         n_features: int,
         preprocessing: Preprocessing,
+        precision: Precision = "float32",
     ) -> None:
         self._read = read
         self.n_rows = n_rows
         self.n_features = n_features
         self._preprocessing = preprocessing
+        self._precision = precision
 
-    def blocks(self) -> Iterator[Block]:
-        """All rows in order, one block in memory at a time."""
-        start = 0
-        for raw, y in self._read():
-            x = self._preprocessing.apply(raw)
-            yield Block(start, x, y, row_norms(x))
-            start += len(x)
+    def _block(self, start: int, raw: NDArray[np.floating], y: NDArray[np.int64]) -> Block:
+        x = widened(narrowed(self._preprocessing.apply(raw), self._precision))
+        return Block(start, x, y, row_norms(x))
 
-    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
-        """The rows where `joined` is true; all are read, only those are preprocessed."""
+    def pieces(self) -> Iterator[Piece]:
+        """All rows in order, read here and preprocessed when a piece is called."""
         start = 0
-        for raw, y in self._read():
-            here = joined[start : start + len(raw)]
-            start += len(raw)
-            if here.any():
-                x = self._preprocessing.apply(raw[here])
-                yield Block(start, x, y[here], row_norms(x))
+        for raw, y in _read_ahead(whole_blocks(self._read()), self.n_features):
+            yield partial(self._block, start, raw, y)
+            start += len(y)
+
+    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
+        """The rows where `joined` is true, in the pieces of `ArrayRows`; all are read, only those are preprocessed."""
+        start, taken = 0, []
+        for raw, y in _read_ahead(whole_blocks(self._read()), self.n_features):
+            here = joined[start : start + len(y)]
+            taken.append((raw[here], y[here]))
+            start += len(y)
+            if start % PART_ROWS == 0 or start == self.n_rows:
+                for block, labels in whole_blocks(iter(taken)):
+                    yield partial(self._block, start, block, labels)
+                taken = []
 
 
 class Source(Protocol):
@@ -245,8 +406,11 @@ class Source(Protocol):
     n_rows: int
     n_features: int
 
-    def blocks(self) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
+    def blocks(self) -> RawBlocks:
         """Blocks of raw rows (b, n_features) and class indices (b,), in order."""
+
+    def part(self, start: int, stop: int) -> Source:
+        """The rows from `start` up to `stop`."""
 
 
 class ArraySource:
@@ -256,7 +420,11 @@ class ArraySource:
         self._x, self._y = x, y
         self.n_rows, self.n_features = x.shape
 
-    def blocks(self) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
+    def part(self, start: int, stop: int) -> ArraySource:
+        """The rows from `start` up to `stop`."""
+        return ArraySource(self._x[start:stop], self._y[start:stop])
+
+    def blocks(self) -> RawBlocks:
         """All rows in blocks."""
         for start in range(0, self.n_rows, BLOCK_ROWS):
             part = slice(start, start + BLOCK_ROWS)
@@ -271,56 +439,174 @@ class ChainedSource:
         self.n_rows = sum(source.n_rows for source in sources)
         self.n_features = sources[0].n_features
 
-    def blocks(self) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
+    def part(self, start: int, stop: int) -> ChainedSource:
+        """The rows from `start` up to `stop`."""
+        parts, first = [], 0
+        for source in self._sources:
+            low, high = max(start - first, 0), min(stop - first, source.n_rows)
+            if low < high:
+                parts.append(source.part(low, high))
+            first += source.n_rows
+        return ChainedSource(*parts)
+
+    def blocks(self) -> RawBlocks:
         """All rows in blocks."""
         for source in self._sources:
             yield from source.blocks()
 
 
-def prepare(source: Source, preprocessing: Preprocessing) -> Rows:
-    """Rows of `source` in training space: in memory up to `IN_MEMORY_BYTES`, streamed beyond."""
+def prepare(source: Source, preprocessing: Preprocessing, precision: Precision = "float32", processes: int = 1) -> Rows:
+    """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
+
+    So many `processes` of this machine do the same with rows of their own.
+
+    Raises:
+        UsageError: an unknown precision, or one that cannot hold the bias column exactly.
+    """
+    column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
+    held = widened(narrowed(column, precision))
+    if not np.array_equal(held, column):
+        raise UsageError(
+            f"intercept is {preprocessing.intercept:g}, which {precision} cannot hold; nearest allowed: "
+            f"{float(held[0, 0])!r}; give that, or precision float32"
+        )
     n_features = source.n_features + bool(preprocessing.intercept)
-    if 4 * source.n_rows * n_features > IN_MEMORY_BYTES:
-        return StreamedRows(source.blocks, source.n_rows, n_features, preprocessing)
-    x = np.empty((source.n_rows, n_features), dtype=np.float32)
+    storage = np.dtype(STORAGE[precision])
+    if not memory.fits(processes * storage.itemsize * source.n_rows * n_features):
+        return StreamedRows(source.blocks, source.n_rows, n_features, preprocessing, precision)
+    x = np.empty((source.n_rows, n_features), dtype=storage)
     y = np.empty(source.n_rows, dtype=np.int64)
     start = 0
-    for raw, labels in source.blocks():
+    for raw, labels in _read_ahead(source.blocks(), n_features):
         here = slice(start, start + len(raw))
-        x[here], y[here] = preprocessing.apply(raw), labels
+        x[here], y[here] = narrowed(preprocessing.apply(raw), precision), labels
         start += len(raw)
     return ArrayRows(x, y)
 
 
-class ChainedRows:
-    """The rows of several sets, one set after another."""
+class PartRows(Rows):
+    """The rows that one of several processes holds, out of all.
 
-    sampling_rate = 1.0
-    observed = True
+    Args:
+        held: these rows. first, n_rows: number of the first of them, and of all rows. group: the processes.
+    """
+
+    def __init__(self, held: Rows, first: int, n_rows: int, group: Group) -> None:
+        self._held, self._first, self._group = held, first, group
+        self.n_rows, self.n_features = n_rows, held.n_features
+
+    @property
+    def n_held(self) -> int:
+        """Number of rows held here."""
+        return self._held.n_rows
+
+    @property
+    def first(self) -> int:
+        """Number of the first row held, among all."""
+        return self._first
+
+    def summed(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum of `part` over all processes."""
+        return self._group.summed(part)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The rows held here."""
+        return self._held.pieces()
+
+    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
+        """Those rows held here where `joined` (n_held,) is true."""
+        return self._held.selected_pieces(joined)
+
+
+def prepare_part(source: Source, preprocessing: Preprocessing, precision: Precision, group: Group) -> Rows:
+    """`prepare` for those rows of `source` that fall to this process of a group: as many, to a part, as to any other.
+
+    Raises:
+        UsageError: more processes than parts.
+    """
+    if group.size == 1:
+        return prepare(source, preprocessing, precision)
+    n_parts = -(-source.n_rows // PART_ROWS)
+    if n_parts < group.size:
+        raise UsageError(
+            f"{group.size} processes were started for {source.n_rows} private rows; allowed: one for every {PART_ROWS} "
+            f"of them; use --nproc-per-node {n_parts}"
+        )
+    bounds = (rank * n_parts // group.size * PART_ROWS for rank in (group.rank, group.rank + 1))
+    first, stop = (min(source.n_rows, bound) for bound in bounds)
+    held = prepare(source.part(first, stop), preprocessing, precision, group.here)
+    return PartRows(held, first, source.n_rows, group)
+
+
+class ChainedRows(Rows):
+    """The rows of several sets, one set after another."""
 
     def __init__(self, *parts: Rows) -> None:
         self._parts = parts
         self.n_rows = sum(part.n_rows for part in parts)
         self.n_features = parts[0].n_features
 
-    def blocks(self) -> Iterator[Block]:
+    def pieces(self) -> Iterator[Piece]:
         """All rows in order."""
         first = 0
         for part in self._parts:
-            for block in part.blocks():
-                yield block._replace(start=first + block.start)
+            for piece in part.pieces():
+                yield partial(_moved, piece, first)
             first += part.n_rows
 
-    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
+    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
         """The rows where `joined` is true."""
         first = 0
         for part in self._parts:
-            yield from part.selected(joined[first : first + part.n_rows])
+            yield from part.selected_pieces(joined[first : first + part.n_rows])
             first += part.n_rows
 
 
-class TranslatedRows:
-    """Rows minus a public vector with a constant column appended, computed block by block.
+def _moved(piece: Piece, first: int) -> Block:
+    block = piece()
+    return block._replace(start=first + block.start)
+
+
+class ChangedRows(Rows):
+    """Rows of another set, each block changed as its piece is called."""
+
+    def __init__(self, rows: Rows, n_features: int) -> None:
+        self._rows = rows
+        self.n_rows, self.n_features = rows.n_rows, n_features
+        self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
+
+    @property
+    def n_held(self) -> int:
+        """Number of rows held by this process."""
+        return self._rows.n_held
+
+    @property
+    def first(self) -> int:
+        """Number of the first row held, among all."""
+        return self._rows.first
+
+    def summed(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum of `part` over all processes that hold some of the rows."""
+        return self._rows.summed(part)
+
+    @abstractmethod
+    def change(self, block: Block) -> Block:
+        """The block with other `x` and `norms`; the one given must stay as it is."""
+
+    def _changed(self, piece: Piece) -> Block:
+        return self.change(piece())
+
+    def pieces(self) -> Iterator[Piece]:
+        """All rows in order."""
+        return (partial(self._changed, piece) for piece in self._rows.pieces())
+
+    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
+        """The rows where `joined` is true."""
+        return (partial(self._changed, piece) for piece in self._rows.selected_pieces(joined))
+
+
+class TranslatedRows(ChangedRows):
+    """Rows minus a public vector with a constant column appended.
 
     Args:
         rows: the rows, n_features wide.
@@ -329,23 +615,15 @@ class TranslatedRows:
     """
 
     def __init__(self, rows: Rows, shift: NDArray[np.float64], column: float) -> None:
-        self._rows, self._shift, self._column = rows, shift.astype(np.float32), np.float32(column)
-        self.n_rows, self.n_features = rows.n_rows, rows.n_features + 1
-        self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
+        super().__init__(rows, rows.n_features + 1)
+        self._shift, self._column = shift.astype(np.float32), np.float32(column)
 
-    def _translate(self, block: Block) -> Block:
+    def change(self, block: Block) -> Block:
+        """Its rows translated, one column wider."""
         x = np.empty((len(block.x), self.n_features), dtype=np.float32)
         np.subtract(block.x, self._shift, out=x[:, :-1])
         x[:, -1] = self._column
         return block._replace(x=x, norms=row_norms(x))
-
-    def blocks(self) -> Iterator[Block]:
-        """All rows in order."""
-        return map(self._translate, self._rows.blocks())
-
-    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
-        """The rows where `joined` is true."""
-        return map(self._translate, self._rows.selected(joined))
 
 
 def join(*parts: Rows) -> ArrayRows:

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from linprobe import memory
 from linprobe import rows as rows_module
 from linprobe.errors import UsageError
 from linprobe.estimators import (
@@ -188,7 +189,7 @@ def test_block_size_changes_no_sum_beyond_rounding(name: str, size: int) -> None
 def test_streamed_rows_are_the_rows_in_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ArraySource(RAW, LABELS)
     in_memory = prepare(source, PREPROCESSINGS[name])
-    monkeypatch.setattr(rows_module, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(memory, "available", lambda: 0)
     streamed = prepare(source, PREPROCESSINGS[name])
     assert isinstance(in_memory, ArrayRows)
     assert isinstance(streamed, StreamedRows)
@@ -241,7 +242,7 @@ def test_streaming_and_block_size_change_no_trained_weight_beyond_rounding(
         return fitted.fit(RAW, LABELS, X_public=PUBLIC, y_public=PUBLIC_LABELS)
 
     in_memory = train()
-    monkeypatch.setattr(rows_module, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(memory, "available", lambda: 0)
     monkeypatch.setattr(rows_module, "BLOCK_ROWS", block_rows)
     streamed = train()
     scale = np.abs(in_memory.coef_).max()

@@ -7,12 +7,13 @@ shuffled pass, would not have the epsilon that is reported. An empty batch is a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.mechanisms.entropy import NoiseSource
-from linprobe.rows import Block, Rows
+from linprobe.rows import Block, Blocks, Piece, Rows
 
 
 class PoissonSampler:
@@ -27,15 +28,18 @@ class PoissonSampler:
         self.rate = rate
         self._source = source
 
-    def draw(self, n_rows: int) -> NDArray[np.bool_]:
-        """Whether each record joins, independently with probability at most `rate`, below it by less than 2^-63."""
+    def draw(self, n_rows: int, first: int = 0) -> NDArray[np.bool_]:
+        """Whether each record joins, independently with probability at most `rate`, below it by less than 2^-63.
+
+        Processes that hold a part of the rows each draw for theirs, from number `first` on: as one would for all.
+        """
         if self.rate >= 1:
             return np.ones(n_rows, dtype=bool)
-        return self._source.bernoulli(self.rate, n_rows)
+        return self._source.bernoulli(self.rate, n_rows, first)
 
 
-class SampledRows:
-    """One Poisson sample of `rows`, of whatever size; never more than a block of it is copied.
+class SampledRows(Blocks):
+    """One Poisson sample of `rows`, of whatever size; a block of it is copied as its piece is called.
 
     Args:
         rows: all private rows.
@@ -54,10 +58,21 @@ class SampledRows:
         self.observed = observed
         self._rows, self._joined = rows, joined
 
-    def blocks(self) -> Iterator[Block]:
+    @property
+    def n_held(self) -> int:
+        """Number of rows held by this process."""
+        return self._rows.n_held
+
+    def summed(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum of `part` over all processes that hold some of the rows."""
+        return self._rows.summed(part)
+
+    def _marked(self, piece: Piece) -> Block:
+        block = piece()
+        return block._replace(joined=self._joined[block.start : block.start + len(block.y)])
+
+    def pieces(self) -> Iterator[Piece]:
         """Blocks of the sampled rows; of all rows, with `joined` set, where they are observed."""
         if not self.observed:
-            yield from self._rows.selected(self._joined)
-            return
-        for block in self._rows.blocks():
-            yield block._replace(joined=self._joined[block.start : block.start + len(block.y)])
+            return self._rows.selected_pieces(self._joined)
+        return (partial(self._marked, piece) for piece in self._rows.pieces())

@@ -42,8 +42,23 @@ class FileSource:
 
     def ids(self) -> list[str]:
         """Record ids in the order of the rows."""
-        ids = self.features.ids(self.group)
-        return ids if self.keep is None else [name for name, kept in zip(ids, self.keep, strict=True) if kept]
+        return [name for batch in self.features.id_batches(self.group, self.keep) for name in batch]
+
+    def part(self, start: int, stop: int) -> FileSource:
+        """These rows from `start` up to `stop`, counted among those kept.
+
+        Raises:
+            UsageError: no rows, or more than there are.
+        """
+        if not 0 <= start < stop <= self.n_rows:
+            raise UsageError(
+                f"rows {start} to {stop} were asked of {self.n_rows}; allowed: 0 <= start < stop <= {self.n_rows}"
+            )
+        if stop - start == self.n_rows:
+            return self
+        chosen = np.zeros(self.features.sizes[self.group], dtype=bool)
+        chosen[slice(start, stop) if self.keep is None else np.flatnonzero(self.keep)[start:stop]] = True
+        return FileSource(self.features, self.group, chosen, self.relabel)
 
     def digest(self) -> str:
         """SHA-256 of these rows, labels, ids and the class names."""

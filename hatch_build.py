@@ -1,0 +1,50 @@
+"""Builds the kernel of `linprobe/products.py` on installation, where there is a C compiler."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=fast", "-fPIC", "-shared")
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+
+
+class KernelHook(BuildHookInterface):
+    """Without a compiler the wheel is pure Python, and products are NumPy's."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        package = Path(self.root) / "linprobe"
+        library = package / f"_products{SUFFIX}"
+        reason = build(package / "_products.c", library)
+        if reason:
+            library.unlink(missing_ok=True)
+            self.app.display_warning(f"{reason}; linprobe goes without its kernel and trains with NumPy alone")
+            return
+        build_data["artifacts"].append(f"/linprobe/{library.name}")
+        build_data["infer_tag"] = True
+        build_data["pure_python"] = False
+
+
+def build(source: Path, library: Path) -> str | None:
+    """Compiles `source` into `library`, whole or not at all; returns why it could not."""
+    named = shlex.split(sysconfig.get_config_var("CC") or "")
+    compilers = [command for command in (named, ["cc"], ["gcc"], ["clang"]) if command and shutil.which(command[0])]
+    if not compilers:
+        return "no C compiler found"
+    partial = library.with_name(f"{library.name}.{os.getpid()}.partial")
+    try:
+        for compiler in compilers:
+            command = [*compiler, *FLAGS, str(source), "-o", str(partial)]
+            if subprocess.run(command, capture_output=True).returncode == 0:
+                partial.replace(library)
+                return None
+    finally:
+        partial.unlink(missing_ok=True)
+    return f"{compilers[-1][0]} could not compile {source.name}"

@@ -2,28 +2,35 @@
 
 The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, or
 `r = W^T x - y`, so its norm is `||x|| ||r||` and a clipped sum is `X^T (c * R)`: no per-example gradient is ever formed
-(`linprobe.geometry` has the norms of shifted and scaled ones). Scores, residuals, norms and products are taken while a
-block is in cache; `R^T X` is accumulated (not `X^T R`, whose tall thin factor is slow in BLAS), in float32 within a
-block and float64 across blocks.
+(`linprobe.geometry` has the norms of shifted and scaled ones). Scores, residuals, norms and products of a block are
+taken by one thread while it is in cache; other threads take other blocks. What is summed does not depend on who took
+which (`linprobe.mechanisms.clipping.ExactSum`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from linprobe.arrays import Array, double, namespace, norm, numbers_like, on_host, single
 from linprobe.errors import LinprobeError, ParameterError
 from linprobe.geometry import PLAIN, Geometry
-from linprobe.mechanisms.clipping import ClippedSum, arithmetic, clip_factors, relative_contributions
+from linprobe.mechanisms.clipping import ClippedSum, ExactSum, arithmetic, clip_factors, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
-from linprobe.rows import Blocks
+from linprobe.products import SUM_ROWS
+from linprobe.rows import BLOCK_ROWS, Block, Blocks
+from linprobe.workers import in_order, n_threads, share
 
 LARGEST_WEIGHTS = 1e30
+WEIGHT_STEPS = np.float32(2.0**22)  # in which sums of clip factors are counted, exactly
+WORTH_A_THREAD = 1 << 23  # products of two numbers
+MOST_TOTAL_BYTES = 1 << 28  # of all threads' sums
 Weights = NDArray[np.float64]
 Loss = Literal["softmax", "squared"]
 LOSSES = ("softmax", "squared")
@@ -42,31 +49,32 @@ def check_loss(loss: str) -> None:
         raise ParameterError(f"loss is {loss!r}; allowed: {', '.join(LOSSES)}")
 
 
-def residuals(
-    x: NDArray[np.float32], y: NDArray[Any], weights: NDArray[np.float32], loss: Loss = "softmax"
-) -> NDArray[np.float32]:
+def residuals(x: Array, y: Array, weights: Array, loss: Loss = "softmax") -> Array:
     """softmax(x W) - onehot(y), or x W - y for squared loss, shape (b, n_classes), float32."""
-    r = x @ weights
-    if loss == "squared":
-        return _minus_targets(r, y)
-    r -= r.max(axis=1, keepdims=True)
-    np.exp(r, out=r)
-    r /= r.sum(axis=1, keepdims=True)
-    return _minus_targets(r, y)
+    return _residuals_of(x @ weights, y, loss)
 
 
-def _minus_targets(r: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
+def _residuals_of(scores: Array, y: Array, loss: Loss) -> Array:
+    """Residuals of scores (b, n_classes), in place."""
+    if loss == "softmax":
+        xp = namespace(scores)
+        scores -= xp.max(scores, axis=1, keepdims=True)
+        xp.exp(scores, out=scores)
+        scores /= xp.sum(scores, axis=1, keepdims=True)
+    return _minus_targets(scores, y, loss)
+
+
+def _minus_targets(r: Array, y: Array, loss: Loss) -> Array:
     """r - onehot(y) for class indices, r - y for real targets, in place."""
-    if y.dtype.kind == "f":
+    if loss == "squared" and y.ndim == 2:
         r -= y
     else:
-        r[np.arange(len(y)), y] -= 1
+        r[numbers_like(y), y] -= 1
     return r
 
 
-def _residual_norms(r: NDArray[np.float32]) -> NDArray[np.float64]:
-    squared: NDArray[np.float32] = np.einsum("ij,ij->i", r, r)
-    return np.sqrt(squared.astype(np.float64))
+def _residual_norms(r: Array) -> Array:
+    return namespace(r).sqrt(double(namespace(r).einsum("ij,ij->i", r, r)))
 
 
 def check_weights(weights: NDArray[np.floating]) -> None:
@@ -81,6 +89,90 @@ def check_weights(weights: NDArray[np.floating]) -> None:
         )
 
 
+def _checked(weights: Array) -> Array:
+    """Weights that `check_weights` lets pass. On a device, where nobody waits to see, zeros stand for others.
+
+    They go on growing from there, so that the check at the end of training finds them.
+    """
+    if isinstance(weights, np.ndarray):
+        check_weights(weights)
+        return weights
+    return namespace(weights).where(norm(double(weights)) < LARGEST_WEIGHTS, weights, 0.0)
+
+
+def _threads_for(rows: Blocks, weights: Array) -> int:
+    """How many threads are worth their while; one where a device does the work."""
+    if not isinstance(weights, np.ndarray):
+        return 1
+    products = rows.n_held * int(math.prod(weights.shape))
+    return max(1, min(n_threads(), -(-rows.n_held // BLOCK_ROWS), products // WORTH_A_THREAD))
+
+
+@dataclass(frozen=True)
+class _Clip:
+    """What every thread of a clipped sum is told."""
+
+    clip_norm: float
+    margin: float
+    wide: bool
+    geometry: Geometry
+    loss: Loss
+    subspace: Subspace | None
+    contributions: Array | None
+
+
+class _Taker:
+    """One thread's share of a clipped sum: `total` (n_classes, n_features) of the blocks it took, and their `weight`.
+
+    What is rounded to float32 must not depend on who joined a sample, except for the one who did. Where blocks hold all
+    rows, scores are taken of all, and sums over those who joined of `SUM_ROWS` places at a time. Where they hold a
+    sample only, one record moves others to another place, and both products are float64.
+
+    Args:
+        rows: all of them. weights: (n_classes, n_features), float32.
+    """
+
+    def __init__(self, rows: Blocks, weights: Array, clip: _Clip) -> None:
+        self._products, self._clip = rows.products(weights), clip
+        self._weights = None if rows.observed else double(weights)
+        self.total = ExactSum(rows.zeros(*weights.shape), clip.geometry.longest(clip.clip_norm).T, rows.n_rows)
+        self.weight = 0
+
+    def take(self, block: Block) -> None:
+        """Clip the block's gradients and add them up."""
+        clip, x = self._clip, block.x
+        if self._weights is None:
+            r = _residuals_of(self._products.scores(x), block.y, clip.loss)
+        else:
+            r = single(_residuals_of(double(x) @ self._weights.T, block.y, clip.loss))
+        r_norms = _residual_norms(r)
+        norms = clip.geometry.norms(block, r, r_norms)
+        factors = clip_factors(norms, clip.clip_norm, clip.margin)
+        if clip.contributions is not None:
+            lengths = norms if clip.subspace is None else clip.subspace.row_norms(x, block.norms) * r_norms
+            here = slice(block.start, block.start + len(block.y))
+            clip.contributions[here] = relative_contributions(factors * lengths, clip.clip_norm, clip.margin)
+        narrow_factors = single(factors)
+        if block.joined is not None:
+            narrow_factors *= block.joined
+        r *= narrow_factors[:, None]
+        self.total.add(self._sum(r, x, block.joined))
+        if clip.geometry.weighs:
+            self.weight += int((narrow_factors * WEIGHT_STEPS).round().sum(dtype=np.float64))
+
+    def _sum(self, r: Array, x: Array, joined: NDArray[np.bool_] | None) -> Array:
+        """sum_i r_i x_i^T of those who joined."""
+        if self._clip.wide or self._weights is not None:
+            return double(r).T @ double(x)
+        if joined is None:
+            return self._products.sum(r, x)
+        total = np.zeros((r.shape[1], x.shape[1]))
+        for start in range(0, len(joined), SUM_ROWS):
+            run = start + np.flatnonzero(joined[start : start + SUM_ROWS])
+            total += self._products.sum(r[run], x[run])
+        return total
+
+
 def clipped_sum(
     rows: Blocks,
     weights: Weights,
@@ -89,65 +181,67 @@ def clipped_sum(
     subspace: Subspace | None = None,
     geometry: Geometry = PLAIN,
     loss: Loss = "softmax",
+    per_record: bool = True,
 ) -> ClippedSum:
     """Sum over rows of per-example gradients, each clipped to `clip_norm`, at `weights` (n_features, n_classes).
 
     Sensitivity under add/remove of one record: `clip_norm`, in the geometry given. Clip factors come from the float32
     numbers that are summed. With `subspace`, contributions are measured inside it; the sum itself is left whole.
+    Without `per_record`, or where `rows` do not show all records, there are no contributions.
+    The sum is the same in every bit for any number of threads, and of processes that hold a part of the rows each.
     """
-    narrow = np.ascontiguousarray(weights, dtype=np.float32)
-    check_weights(narrow)
-    total, weight = np.zeros(weights.shape[::-1]), 0.0
-    contributions = np.empty(rows.n_rows if rows.observed else 0)
-    margin, wide = astuple(arithmetic(geometry.amplification(clip_norm)))
-    for block in rows.blocks():
-        x, r = block.x, residuals(block.x, block.y, narrow, loss)
-        r_norms = _residual_norms(r)
-        norms = geometry.norms(block, r, r_norms)
-        factors = clip_factors(norms, clip_norm, margin)
-        if rows.observed:
-            lengths = norms if subspace is None else subspace.row_norms(x, block.norms) * r_norms
-            here = slice(block.start, block.start + len(block.y))
-            contributions[here] = relative_contributions(factors * lengths, clip_norm, margin)
-        if block.joined is not None:
-            x, r, factors = x[block.joined], r[block.joined], factors[block.joined]
-        narrow_factors = factors.astype(np.float32)
-        r *= narrow_factors[:, None]
-        total += r.T.astype(wide, copy=False) @ x.astype(wide, copy=False)
-        weight += float(narrow_factors.sum(dtype=np.float64))
-    return ClippedSum(geometry.finish(total.T, weight), clip_norm, contributions, rows.sampling_rate)
+    narrow = _checked(single(weights.T))
+    rounding = arithmetic(geometry.amplification(clip_norm), weights.shape[1], weights.shape[0], rows.n_rows)
+    contributions = rows.zeros(rows.n_held) if per_record and rows.observed else None
+    clip = _Clip(clip_norm, rounding.margin, rounding.dtype is np.float64, geometry, loss, subspace, contributions)
+    n_takers = min(_threads_for(rows, weights), max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape))))
+    takers = [_Taker(rows, narrow, clip) for _ in range(n_takers)]
+    share(rows.pieces(), [taker.take for taker in takers])
+    total = takers[0].total.total
+    for taker in takers[1:]:
+        total += taker.total.total
+    weight = rows.summed(np.array(float(sum(taker.weight for taker in takers)))) / WEIGHT_STEPS
+    value = geometry.finish(rows.summed(total).T, float(weight))
+    return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
 
 
 def gradient_norms(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> NDArray[np.float64]:
-    """||x_i|| ||r_i|| of every row, shape (n_rows,). For public rows only: nothing is clipped or noised."""
-    narrow = np.ascontiguousarray(weights, dtype=np.float32)
-    return np.concatenate(
-        [block.norms * _residual_norms(residuals(block.x, block.y, narrow, loss)) for block in rows.blocks()]
-    )
+    """||x_i|| ||r_i|| of every row, shape (n_rows,), on the host. For public rows only: nothing is noised."""
+    narrow = single(weights)
+
+    def norms(block: Block) -> NDArray[np.float64]:
+        return on_host(block.norms * _residual_norms(residuals(block.x, block.y, narrow, loss)))
+
+    return np.concatenate(list(in_order(rows.pieces(), norms, _threads_for(rows, weights))))
 
 
 def loss_and_gradient(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> tuple[float, Weights]:
     """Summed loss and its gradient (n_features, n_classes). For public rows, or without privacy.
 
-    The loss is cross-entropy in nats, or half the squared residuals.
+    The loss is cross-entropy in nats, or half the squared residuals; on a device a tensor of no dimension.
     """
-    narrow = np.ascontiguousarray(weights, dtype=np.float32)
-    total = np.zeros(weights.shape[::-1])
-    value = 0.0
-    for block in rows.blocks():
+    narrow = single(weights)
+
+    def of_block(block: Block) -> tuple[Any, Array]:
         scores = block.x @ narrow
+        xp, value = namespace(scores), 0.0
         if loss == "softmax":
-            scores -= scores.max(axis=1, keepdims=True)
-            own = scores[np.arange(len(block.y)), block.y].sum(dtype=np.float64)
-            np.exp(scores, out=scores)
-            sums = scores.sum(axis=1, keepdims=True)
-            value += float(np.log(sums).sum(dtype=np.float64) - own)
+            scores -= xp.max(scores, axis=1, keepdims=True)
+            own = xp.sum(scores[numbers_like(block.y), block.y], dtype=xp.float64)
+            xp.exp(scores, out=scores)
+            sums = xp.sum(scores, axis=1, keepdims=True)
+            value = xp.sum(xp.log(sums), dtype=xp.float64) - own
             scores /= sums
-        r = _minus_targets(scores, block.y)
+        r = _minus_targets(scores, block.y, loss)
         if loss == "squared":
-            value += float(np.square(r, dtype=np.float64).sum() / 2)
-        total += r.T @ block.x
-    return value, total.T
+            value = xp.sum(double(r) ** 2) / 2
+        return value, r.T @ block.x
+
+    total, summed_loss = rows.zeros(*weights.shape[::-1]), 0.0
+    for value, part in in_order(rows.pieces(), of_block, _threads_for(rows, weights)):
+        summed_loss = summed_loss + value
+        total += part
+    return summed_loss, total.T
 
 
 def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Weights:
@@ -156,9 +250,13 @@ def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Wei
     The gradient is x r^T, so the sum of squares is (X * X)^T (R * R).
     """
     narrow = np.ascontiguousarray(weights, dtype=np.float32)
+
+    def squares(block: Block) -> Array:
+        return np.square(residuals(block.x, block.y, narrow, loss)).T @ np.square(block.x)
+
     total = np.zeros(weights.shape[::-1])
-    for block in rows.blocks():
-        total += np.square(residuals(block.x, block.y, narrow, loss)).T @ np.square(block.x)
+    for part in in_order(rows.pieces(), squares, _threads_for(rows, weights)):
+        total += part
     return total.T / rows.n_rows
 
 
@@ -180,7 +278,8 @@ def minimise(
 
     def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         weights = flat.reshape(shape)
-        value, gradient = loss_and_gradient(rows, weights, loss)
+        loss_there, gradient_there = loss_and_gradient(rows, rows.put(weights), loss)
+        value, gradient = float(loss_there), on_host(gradient_there)
         offset = weights - reference
         return value + weight_decay / 2 * float((offset**2).sum()), (gradient + weight_decay * offset).ravel()
 

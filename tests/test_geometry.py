@@ -186,9 +186,9 @@ def test_rounding_of_scaled_sums_stays_inside_the_margin_when_its_block_rounds_a
 
 def test_sums_are_taken_in_double_precision_where_single_would_cost_too_much() -> None:
     assert arithmetic().dtype is np.float32
-    assert arithmetic().margin == 2**-10 + 2**-12
-    assert arithmetic(200.0).dtype is np.float32
-    assert arithmetic(1000.0).dtype is np.float64
+    assert 2**-9 < arithmetic().margin < 2**-9 * 1.02
+    assert arithmetic(50.0).dtype is np.float32
+    assert arithmetic(100.0).dtype is np.float64
 
 
 def test_an_origin_too_long_for_any_precision_is_refused() -> None:

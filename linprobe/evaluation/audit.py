@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,8 @@ from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GRID_BITS, GaussianMechanism, Projection, Release
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Method, Problem, Run, Schedule
-from linprobe.rows import ArrayRows, Block
+from linprobe.rows import ArrayRows, Piece
+from linprobe.workers import blas_held_to_one_thread
 
 LARGEST_MU = 20.0  # of a bound; far above the mu of every epsilon that can be claimed
 GUESSED = 0.1  # share of the trials on which `one run` guesses
@@ -70,19 +71,17 @@ class Trials:
 class _Present(ArrayRows):
     """Rows some of whose places are empty: the others keep theirs, as adjacency has it. Nobody follows records here."""
 
-    observed = False
-
     def __init__(self, x: NDArray[np.float32], y: NDArray[np.int64], present: NDArray[np.bool_]) -> None:
         super().__init__(x, y)
         self._present = present
 
-    def blocks(self) -> Iterator[Block]:
+    def pieces(self) -> Iterator[Piece]:
         """The rows that are there."""
-        return super().selected(self._present)
+        return super().selected_pieces(self._present)
 
-    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
+    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
         """Those of them where `joined` is true."""
-        return super().selected(self._present & joined)
+        return super().selected_pieces(self._present & joined)
 
 
 class _Observer(GaussianMechanism):
@@ -105,12 +104,15 @@ class _Observer(GaussianMechanism):
         self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
     ) -> Release:
         """What `inner` releases."""
-        clipped = replace(clipped, contributions=np.empty(0))
         released = self._inner.release(clipped, noise_multiplier, purpose=purpose, projection=projection)
         if purpose == GRADIENT:
             along = np.einsum("ic,ic->i", released.value[self._columns], self._directions)
             self.scores.append(along / (clipped.sensitivity * noise_multiplier))
         return released
+
+    def settle(self) -> None:
+        """Leave what records contributed to `inner`."""
+        self._inner.settle()
 
 
 def play(
@@ -147,15 +149,16 @@ def play(
     known = None if public is None else ArrayRows(_padded(public.x, canaries), public.y)
     inside = coins.random((runs, canaries)) < 0.5
     scores = np.empty((runs, schedule.n_steps, canaries))
-    for run in range(runs):
-        present = np.concatenate([np.ones(background.n_rows, dtype=bool), inside[run]])
-        problem = Problem(first + canaries, n_classes, private=_Present(x, y, present), public=known)
-        source = NoiseSource(None if insecure_seed is None else insecure_seed * runs + run)
-        observer = _Observer(mechanism(source, _forget), first, directions)
-        taking = sampler(source, schedule.sampling_rate)
-        method.fit(problem, options, Run(schedule, observer, _nothing, taking, per_record=False))
-        scores[run] = observer.scores
-        on_run()
+    with blas_held_to_one_thread():
+        for run in range(runs):
+            present = np.concatenate([np.ones(background.n_rows, dtype=bool), inside[run]])
+            problem = Problem(first + canaries, n_classes, private=_Present(x, y, present), public=known)
+            source = NoiseSource(None if insecure_seed is None else insecure_seed * runs + run)
+            observer = _Observer(mechanism(source, _forget), first, directions)
+            taking = sampler(source, schedule.sampling_rate)
+            method.fit(problem, options, Run(schedule, observer, _nothing, taking, per_record=False))
+            scores[run] = observer.scores
+            on_run()
     return Trials(inside, scores)
 
 

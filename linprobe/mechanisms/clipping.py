@@ -2,24 +2,35 @@
 
 Adjacency: one record more or less, its place left empty. The number of places is public; a place without a record
 contributes nothing, and every other record keeps its place. `sum_i c_i g_i` with `c_i = min(1, tau / ||g_i||)` then
-moves by at most tau. Were the others moved up instead, each of them would be rounded anew, since a matrix product
-rounds a row according to its place, and 100,000 such differences are no longer small.
+moves by at most tau in exact arithmetic. In ours, with u = 2^-24 and A the largest norm that can be summed:
 
-Within a block of rows, sums are float32, so that the block of the record in question rounds differently with and
-without it. The factor aims below tau by a margin for that; tests/mechanisms/test_clipping.py measures that it is
-enough.
+    sums of n = SUM_ROWS rows are float32. A term is rounded once as a product and once in every addition it is part
+        of; over all terms that is at most n (n + 3) / 2 times, in whatever order they are added. Such a sum is off by
+        at most n (n + 3) / 2 u A, with the record and without it; all other sums are the same numbers in both cases
+    they are added up exactly: in float64, rounded to a public grid so coarse that no addition rounds (`ExactSum`),
+        which moves one of them by at most a grid step an entry
+    norms of residuals are float32 sums of n_classes squares, off by n_classes u; factors and products by 2 u
+
+The factors aim below tau by a margin that covers all of it; tests/mechanisms/test_clipping.py checks both the terms and
+that no attack on the rounding comes near.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.arrays import Array
 from linprobe.errors import ParameterError
-from linprobe.rows import BLOCK_ROWS, Rows
+from linprobe.products import SUM_ROWS
+from linprobe.rows import BLOCK_ROWS, Block, Rows
+from linprobe.workers import share
 
+FLOAT32_ROUNDING = 2.0**-24
+GRID_STEP = 2.0**-52  # of the grid of `ExactSum`, relative to its bound
 SMALLEST_MARGIN = 2.0**-10
 LARGEST_MARGIN = 2.0**-4
 
@@ -48,61 +59,90 @@ class Arithmetic:
 
     Attributes:
         margin: share of the clip norm kept free for rounding.
-        dtype: in which blocks are summed.
+        dtype: in which `SUM_ROWS` rows are summed.
     """
 
     margin: float
     dtype: type[np.float32] | type[np.float64]
 
 
-def arithmetic(amplification: float = 1.0) -> Arithmetic:
-    """Margin and precision of a sum over blocks of at most `BLOCK_ROWS` rows, blocks being added up in float64.
+def arithmetic(amplification: float = 1.0, n_classes: int = 1, n_features: int = 1, n_rows: int = 1) -> Arithmetic:
+    """Margin and precision of a sum of `SUM_ROWS` rows at a time, these being added up exactly.
 
-    2^-10 for the factors, and 2^-22 for each row of a block, 0.12 % in all; the worst case measured is 1.9e-7 a row,
-    rows that all round the same way. `amplification` is how many times larger than the clip norm the summed numbers
-    can be, measured as the clip measures (public); where float32 would need too wide a margin, blocks are summed in
-    float64.
+    SUM_ROWS (SUM_ROWS + 3) u for the sums, a grid step for every entry, which tells above 10^9 of `n_rows`, n_classes u
+    for norms, and 2^-10 for all else: 0.2 % in all.
+    `amplification` is how many times larger than the clip norm the summed numbers can be, measured as the clip measures
+    (public); where float32 would need too wide a margin, sums are float64.
 
     Raises:
         ParameterError: an amplification beyond which rounding could not be bounded.
     """
-    margin = SMALLEST_MARGIN + amplification * BLOCK_ROWS * 2.0**-22
+    small = SMALLEST_MARGIN + n_classes * FLOAT32_ROUNDING
+    grid = n_rows * math.sqrt(n_features * n_classes) * GRID_STEP
+    margin = small + amplification * (SUM_ROWS * (SUM_ROWS + 3) * FLOAT32_ROUNDING + grid)
     if margin <= LARGEST_MARGIN:
         return Arithmetic(margin, np.float32)
     # the factors and residuals are float32 still
-    margin = SMALLEST_MARGIN + amplification * 2.0**-20
+    margin = small + amplification * (2.0**-20 + grid)
     if margin > 0.5:
         raise ParameterError(
-            f"gradients are {amplification:.3g} times the clip norm before they are shifted or scaled; allowed: "
-            f"at most {2**19}; raise --clip-norm"
+            f"gradients of {n_rows} rows are up to {amplification:.3g} times the clip norm before they are shifted or "
+            f"scaled; allowed: at most {0.49 / (2.0**-20 + grid):.3g} times; raise --clip-norm"
         )
     return Arithmetic(margin, np.float64)
 
 
-def clip_factors(norms: NDArray[np.float64], clip_norm: float, margin: float) -> NDArray[np.float64]:
+class ExactSum:
+    """A float64 sum of blocks that does not depend on their order: each is rounded to one public grid first.
+
+    Args:
+        zeros: the sum of no blocks, float64.
+        longest: bound on what one row adds to an entry: one number, or one for every entry.
+        n_rows: bound on the number of rows in all, wherever they are. A grid step is at most 2^-52 of
+            `longest * n_rows`, and the sum at most 2^53 steps, which float64 counts exactly.
+    """
+
+    def __init__(self, zeros: Array, longest: NDArray[np.float64], n_rows: int) -> None:
+        self.total = zeros
+        bound = longest * max(n_rows, 8 * BLOCK_ROWS)
+        # next to this number float64 has the grid's step, so that adding and subtracting it rounds to the grid
+        shift = 1.5 * 2.0 ** (np.ceil(np.log2(bound)) - 1) if np.isfinite(bound).all() else np.zeros(())
+        self._shift = shift if shift.ndim else float(shift)
+
+    def add(self, block: Array) -> None:
+        """Take in a block, which is rounded in place."""
+        block += self._shift
+        block -= self._shift
+        self.total += block
+
+
+def clip_factors(norms: Array, clip_norm: float, margin: float) -> Array:
     """Factors c, shape (n,), with `c * norms <= clip_norm (1 - margin)`; an infinite clip norm gives ones."""
     bound = clip_norm * (1 - margin)
     with np.errstate(divide="ignore"):
-        return np.minimum(1.0, bound / norms)
+        return (bound / norms).clip(None, 1.0)
 
 
-def relative_contributions(clipped_norms: NDArray[np.float64], clip_norm: float, margin: float) -> NDArray[np.float64]:
+def relative_contributions(clipped_norms: Array, clip_norm: float, margin: float) -> Array:
     """Contribution norms in units of the sensitivity, rounding margin included, at most 1."""
-    return np.minimum(1.0, clipped_norms / clip_norm + margin)
+    return (clipped_norms / clip_norm + margin).clip(None, 1.0)
 
 
 def row_sum(rows: Rows, clip_norm: float, origin: NDArray[np.float64] | None = None) -> ClippedSum:
     """Sum of rows, or of their differences from a public `origin` (n_features,), each clipped to `clip_norm`.
 
-    Summed in float64, so that only the float32 factors round. Shape (n_features, 1); sensitivity `clip_norm`.
+    Summed in float64, so that rounding is far below the margin. Shape (n_features, 1); sensitivity `clip_norm`.
     """
-    total = np.zeros(rows.n_features)
-    contributions = np.empty(rows.n_rows)
-    for block in rows.blocks():
+    total = ExactSum(np.zeros(rows.n_features), np.array(clip_norm), rows.n_rows)
+    contributions = np.empty(rows.n_held)
+
+    def take(block: Block) -> None:
         x = block.x.astype(np.float64) if origin is None else block.x - origin
         norms = np.sqrt(np.einsum("ij,ij->i", x, x))
         factors = clip_factors(norms, clip_norm, SMALLEST_MARGIN)
         here = slice(block.start, block.start + len(block.x))
         contributions[here] = relative_contributions(factors * norms, clip_norm, SMALLEST_MARGIN)
-        total += factors @ x
-    return ClippedSum(total[:, None], clip_norm, contributions)
+        total.add(factors @ x)
+
+    share(rows.pieces(), [take])
+    return ClippedSum(rows.summed(total.total)[:, None], clip_norm, contributions)

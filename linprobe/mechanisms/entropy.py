@@ -7,7 +7,9 @@ draw. A seed given by the user makes the noise predictable, so such a source cal
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+from functools import partial
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -15,8 +17,12 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from linprobe.workers import n_threads, share
+
 SECURE = "operating system, ChaCha20"
 INSECURE = "user seed, not private"
+PART = 1 << 16  # normals that one thread makes at a time
+WORDS_PER_BLOCK = 8  # 64-bit words of a ChaCha20 block
 
 
 class NoiseSource:
@@ -25,35 +31,56 @@ class NoiseSource:
     Args:
         insecure_seed: None keys the stream from the operating system. An integer makes every draw reproducible
             by whoever knows it, which voids the guarantee; `kind` then says so.
+        key: 32 secret bytes of an earlier source, to go on with its stream at its `draws`.
+
+    Attributes:
+        key: as secret as the private rows: with it, noise can be taken off a release.
+        draws: how many streams were used.
     """
 
-    def __init__(self, insecure_seed: int | None = None) -> None:
-        if insecure_seed is None:
-            self._key = os.urandom(32)
-            self.kind = SECURE
+    def __init__(self, insecure_seed: int | None = None, *, key: bytes | None = None) -> None:
+        self.kind = SECURE if insecure_seed is None else INSECURE
+        if key is not None:
+            self.key = key
+        elif insecure_seed is None:
+            self.key = os.urandom(32)
         else:
-            self._key = hashlib.sha256(f"linprobe insecure seed {insecure_seed}".encode()).digest()
-            self.kind = INSECURE
-        self._draws = 0
+            self.key = hashlib.sha256(f"linprobe insecure seed {insecure_seed}".encode()).digest()
+        self.draws = 0
 
     def standard_normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Independent N(0, 1) variates of the given shape, float64.
 
         Inverse-CDF method on 53 uniform bits plus a sign bit, so both tails reach beyond 8 standard deviations.
         """
-        words = self._words(int(np.prod(shape)))
-        half_uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54
-        sign = np.where(words & np.uint64(1), 1.0, -1.0)
-        return np.asarray(sign * ndtri(half_uniform), dtype=np.float64).reshape(shape)
+        words = self._words(math.prod(shape))
+        normals = np.empty(len(words))
 
-    def bernoulli(self, probability: float, n: int) -> NDArray[np.bool_]:
-        """Independent events, shape (n,): a 64-bit word below `probability` of the range, rounded down."""
-        return np.asarray(self._words(n) < np.uint64(int(probability * 2.0**64)))
+        def fill(part: slice) -> None:
+            half_uniform = ((words[part] >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54
+            ndtri(half_uniform, out=normals[part])
+            normals[part] *= np.where(words[part] & np.uint64(1), 1.0, -1.0)
 
-    def _words(self, n: int) -> NDArray[np.uint64]:
-        """The first `n` words of a stream that no other draw uses."""
+        starts = range(0, len(words), PART)
+        if len(starts) < 2:
+            fill(slice(None))
+        else:
+            share((partial(slice, start, start + PART) for start in starts), [fill] * min(n_threads(), len(starts)))
+        return normals.reshape(shape)
+
+    def bernoulli(self, probability: float, n: int, start: int = 0) -> NDArray[np.bool_]:
+        """Independent events, shape (n,): a 64-bit word below `probability` of the range, rounded down.
+
+        With `start`, those from there on of a longer draw; a multiple of `WORDS_PER_BLOCK`.
+        """
+        return np.asarray(self._words(n, start) < np.uint64(int(probability * 2.0**64)))
+
+    def _words(self, n: int, start: int = 0) -> NDArray[np.uint64]:
+        """`n` words of a stream that no other draw uses, from `start` on."""
+        if start % WORDS_PER_BLOCK or start // WORDS_PER_BLOCK + n // WORDS_PER_BLOCK >= 2**32:
+            raise ValueError(f"a draw from word {start}; allowed: multiples of {WORDS_PER_BLOCK}, below 2^35 in all")
         # ChaCha20 takes a 4-byte block counter followed by the nonce; the nonce is the draw's own number
-        nonce = bytes(4) + self._draws.to_bytes(12, "little")
-        self._draws += 1
-        stream = Cipher(ChaCha20(self._key, nonce), mode=None).encryptor()
+        nonce = (start // WORDS_PER_BLOCK).to_bytes(4, "little") + self.draws.to_bytes(12, "little")
+        self.draws += 1
+        stream = Cipher(ChaCha20(self.key, nonce), mode=None).encryptor()
         return np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")

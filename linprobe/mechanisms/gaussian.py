@@ -6,16 +6,16 @@ Dwork et al. 2006; exact privacy: Balle and Wang 2018. The event is recorded bef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import GaussianEvent
+from linprobe.group import ALONE, Group
 from linprobe.mechanisms.clipping import ClippedSum
-from linprobe.mechanisms.entropy import NoiseSource
 
 GRID_BITS = 20
 LEVELS = 64
@@ -48,40 +48,92 @@ class Contributed:
     def __init__(self) -> None:
         self.squared_mu = np.zeros(0)
         self.levels: NDArray[np.unsignedinteger] = np.zeros((0, LEVELS + 1), dtype=np.uint16)
-        self._n_sampled = 0
 
     def add(self, contributions: NDArray[np.float64], noise_multiplier: float, sampling_rate: float) -> None:
         """Take in one release: contributions (n_private,) in units of its sensitivity, or nothing if empty."""
-        if not contributions.size:
+        if not len(contributions):
             return
         if sampling_rate == 1:
-            if not self.squared_mu.size:
-                self.squared_mu = np.zeros(contributions.size)
-            self.squared_mu += (contributions / noise_multiplier) ** 2
+            squared_mu = (contributions / noise_multiplier) ** 2
+            self.squared_mu = self.squared_mu + squared_mu if len(self.squared_mu) else squared_mu
             return
         if not self.levels.size:
             self.levels = np.zeros((contributions.size, LEVELS + 1), dtype=np.uint16)
-        elif self._n_sampled == np.iinfo(np.uint16).max:
-            self.levels = self.levels.astype(np.uint32)
-        self._n_sampled += 1
         level = np.ceil(np.sqrt(contributions) * LEVELS).astype(np.intp)
-        self.levels[np.arange(contributions.size), level] += 1
+        here = (np.arange(contributions.size), level)
+        if self.levels.dtype == np.uint16 and self.levels[here].max() == np.iinfo(np.uint16).max:
+            self.levels = self.levels.astype(np.uint32)
+        self.levels[here] += 1
+
+
+class Noise(Protocol):
+    """`linprobe.mechanisms.entropy.NoiseSource`, or the same on a device."""
+
+    draws: int
+
+    def standard_normal(self, shape: tuple[int, ...]) -> Any:
+        """Independent N(0, 1) variates, float64."""
 
 
 class GaussianMechanism:
     """The one way from private sums to the outside, one per run.
 
+    A step that does not end, because the process is stopped, must leave no trace in what is kept for going on; so what
+    records contributed is taken in by `settle`, once a step is over.
+
     Args:
         source: where the noise comes from.
         record: called with each event before its noise is drawn, e.g. `Ledger.append`.
         first_step: number of the first release.
+        group: processes that hold a part of the rows each. Rank 0 draws the noise, once, and tells the others.
+        repeated: values already released by the run that this one goes on with, in order: they are given again.
     """
 
-    def __init__(self, source: NoiseSource, record: Callable[[GaussianEvent], None], first_step: int = 0) -> None:
-        self._source = source
-        self._record = record
-        self._next_step = first_step
-        self.contributed = Contributed()
+    def __init__(
+        self,
+        source: Noise,
+        record: Callable[[GaussianEvent], None],
+        first_step: int = 0,
+        *,
+        group: Group = ALONE,
+        repeated: Sequence[NDArray[np.float64]] = (),
+    ) -> None:
+        self._source, self._record, self._group = source, record, group
+        self.next_step = first_step
+        self._contributed = Contributed()
+        self._waiting: list[tuple[NDArray[np.float64], float, float]] = []
+        self._repeated = list(repeated)
+        self.early: list[NDArray[np.float64]] = []
+        self._settled = False
+
+    def settle(self) -> None:
+        """Take in what records contributed since the last call. From the first on, releases are not kept any more."""
+        for contribution in self._waiting:
+            self._contributed.add(*contribution)
+        self._waiting.clear()
+        self._settled = True
+
+    @property
+    def contributed(self) -> Contributed:
+        """What records contributed to all releases so far. Private."""
+        self.settle()
+        return self._contributed
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All that a mechanism needs to go on from here, noise included; as secret as the private rows."""
+        return {
+            "next_step": np.array(self.next_step),
+            "draws": np.array(self._source.draws),
+            "squared_mu": self.contributed.squared_mu,
+            "levels": self.contributed.levels,
+            **{f"early_{place}": value for place, value in enumerate(self.early)},
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a `state`."""
+        self.next_step, self._source.draws = int(state["next_step"]), int(state["draws"])
+        self.settle()
+        self._contributed.squared_mu, self._contributed.levels = state["squared_mu"], state["levels"]
 
     def release(
         self,
@@ -106,18 +158,32 @@ class GaussianMechanism:
             raise ValueError(f"noise multiplier is {noise_multiplier}; allowed: a finite number of at least 0")
         if noise_multiplier > 0 and not (0 < clipped.sensitivity < math.inf):
             raise ValueError(f"sensitivity is {clipped.sensitivity}; allowed with noise: finite, above 0")
-        step = self._next_step
-        self._next_step += 1
+        step = self.next_step
+        self.next_step += 1
         event = GaussianEvent(purpose, step, clipped.sensitivity, noise_multiplier, clipped.sampling_rate)
         self._record(event)
-        value = clipped.value
-        if noise_multiplier > 0:
-            std = noise_multiplier * clipped.sensitivity
-            value = value + std * self._source.standard_normal(value.shape)
-            self.contributed.add(clipped.contributions, noise_multiplier, clipped.sampling_rate)
+        if self._repeated:
+            value = self._repeated.pop(0)
+        elif noise_multiplier > 0:
+            value = self._group.shared(self._noised(clipped, noise_multiplier, projection))
+            self._waiting.append((clipped.contributions, noise_multiplier, clipped.sampling_rate))
+        else:
+            value = clipped.value if projection is None else projection.project(clipped.value)
+        if not self._settled:
+            self.early.append(value)
+        return Release(value, event)
+
+    def _noised(
+        self, clipped: ClippedSum, noise_multiplier: float, projection: Projection | None
+    ) -> NDArray[np.float64]:
+        """The released value, at rank 0."""
+        if self._group.rank > 0:
+            self._source.draws += 1
+            return clipped.value
+        std = noise_multiplier * clipped.sensitivity
+        value = clipped.value + std * self._source.standard_normal(tuple(clipped.value.shape))
         if projection is not None:
             value = projection.project(value)
-        if noise_multiplier > 0:
-            grid = 2.0 ** (math.floor(math.log2(std)) - GRID_BITS)
-            value = np.rint(value / grid) * grid
-        return Release(value, event)
+        grid = 2.0 ** (math.floor(math.log2(std)) - GRID_BITS)
+        released: NDArray[np.float64] = (value / grid).round() * grid
+        return released

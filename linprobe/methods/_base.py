@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.arrays import norm
 from linprobe.errors import ParameterError, UsageError
+from linprobe.geometry import PLAIN, Geometry
+from linprobe.group import ALONE, Group
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.sampling import SampledRows
-from linprobe.probe import Loss, Weights, minimise
+from linprobe.probe import Loss, Subspace, Weights, clipped_sum, minimise
 from linprobe.rows import Blocks, Rows
 
 Init = Literal["auto", "zero", "public", "text", "run"]
@@ -36,6 +39,11 @@ class Problem:
     public: Rows | None = None
     text_weights: Weights | None = None
     run_weights: Weights | None = None
+
+    def put(self, weights: Weights) -> Weights:
+        """Weights where the rows are."""
+        rows = self.private if self.private is not None else self.public
+        return weights if rows is None else rows.put(weights)
 
     def with_public(self, public: Rows) -> Problem:
         """The same problem with other public rows."""
@@ -80,19 +88,109 @@ class Sampler(Protocol):
 
     rate: float
 
-    def draw(self, n_rows: int) -> NDArray[np.bool_]:
-        """Whether each of `n_rows` records joins."""
+    def draw(self, n_rows: int, first: int = 0) -> NDArray[np.bool_]:
+        """Whether each of `n_rows` records joins, from number `first` on."""
+
+
+class Iterating(Protocol):
+    """What a method changes from step to step: `linprobe.methods._iterates.Iterates`."""
+
+    weights: Weights
+
+    def state(self) -> dict[str, Any]:
+        """All of it."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a `state`."""
+
+
+class Keeper(Protocol):
+    """Where the state of a run is kept, so that it can go on after its process is gone."""
+
+    def restored(self) -> Mapping[str, NDArray[Any]] | None:
+        """The state to go on from; None to begin."""
+
+    def offer(self, state: Mapping[str, Any]) -> None:
+        """Keep the state after a step, now or later."""
+
+    def withdraw(self) -> None:
+        """Forget what was offered last, as its arrays will change; what was kept stays."""
+
+
+def _as_it_is(array: NDArray[Any]) -> NDArray[Any]:
+    """Rows on the host."""
+    return array
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a method needs besides the data and its options."""
+    """Everything a method needs besides the data and its options.
+
+    Attributes:
+        schedule, mechanism, sampler: how many releases of what. on_step: called after every step.
+        put: (array on the host) -> the array where the rows are.
+        per_record: whether what every record contributes is followed.
+        keeper: where checkpoints go. group: processes that hold a part of the private rows each.
+    """
 
     schedule: Schedule
     mechanism: GaussianMechanism
     on_step: Callable[[], None]
     sampler: Sampler | None = None
     per_record: bool = True
+    keeper: Keeper | None = None
+    group: Group = ALONE
+    put: Callable[[NDArray[Any]], Any] = _as_it_is
+
+    def steps(self, iterates: Iterating) -> Iterator[int]:
+        """The numbers 1..T of the steps, each to be taken before the next is asked for; those left, after a restart."""
+        done = 0
+        state = None if self.keeper is None else self.keeper.restored()
+        if state is not None:
+            done = int(state["done"])
+            state = {name: self.put(value) if value.dtype == np.float64 else value for name, value in state.items()}
+            iterates.restore(state)
+            self.mechanism.restore(state)
+        elif self.keeper is not None:
+            self._offer(0, iterates)
+        for t in range(done + 1, self.schedule.n_steps + 1):
+            yield t
+            iterates.weights = self.group.shared(iterates.weights)
+            if self.keeper is not None:
+                self.keeper.withdraw()
+            self.mechanism.settle()
+            self._offer(t, iterates)
+            self.on_step()
+
+    def _offer(self, done: int, iterates: Iterating) -> None:
+        if self.keeper is not None:
+            self.keeper.offer({"done": np.array(done), **iterates.state(), **self.mechanism.state()})
+
+    def gradient(
+        self,
+        rows: Rows,
+        weights: Weights,
+        clip_norm: float,
+        *,
+        subspace: Subspace | None = None,
+        geometry: Geometry = PLAIN,
+        loss: Loss = "softmax",
+    ) -> Weights:
+        """The noised sum of clipped gradients of one step: of a Poisson sample, or of all rows where the rate is 1.
+
+        Shape (n_features, n_classes); one release of sensitivity `clip_norm`.
+        """
+        clipped = clipped_sum(
+            self.batch(rows),
+            weights,
+            clip_norm,
+            subspace=subspace,
+            geometry=geometry,
+            loss=loss,
+            per_record=self.per_record,
+        )
+        noise_multiplier = self.schedule.noise_multiplier
+        return self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace).value
 
     def batch(self, rows: Rows) -> Blocks:
         """The rows of the next step: a Poisson sample at the schedule's rate, all of them where that is 1."""
@@ -100,7 +198,8 @@ class Run:
             return rows
         if self.sampler is None or self.sampler.rate != self.schedule.sampling_rate:
             raise ValueError(f"no sampler of rate {self.schedule.sampling_rate}; give the run one")
-        return SampledRows(rows, self.sampler.draw(rows.n_rows), self.schedule.sampling_rate, observed=self.per_record)
+        joined = self.sampler.draw(rows.n_held, rows.first)
+        return SampledRows(rows, joined, self.schedule.sampling_rate, observed=self.per_record)
 
 
 @dataclass(frozen=True)
@@ -157,6 +256,7 @@ class Method:
         spends: whether it releases anything about private rows with noise.
         private: whether the result carries a guarantee at all.
         joins_public: whether public rows are protected as private ones.
+        on_device: whether it can train on rows that lie on a GPU.
         centres: whether rows are centred on the public mean by default.
         sampling: defaults of a method that trains on Poisson samples; None for one that uses all rows at every step.
         shares: (options) -> parts of the budget it spends besides its steps.
@@ -171,6 +271,7 @@ class Method:
     spends: bool = True
     private: bool = True
     joins_public: bool = False
+    on_device: bool = False
     centres: bool = True
     sampling: Sampling | None = None
     shares: Callable[[Any], tuple[Share, ...]] = no_shares
@@ -218,9 +319,9 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 
 
-def public_generator() -> np.random.Generator:
+def public_generator(step: int = 0) -> np.random.Generator:
     """A reproducible generator for choices that are public: which public rows, in which order. Never for noise."""
-    return np.random.Generator(np.random.PCG64(0))
+    return np.random.Generator(np.random.PCG64(step))
 
 
 def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
@@ -250,15 +351,16 @@ def initial_weights(
         init = "public" if problem.public is not None else "text" if problem.text_weights is not None else "zero"
     zeros = np.zeros((problem.n_features, problem.n_classes))
     if init == "zero":
-        return zeros
+        return problem.put(zeros)
     if init == "public":
-        return minimise(problem.public_rows, zeros, weight_decay=weight_decay, reference=zeros, loss=loss)
+        found = minimise(problem.public_rows, zeros, weight_decay=weight_decay, reference=zeros, loss=loss)
+        return problem.put(found)
     if init == "text":
         if problem.text_weights is None:
             raise UsageError("init is 'text', but the feature file has no text/weights; allowed here: zero, public")
-        return text_scale * problem.text_weights.astype(np.float64)
+        return problem.put(text_scale * problem.text_weights.astype(np.float64))
     if init == "run" and problem.run_weights is not None:
-        return problem.run_weights
+        return problem.put(problem.run_weights)
     raise ParameterError(f"init is {init!r}; allowed: auto, zero, public, text, or a run folder")
 
 
@@ -277,12 +379,13 @@ def project_to_ball(weights: Weights, centre: Weights, radius: float | None) -> 
     """Nearest point to `weights` with ||W - centre|| <= radius; unchanged without a radius."""
     if radius is None:
         return weights
-    length = float(np.linalg.norm(weights - centre))
-    return weights if length <= radius else centre + (weights - centre) * (radius / length)
+    offset = weights - centre
+    projected: Weights = centre + offset * (radius / norm(offset).clip(radius, None))
+    return projected
 
 
 def reference_weights(kind: str, start: Weights) -> Weights:
     """W_ref, what weight decay pulls towards: the initial weights (`init`) or `zero`."""
     if kind not in ("init", "zero"):
         raise ParameterError(f"reference is {kind!r}; allowed: init, zero")
-    return start if kind == "init" else np.zeros_like(start)
+    return start if kind == "init" else 0.0 * start

@@ -6,11 +6,12 @@ SGD, heavy-ball momentum and Adam (Kingma and Ba 2015) act on released gradients
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linprobe.errors import ParameterError
 from linprobe.methods._base import (
@@ -22,7 +23,8 @@ from linprobe.methods._base import (
     reference_weights,
     refuse_idle,
 )
-from linprobe.methods._output import IterateOutput, Output
+from linprobe.methods._iterates import Iterates
+from linprobe.methods._output import Output
 from linprobe.probe import Loss, Weights, check_loss
 
 ADAM_BETAS = (0.9, 0.999)
@@ -61,18 +63,14 @@ class DescentOptions:
     loss: Loss = "softmax"
 
 
-class Descent:
-    """Weights and what is remembered of earlier releases.
+class Descent(Iterates):
+    """Iterates and what an optimiser remembers of earlier releases.
 
     Args:
         problem, options, schedule: as the method got them.
         start: W_1 where it is not that of `options.init`.
         move: (W, step) -> W_{t+1}, where that is not W - step.
         clip: clip norm where it is not that of `options`.
-
-    Attributes:
-        weights: W_t, shape (n_features, n_classes).
-        history: public facts of each step.
     """
 
     def __init__(
@@ -98,14 +96,11 @@ class Descent:
                 text_scale=options.text_scale,
                 loss=options.loss,
             )
-        self.weights = start
-        self.history: list[dict[str, float]] = []
+        super().__init__(start, schedule.n_steps, options.output, options.ensemble)
         self._options, self._schedule = options, schedule
         self._reference = reference_weights(options.reference, start)
-        self._output = IterateOutput(options.output, schedule.n_steps, options.ensemble)
         self._first = np.zeros_like(start)
         self._second = np.zeros_like(start)
-        self._t = 0
         self._clip_norm = options.clip_norm if clip is None else clip
         self._move = np.subtract if move is None else move
 
@@ -118,13 +113,9 @@ class Descent:
 
     def step(self, gradient: Weights, **facts: float) -> None:
         """Move by an estimate of the summed gradient (n_features, n_classes); `facts` join the history."""
-        self._t += 1
-        before = self.weights
-        pull = self._options.weight_decay * (before - self._reference)
-        self.weights = self._move(before, self.learning_rate * self._direction(gradient + pull))
-        self._output.add(self._t, before, self.weights)
-        step = {"step": self._t, "clip_norm": self._clip_norm, "learning_rate": self.learning_rate}
-        self.history.append({**step, **facts})
+        pull = self._options.weight_decay * (self.weights - self._reference)
+        after = self._move(self.weights, self.learning_rate * self._direction(gradient + pull))
+        self.move(after, clip_norm=self._clip_norm, learning_rate=self.learning_rate, **facts)
 
     def _direction(self, gradient: Weights) -> Weights:
         if self._options.optimizer == "sgd":
@@ -135,9 +126,15 @@ class Descent:
         first, second = ADAM_BETAS
         self._first = first * self._first + (1 - first) * gradient
         self._second = second * self._second + (1 - second) * gradient**2
-        unbiased = np.sqrt(self._second / (1 - second**self._t)) + ADAM_EPSILON
-        return np.asarray(self._first / (1 - first**self._t) / unbiased, dtype=np.float64)
+        t = len(self.history) + 1
+        unbiased = np.sqrt(self._second / (1 - second**t)) + ADAM_EPSILON
+        return np.asarray(self._first / (1 - first**t) / unbiased, dtype=np.float64)
 
-    def result(self) -> Weights:
-        """What is released, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
-        return self._output.result()
+    def state(self) -> dict[str, Any]:
+        """All of it, to be kept in a checkpoint."""
+        return {**super().state(), "first_moment": self._first, "second_moment": self._second}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a `state`."""
+        super().restore(state)
+        self._first, self._second = state["first_moment"], state["second_moment"]

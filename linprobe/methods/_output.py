@@ -7,10 +7,13 @@ Last-n averages, exponential averages and majority votes: De et al. 2022 and DOP
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from linprobe.arrays import namespace, on_host
 from linprobe.errors import ParameterError, UsageError
 from linprobe.probe import Weights
 
@@ -58,8 +61,21 @@ class IterateOutput:
             else:
                 self._sum = self._sum + after / self._size
 
-    def result(self) -> Weights:
-        """What is released: (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """What was taken in so far, to be kept in a checkpoint."""
+        if self._voters:
+            return {"output": namespace(self._voters[0]).stack(list(self._voters))}
+        return {"output": np.asarray(self._sum) if isinstance(self._sum, float) else self._sum}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a `state`."""
         if self._kind == "vote":
-            return np.stack(self._voters)
-        return np.asarray(self._sum, dtype=np.float64)
+            self._voters.extend(state["output"] if state["output"].ndim else ())
+        else:
+            self._sum = state["output"]
+
+    def result(self) -> Weights:
+        """What is released, on the host: (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
+        if self._kind == "vote":
+            return on_host(namespace(self._voters[0]).stack(list(self._voters)))
+        return on_host(self._sum)

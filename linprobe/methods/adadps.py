@@ -30,7 +30,7 @@ import numpy as np
 from linprobe.geometry import Scale
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.probe import Weights, clipped_sum, second_moment
+from linprobe.probe import Weights, second_moment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +56,12 @@ def fit(problem: Problem, options: AdaDPSOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule = run.schedule
     descent = Descent(problem, options, schedule)
-    for _ in range(schedule.n_steps):
+    for _ in run.steps(descent):
         scale = public_scale(second_moment(problem.public_rows, descent.weights, options.loss), options.scale_floor)
-        clipped = clipped_sum(
-            run.batch(problem.private_rows),
-            descent.weights,
-            options.clip_norm,
-            geometry=Scale(scale),
-            loss=options.loss,
+        released = run.gradient(
+            problem.private_rows, descent.weights, options.clip_norm, geometry=Scale(scale), loss=options.loss
         )
-        released = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient")
-        descent.step(released.value / schedule.sampling_rate, scale_spread=float(scale.max() / scale.min()))
-        run.on_step()
+        descent.step(released / schedule.sampling_rate, scale_spread=float(scale.max() / scale.min()))
     return Fitted(descent.result(), descent.history)
 
 

@@ -40,9 +40,10 @@ from linprobe.methods._base import (
     reference_weights,
     refuse_idle,
 )
-from linprobe.methods._output import IterateOutput, Output
+from linprobe.methods._iterates import Iterates
+from linprobe.methods._output import Output
 from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
-from linprobe.probe import Weights, clipped_sum, gradient_norms, loss_and_gradient
+from linprobe.probe import Weights, gradient_norms, loss_and_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +84,9 @@ class AdaMixOptions:
 
 def _captured_energy(subspace: OrthonormalSubspace | None, public_gradient: Weights) -> float:
     """Share of the public gradient's squared norm inside the subspace."""
-    total = float((public_gradient**2).sum())
-    if subspace is None or total == 0:
+    if subspace is None or not public_gradient.any():
         return 1.0
-    return float((subspace.project(public_gradient) ** 2).sum()) / total
+    return float((subspace.project(public_gradient) ** 2).sum() / (public_gradient**2).sum())
 
 
 def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
@@ -111,33 +111,25 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     if options.subspace == "features":
         rows = np.concatenate([block.x for block in public.blocks()])
         subspace = top_left_subspace(rows.T.astype(np.float64), dim, public.n_rows)
-    output = IterateOutput(options.output, schedule.n_steps, options.ensemble)
-    history = []
-    for t in range(1, schedule.n_steps + 1):
+    iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble)
+    for _ in run.steps(iterates):
+        weights = iterates.weights
         norms = gradient_norms(public, weights)
         tau = max(options.clip_floor, float(np.quantile(norms, options.clip_quantile)))
         public_loss, public_gradient = loss_and_gradient(public, weights)
         if options.subspace == "gradient":
             subspace = top_left_subspace(public_gradient, dim, problem.n_classes - 1)
-        clipped = clipped_sum(problem.private_rows, weights, tau, subspace=subspace)
-        gradient = run.mechanism.release(
-            clipped, schedule.noise_multiplier, purpose="gradient", projection=subspace
-        ).value
+        gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace)
         eta = learning_rate(options.learning_rate, options.score_noise, schedule, tau)
-        before = weights
         weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
-        output.add(t, before, weights)
-        history.append(
-            {
-                "step": t,
-                "clip_norm": tau,
-                "learning_rate": eta,
-                "captured_energy": _captured_energy(subspace, public_gradient),
-                "public_loss": public_loss / public.n_rows,
-            }
+        iterates.move(
+            weights,
+            clip_norm=tau,
+            learning_rate=eta,
+            captured_energy=_captured_energy(subspace, public_gradient),
+            public_loss=public_loss / public.n_rows,
         )
-        run.on_step()
-    return Fitted(output.result(), history)
+    return Fitted(iterates.result(), iterates.history)
 
 
 METHOD = Method(
@@ -147,4 +139,5 @@ METHOD = Method(
     options=AdaMixOptions,
     fit=fit,
     needs=("private", "public"),
+    on_device=True,
 )

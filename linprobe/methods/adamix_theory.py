@@ -22,8 +22,8 @@ import math
 import numpy as np
 
 from linprobe.methods._base import Fitted, Problem, Run, project_to_ball, public_generator
-from linprobe.methods._output import IterateOutput
-from linprobe.probe import clipped_sum, loss_and_gradient, residuals
+from linprobe.methods._iterates import Iterates
+from linprobe.probe import loss_and_gradient, residuals
 from linprobe.rows import Rows
 
 LIPSCHITZ = math.sqrt(2)
@@ -53,25 +53,13 @@ def fit(problem: Problem, run: Run, *, radius: float | None, strong_convexity: f
     bound = 2 * float(np.linalg.norm(reference)) or 1.0 if radius is None else radius
     rho = schedule.nominal_mu**2 / 2
     weight_decay = LIPSCHITZ / bound * math.sqrt(2 * reference.size / rho)
-    weights = reference
-    output = IterateOutput("weighted", schedule.n_steps)
-    history = []
-    for t in range(1, schedule.n_steps + 1):
+    iterates = Iterates(reference, schedule.n_steps, "weighted")
+    for t in run.steps(iterates):
+        weights = iterates.weights
         public_loss, public_gradient = loss_and_gradient(public, weights)
-        clipped = clipped_sum(problem.private_rows, weights, LIPSCHITZ)
-        gradient = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient").value
+        gradient = run.gradient(problem.private_rows, weights, LIPSCHITZ)
         eta = 2 / (weight_decay * (t + 1))
-        before = weights
         weights = weights - eta * (public_gradient + gradient + weight_decay * (weights - reference))
         weights = project_to_ball(weights, reference, bound)
-        output.add(t, before, weights)
-        history.append(
-            {
-                "step": t,
-                "clip_norm": LIPSCHITZ,
-                "learning_rate": eta,
-                "public_loss": public_loss / public.n_rows,
-            }
-        )
-        run.on_step()
-    return Fitted(output.result(), history)
+        iterates.move(weights, clip_norm=LIPSCHITZ, learning_rate=eta, public_loss=public_loss / public.n_rows)
+    return Fitted(iterates.result(), iterates.history)

@@ -29,12 +29,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linprobe.errors import ParameterError
+from linprobe.errors import ParameterError, UsageError
 from linprobe.geometry import Origin
 from linprobe.methods._augment import gaussian_rows
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, public_generator
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.probe import Weights, clipped_sum, loss_and_gradient
+from linprobe.probe import Weights, loss_and_gradient
 from linprobe.rows import ArrayRows, ChainedRows, join
 
 
@@ -75,28 +75,28 @@ def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
     size = public.n_rows if options.public_batch is None else options.public_batch
     if not 1 <= size <= public.n_rows:
         raise ParameterError(f"public-batch is {size}; allowed: 1 to the number of public rows, {public.n_rows}")
-    generator = public_generator()
     if options.extended:
-        joining = generator.permutation(public.n_rows)[: round(options.extended * public.n_rows)]
+        if run.group.size > 1:
+            raise UsageError(
+                f"extended is {options.extended} in {run.group.size} processes, each of which would add the same rows; "
+                "allowed: 0, or one process"
+            )
+        joining = public_generator().permutation(public.n_rows)[: round(options.extended * public.n_rows)]
         private = ChainedRows(private, ArrayRows(public.x[joining], public.y[joining]))
     descent = Descent(problem, options, schedule)
-    for _ in range(schedule.n_steps):
+    for t in run.steps(descent):
         batch = public
         if size < public.n_rows:
-            chosen = generator.choice(public.n_rows, size, replace=False)
+            chosen = public_generator(t).choice(public.n_rows, size, replace=False)
             batch = ArrayRows(public.x[chosen], public.y[chosen])
         public_loss, public_gradient = loss_and_gradient(batch, descent.weights, options.loss)
         origin = clip_origin(public_gradient / size, options.origin_norm)
-        clipped = clipped_sum(
-            run.batch(private), descent.weights, options.clip_norm, geometry=Origin(origin), loss=options.loss
-        )
-        released = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient")
+        released = run.gradient(private, descent.weights, options.clip_norm, geometry=Origin(origin), loss=options.loss)
         descent.step(
-            private.n_rows * origin + released.value / schedule.sampling_rate,
+            private.n_rows * origin + released / schedule.sampling_rate,
             origin_norm=float(np.linalg.norm(origin)),
             public_loss=public_loss / size,
         )
-        run.on_step()
     return Fitted(descent.result(), descent.history)
 
 

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.probe import clipped_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +37,9 @@ def fit(problem: Problem, options: DPSGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule = run.schedule
     descent = Descent(problem, options, schedule)
-    for _ in range(schedule.n_steps):
-        batch = run.batch(problem.private_rows)
-        clipped = clipped_sum(batch, descent.weights, options.clip_norm, loss=options.loss)
-        released = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient")
-        descent.step(released.value / schedule.sampling_rate)
-        run.on_step()
+    for _ in run.steps(descent):
+        released = run.gradient(problem.private_rows, descent.weights, options.clip_norm, loss=options.loss)
+        descent.step(released / schedule.sampling_rate)
     return Fitted(descent.result(), descent.history)
 
 

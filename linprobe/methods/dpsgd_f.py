@@ -29,7 +29,7 @@ from linprobe.mechanisms.clipping import row_sum
 from linprobe.methods import dpsgd_f_theory
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights, refuse_idle
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.probe import Weights, clipped_sum
+from linprobe.probe import Weights
 from linprobe.rows import Rows, TranslatedRows
 
 
@@ -88,11 +88,9 @@ def descend(
     """Lines 3 and 4 on translated rows; history and guarantee as DP-SGD's."""
     schedule = run.schedule
     descent = Descent(problem, options, schedule, start=translated_start(problem, options, shift, column), clip=clip)
-    for _ in range(schedule.n_steps):
-        clipped = clipped_sum(run.batch(private), descent.weights, clip, loss=options.loss)
-        released = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient")
-        descent.step(released.value / schedule.sampling_rate)
-        run.on_step()
+    for _ in run.steps(descent):
+        released = run.gradient(private, descent.weights, clip, loss=options.loss)
+        descent.step(released / schedule.sampling_rate)
     theta = descent.result()
     weights, bias = theta[..., :-1, :], theta[..., -1, :]
     return Fitted(weights, descent.history, bias * column - np.einsum("d,...dc->...c", shift, weights))

@@ -18,7 +18,7 @@ a Gaussian mechanism on a sum over all rows, so that they compose exactly among 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from linprobe.mechanisms.clipping import ClippedSum, row_sum
 from linprobe.methods._base import Run, Share, public_generator
 from linprobe.probe import Weights
-from linprobe.rows import Block, Rows, row_norms
+from linprobe.rows import Block, ChangedRows, Rows, row_norms
 
 ROUNDS = 10
 QUANTILE = 0.9
@@ -57,7 +57,7 @@ def _noisy_count(
     total = np.zeros(width)
     for block in rows.blocks():
         total += indicators(block).sum(axis=0)
-    counts = ClippedSum(total[:, None], math.sqrt(width), np.ones(rows.n_rows))
+    counts = ClippedSum(rows.summed(total)[:, None], math.sqrt(width), np.ones(rows.n_held))
     return run.mechanism.release(counts, run.schedule.others[purpose], purpose=purpose).value[:, 0]
 
 
@@ -95,23 +95,15 @@ def ball(rows: Rows, run: Run) -> tuple[Weights, float]:
     return mean, _radius(rows, run, "quantile", mean)
 
 
-class FeatureClipped:
+class FeatureClipped(ChangedRows):
     """Line 6: rows shortened to at most sqrt(2) tau, block by block; the norm of a row is all that is looked at."""
 
     def __init__(self, rows: Rows, tau: float) -> None:
-        self._rows, self._longest = rows, math.sqrt(2) * tau
-        self.n_rows, self.n_features = rows.n_rows, rows.n_features
-        self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
+        super().__init__(rows, rows.n_features)
+        self._longest = math.sqrt(2) * tau
 
-    def _clip(self, block: Block) -> Block:
+    def change(self, block: Block) -> Block:
+        """Its rows, shortened where they are longer."""
         factors = np.minimum(1.0, self._longest / block.norms).astype(np.float32)
         x = block.x * factors[:, None]
         return block._replace(x=x, norms=row_norms(x))
-
-    def blocks(self) -> Iterator[Block]:
-        """All rows in order."""
-        return map(self._clip, self._rows.blocks())
-
-    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
-        """The rows where `joined` is true."""
-        return map(self._clip, self._rows.selected(joined))

@@ -41,6 +41,7 @@ METHOD = Method(
     options=FullyPrivateOptions,
     fit=fit,
     needs=("private",),
+    on_device=True,
     joins_public=True,
     centres=False,
 )

@@ -40,7 +40,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from linprobe.errors import ParameterError
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, refuse_idle
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.probe import Weights, clipped_sum, loss_and_gradient
+from linprobe.probe import Weights, loss_and_gradient
 from linprobe.rows import Rows, join
 
 MIRROR_ITERATIONS = 20
@@ -132,16 +132,16 @@ def fit(problem: Problem, options: MirrorDescentOptions, run: Run) -> Fitted:
     schedule, public = run.schedule, problem.public_rows
     n_private = problem.private_rows.n_rows
     descent = Descent(problem, options, schedule, move=mirror_map(public, options) if exact else None)
-    for alpha in np.ones(schedule.n_steps) if exact else alphas(options, schedule.n_steps):
-        clipped = clipped_sum(run.batch(problem.private_rows), descent.weights, options.clip_norm, loss=options.loss)
-        released = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient")
-        gradient = released.value / schedule.sampling_rate
+    private_weights = np.ones(schedule.n_steps) if exact else alphas(options, schedule.n_steps)
+    for t in run.steps(descent):
+        alpha = private_weights[t - 1]
+        released = run.gradient(problem.private_rows, descent.weights, options.clip_norm, loss=options.loss)
+        gradient = released / schedule.sampling_rate
         longest = math.inf if options.extra_clip is None else options.extra_clip * n_private
         gradient = gradient * min(1.0, longest / max(float(np.linalg.norm(gradient)), 1e-300))
         public_loss, public_gradient = loss_and_gradient(public, descent.weights, options.loss)
         mixed = alpha * gradient + (1 - alpha) * (n_private / public.n_rows) * public_gradient
         descent.step(mixed, alpha=float(alpha), public_loss=public_loss / public.n_rows)
-        run.on_step()
     return Fitted(descent.result(), descent.history)
 
 

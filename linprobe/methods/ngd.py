@@ -26,8 +26,9 @@ from linprobe.methods._base import (
     learning_rate,
     reference_weights,
 )
-from linprobe.methods._output import IterateOutput, Output
-from linprobe.probe import clipped_sum, loss_and_gradient
+from linprobe.methods._iterates import Iterates
+from linprobe.methods._output import Output
+from linprobe.probe import loss_and_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,23 +54,19 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
     )
     reference = reference_weights(options.reference, weights)
     eta = learning_rate(options.learning_rate, options.score_noise, schedule, options.clip_norm)
-    output = IterateOutput(options.output, schedule.n_steps, options.ensemble)
-    history = []
-    for t in range(1, schedule.n_steps + 1):
+    iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble)
+    for _ in run.steps(iterates):
+        weights = iterates.weights
         public_loss, public_gradient = loss_and_gradient(public, weights)
-        clipped = clipped_sum(problem.private_rows, weights, options.clip_norm)
-        gradient = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient").value
-        before = weights
+        gradient = run.gradient(problem.private_rows, weights, options.clip_norm)
         weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
-        output.add(t, before, weights)
         facts = {
             "clip_norm": options.clip_norm,
             "learning_rate": eta,
             "public_loss": public_loss / public.n_rows,
         }
-        history.append({"step": t, **facts})
-        run.on_step()
-    return Fitted(output.result(), history)
+        iterates.move(weights, **facts)
+    return Fitted(iterates.result(), iterates.history)
 
 
 METHOD = Method(
@@ -79,4 +76,5 @@ METHOD = Method(
     options=NGDOptions,
     fit=fit,
     needs=("private", "public"),
+    on_device=True,
 )

@@ -37,8 +37,8 @@ from linprobe.methods._base import (
     reference_weights,
     refuse_idle,
 )
-from linprobe.methods._output import IterateOutput, Output
-from linprobe.probe import clipped_sum
+from linprobe.methods._iterates import Iterates
+from linprobe.methods._output import Output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,22 +82,18 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
         problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
     )
     reference = reference_weights(options.reference, weights)
-    output = IterateOutput(options.output, schedule.n_steps, options.ensemble)
-    history = []
-    for t in range(1, schedule.n_steps + 1):
-        clipped = clipped_sum(problem.private_rows, weights, options.clip_norm)
-        gradient = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient").value
+    iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble)
+    for t in run.steps(iterates):
+        weights = iterates.weights
+        gradient = run.gradient(problem.private_rows, weights, options.clip_norm)
         if options.schedule == "theory":
             eta = 2 / (options.weight_decay * (t + 1))
         else:
             eta = learning_rate(options.learning_rate, options.score_noise, schedule, options.clip_norm)
-        before = weights
         weights = weights - eta * (gradient + options.weight_decay * (weights - reference))
         weights = project_to_ball(weights, reference, options.radius)
-        output.add(t, before, weights)
-        history.append({"step": t, "clip_norm": options.clip_norm, "learning_rate": eta})
-        run.on_step()
-    return Fitted(output.result(), history)
+        iterates.move(weights, clip_norm=options.clip_norm, learning_rate=eta)
+    return Fitted(iterates.result(), iterates.history)
 
 
 METHOD = Method(
@@ -107,4 +103,5 @@ METHOD = Method(
     options=NoisyGDOptions,
     fit=fit,
     needs=("private",),
+    on_device=True,
 )

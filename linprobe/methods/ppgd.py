@@ -27,8 +27,9 @@ from linprobe.methods._base import (
     Run,
     learning_rate,
 )
-from linprobe.methods._output import IterateOutput, Output
-from linprobe.probe import clipped_sum, loss_and_gradient, minimise
+from linprobe.methods._iterates import Iterates
+from linprobe.methods._output import Output
+from linprobe.probe import loss_and_gradient, minimise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,27 +50,22 @@ class PPGDOptions:
 def fit(problem: Problem, options: PPGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule, public = run.schedule, problem.public_rows
-    weights = np.zeros((problem.n_features, problem.n_classes))
-    output = IterateOutput(options.output, schedule.n_steps, options.ensemble)
-    history = []
-    for t in range(1, schedule.n_steps + 1):
+    zeros = np.zeros((problem.n_features, problem.n_classes))
+    iterates = Iterates(zeros, schedule.n_steps, options.output, options.ensemble)
+    for _ in run.steps(iterates):
+        weights = iterates.weights
         public_loss, public_gradient = loss_and_gradient(public, weights)
         tau = max(options.clip_floor, float(np.linalg.norm(public_gradient)) / public.n_rows)
-        clipped = clipped_sum(problem.private_rows, weights, tau)
-        gradient = run.mechanism.release(clipped, schedule.noise_multiplier, purpose="gradient").value
+        gradient = run.gradient(problem.private_rows, weights, tau)
         eta = learning_rate(options.learning_rate, options.score_noise, schedule, tau)
-        before = weights
         weights = weights - eta * (gradient + options.weight_decay * weights)
-        output.add(t, before, weights)
-        facts = {"clip_norm": tau, "learning_rate": eta, "public_loss": public_loss / public.n_rows}
-        history.append({"step": t, **facts})
-        run.on_step()
-    private = output.result()
+        iterates.move(weights, clip_norm=tau, learning_rate=eta, public_loss=public_loss / public.n_rows)
+    private = iterates.result()
     voters = [
         minimise(public, voter, weight_decay=options.weight_decay, reference=voter)
-        for voter in private.reshape(-1, *weights.shape)
+        for voter in private.reshape(-1, *zeros.shape)
     ]
-    return Fitted(np.stack(voters).reshape(private.shape), history)
+    return Fitted(np.stack(voters).reshape(private.shape), iterates.history)
 
 
 METHOD = Method(

@@ -106,7 +106,7 @@ class Cyclic:
     def __init__(self, source: NoiseSource, rate: float) -> None:
         self.rate, self._batches, self._step = rate, round(1 / rate), -1
 
-    def draw(self, n_rows: int) -> Any:
+    def draw(self, n_rows: int, first: int = 0) -> Any:
         self._step += 1
         return np.arange(n_rows) % self._batches == self._step % self._batches
 
@@ -140,7 +140,7 @@ def test_half_the_noise_is_caught(method: str) -> None:
 
 
 def test_gradients_left_unclipped_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("linprobe.methods.noisy_gd.clipped_sum", unclipped)
+    monkeypatch.setattr("linprobe.methods._base.clipped_sum", unclipped)
     result = audited("noisy-gd", 3.0)
     assert bound_of(result, "sum") > 4
     with pytest.raises(PrivacyError):

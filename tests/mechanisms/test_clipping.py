@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.mechanisms.clipping import clip_factors
+from linprobe.geometry import Scale
+from linprobe.mechanisms.clipping import FLOAT32_ROUNDING, ExactSum, arithmetic, clip_factors
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._subspace import top_left_subspace
 from linprobe.probe import clipped_sum, gradient_norms, loss_and_gradient
-from linprobe.rows import BLOCK_ROWS, ArrayRows
+from linprobe.products import SUM_ROWS, Products
+from linprobe.rows import BLOCK_ROWS, STORAGE, ArrayRows, narrowed, widened
 
 
 def random_rows(seed: int, n: int, d: int, c: int, scale: float = 1.0):
@@ -51,6 +53,121 @@ def test_rounding_of_sums_stays_inside_the_margin_when_a_whole_block_rounds_anew
     whole = clipped_sum(ArrayRows(x, y), weights, 0.5)
     without = clipped_sum(ArrayRows(x[1:], y[1:]), weights, 0.5)
     assert np.linalg.norm(whole.value - without.value) <= 0.5
+
+
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize(("d", "c", "rate"), [(512, 20, 0.9), (64, 20, 0.9), (512, 20, 0.15), (256, 10, 0.5)])
+@pytest.mark.parametrize("size", [1e2, 1e6])
+def test_one_who_joins_a_sample_changes_nothing_of_the_others(d, c, rate, size, observed) -> None:
+    # like rows with large scores, which a product rounds according to their place
+    g = np.random.default_rng(0)
+    direction = g.normal(size=d)
+    x = (direction + 0.02 * g.normal(size=(4096, d))).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    weights = size * direction[:, None] / np.linalg.norm(direction) + 0.1 * g.normal(size=(d, c))
+    weights += 1e-3 * size * g.normal(size=(d, 1))
+    rows, joined = ArrayRows(x, np.zeros(len(x), dtype=int)), g.random(len(x)) < rate
+    sums = []
+    for joins in (True, False):
+        joined[5] = joins
+        sampled = SampledRows(rows, joined.copy(), rate, observed=observed)
+        sums.append(clipped_sum(sampled, weights, 0.5, per_record=observed).value)
+    assert 0.99 * 0.5 < np.linalg.norm(sums[0] - sums[1]) <= 0.5
+
+
+def test_an_uneven_scale_does_not_magnify_the_grid_of_exact_sums() -> None:
+    g = np.random.default_rng(0)
+    d, c = 512, 80
+    scale = np.full((d, c), 1e-6)
+    scale[0, 0] = 1.0
+    x = g.normal(size=(1, d)).astype(np.float32)
+    x /= np.linalg.norm(x)
+    rows = ArrayRows(x, [0])
+    rows.n_rows = 10**7  # elsewhere
+    rows.__class__ = OneOfMany
+    found = clipped_sum(rows, np.zeros((d, c)), 0.5, geometry=Scale(scale))
+    assert 0.98 * 0.5 < np.linalg.norm(found.value) <= found.contributions[0] * 0.5
+
+
+class OneOfMany(ArrayRows):
+    """The first row of many, the others of which are empty places."""
+
+    n_held = 1
+
+    def pieces(self):
+        yield lambda: self._block(0, slice(0, 1))
+
+
+def hard_blocks():
+    """Blocks of rows whose float32 sums lose most: all terms round the same way, grow, or nearly cancel."""
+    g = np.random.default_rng(5)
+    n, d = SUM_ROWS, 8
+    first = np.full((n, d), 1 + 2.0**-12 - 2.0**-23)
+    yield first, np.full((n, 2), 1 / 3)
+    yield first * np.where(np.arange(n) < n // 2, 1.0, 2.0**-12)[:, None], np.full((n, 2), 0.7)
+    yield first * np.where(np.arange(n) % 2, 1.0, -1.0)[:, None], g.uniform(0.5, 1, size=(n, 2))
+    yield g.uniform(0.5, 1, size=(n, d)), g.uniform(0.5, 1, size=(n, 3))
+    yield g.normal(size=(n, d)), g.normal(size=(n, 40))
+
+
+def test_the_margin_covers_all_that_float32_sums_can_lose() -> None:
+    unit = FLOAT32_ROUNDING
+    worst = 0.0
+    for x, r in hard_blocks():
+        x, r = x.astype(np.float32), r.astype(np.float32)
+        longest = (np.linalg.norm(x, axis=1) * np.linalg.norm(r, axis=1)).max()
+        found = Products(np.zeros((r.shape[1], x.shape[1]), np.float32)).sum(r, x)
+        lost = np.linalg.norm(found - r.T.astype(np.float64) @ x.astype(np.float64)) / longest
+        assert lost <= SUM_ROWS * (SUM_ROWS + 3) / 2 * unit
+        worst = max(worst, lost)
+    assert worst > 10 * unit  # the blocks are hard
+    for n_classes, n_rows in ((2, 10**3), (1000, 10**9), (1000, 10**10)):
+        rounding = arithmetic(1.0, n_classes, 1024, n_rows)
+        # twice the loss of a sum, norms of residuals, four roundings of factors, and a grid step an entry
+        step = 2.0 * n_rows * 2.0**-53 * (1024 * n_classes) ** 0.5
+        assert rounding.margin >= (SUM_ROWS * (SUM_ROWS + 3) + n_classes + 16) * unit + step
+        assert rounding.dtype is np.float32
+    assert arithmetic(1e3).dtype is np.float64
+
+
+@pytest.mark.parametrize("precision", STORAGE)
+@pytest.mark.parametrize("clip_norm", [1e-3, 0.3])
+def test_an_emptied_place_moves_the_sum_by_at_most_the_clip_norm_in_every_precision(precision, clip_norm) -> None:
+    g = np.random.default_rng(11)
+    n, d, c, removed = BLOCK_ROWS + 300, 24, 5, 700
+    same = np.tile(g.normal(size=(1, d)), (n, 1))
+    for rows in (same, same * (1 + 1e-3 * g.normal(size=(n, 1))), g.normal(size=(n, d))):
+        x = narrowed(np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32), precision)
+        y, weights = g.integers(0, c, n), g.normal(size=(d, c))
+        without = x.copy()
+        without[removed] = 0
+        whole = clipped_sum(ArrayRows(x, y), weights, clip_norm)
+        moved = np.linalg.norm(whole.value - clipped_sum(ArrayRows(without, y), weights, clip_norm).value)
+        assert 0.99 * clip_norm < moved <= whole.contributions[removed] * clip_norm <= clip_norm
+
+
+def test_clip_factors_are_of_the_rounded_rows() -> None:
+    row = np.full((1, 5), 0.3001, dtype=np.float32)
+    for precision in ("bfloat16", "float16"):
+        x = narrowed(row, precision)
+        clipped = clipped_sum(ArrayRows(x, [0]), np.zeros((5, 2)), 1e6)
+        exact = np.outer(widened(x)[0].astype(np.float64), [-0.5, 0.5])
+        np.testing.assert_allclose(clipped.value, exact, rtol=1e-7)
+        assert clipped.contributions[0] * 1e6 >= np.linalg.norm(exact)
+
+
+def test_an_exact_sum_does_not_depend_on_the_order_of_blocks() -> None:
+    g = np.random.default_rng(2)
+    blocks = [g.normal(size=(3, 4)) * 10.0 ** g.integers(-9, 2) for _ in range(50)]
+    sums = []
+    for order in (range(50), reversed(range(50)), g.permutation(50)):
+        total = ExactSum(np.zeros((3, 4)), np.array(1e3), 50_000)
+        for place in order:
+            total.add(blocks[place].copy())
+        sums.append(total.total)
+    assert np.array_equal(sums[0], sums[1])
+    assert np.array_equal(sums[0], sums[2])
+    np.testing.assert_allclose(sums[0], sum(blocks), atol=50 * 1e3 * 50_000 * 2.0**-52)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e8])

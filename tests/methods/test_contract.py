@@ -63,7 +63,7 @@ class RepeatedSampler:
     def __init__(self, out: int | None = None) -> None:
         self._rng, self._out, self.drawn = np.random.default_rng(7), out, []
 
-    def draw(self, n_rows: int) -> np.ndarray:
+    def draw(self, n_rows: int, first: int = 0) -> np.ndarray:
         joined = self._rng.random(n_rows) < self.rate
         self.drawn.append(joined.copy())
         if self._out is not None:

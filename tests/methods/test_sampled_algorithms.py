@@ -96,7 +96,7 @@ def test_a_dope_sgd_step_adds_the_expected_batch_of_public_gradients_and_not_the
     class Nobody:
         rate = 0.25
 
-        def draw(self, n_rows):
+        def draw(self, n_rows, first):
             return np.zeros(n_rows, dtype=bool)
 
     weights = (
@@ -213,13 +213,15 @@ def test_counts_of_the_theory_move_by_at_most_their_sensitivity() -> None:
     neighbour = SpyMechanism(replay=spy.values)
     keep = np.arange(data.private.n_rows) != 3
 
-    class WithoutOne:
+    class WithoutOne(ArrayRows):
         """The number of records is public: the third is not there, the number stays."""
 
-        n_rows, n_features = data.private.n_rows, D
+        def __init__(self):
+            super().__init__(data.private.x[keep], data.private.y[keep])
+            self.n_rows = data.private.n_rows
 
-        def blocks(self):
-            return ArrayRows(data.private.x[keep], data.private.y[keep]).blocks()
+        def pieces(self):
+            return ArrayRows(data.private.x[keep], data.private.y[keep]).pieces()
 
     ball(WithoutOne(), Run(schedule, neighbour, lambda: None))
     assert {event.purpose for event in spy.events} == {"median", "radius", "mean", "quantile"}

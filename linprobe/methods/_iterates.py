@@ -1,0 +1,51 @@
+"""Where an iterative method stands: all that it needs to go on, besides the rows and the noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from linprobe.methods._output import IterateOutput, Output
+from linprobe.probe import Weights
+
+
+class Iterates:
+    """W_t, what will be released of W_1..W_T, and the public facts of each step.
+
+    Args:
+        start: W_1, shape (n_features, n_classes).
+        n_steps: T.
+        output, ensemble: as in `IterateOutput`.
+
+    Attributes:
+        weights: W_t. history: one dictionary a step.
+    """
+
+    def __init__(self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None) -> None:
+        self.weights = start
+        self.history: list[dict[str, float]] = []
+        self._output = IterateOutput(output, n_steps, ensemble)
+
+    def move(self, after: Weights, **facts: float) -> None:
+        """Go from W_t to W_{t+1}; `facts` join the history."""
+        t = len(self.history) + 1
+        self._output.add(t, self.weights, after)
+        self.weights = after
+        self.history.append({"step": t, **facts})
+
+    def result(self) -> Weights:
+        """What is released, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
+        return self._output.result()
+
+    def state(self) -> dict[str, Any]:
+        """All of it, to be kept in a checkpoint: arrays, and the list of facts."""
+        return {"weights": self.weights, "history": list(self.history), **self._output.state()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a `state`."""
+        self.weights = state["weights"]
+        self.history = json.loads(str(state["history"]))
+        self._output.restore(state)

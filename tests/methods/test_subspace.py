@@ -1,0 +1,210 @@
+"""The projection on public directions: exact, of the dimension asked for, and never short of a row's length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
+from linprobe.rows import row_norms
+
+D, C = 64, 10
+
+
+def _gradient(kind: str, n_features: int = D, n_classes: int = C) -> Any:
+    g = np.random.default_rng(3)
+    full = g.normal(size=(n_features, n_classes))
+    full -= full.mean(axis=1, keepdims=True)
+    few = np.zeros_like(full)
+    if kind == "random":
+        return full
+    if kind == "zero":
+        return few
+    if kind == "first axes only":
+        few[:6] = full[:6]
+    elif kind == "last axes only":
+        few[-6:] = full[-6:]
+    elif kind == "one axis":
+        few[-1] = full[-1]
+    elif kind == "axes in opposite pairs":
+        few[:8], few[-8:] = full[:8], -full[:8]
+    elif kind == "nearly one axis":
+        return 1e-6 * full + np.eye(n_features)[:, [-1]] * full[0]
+    elif kind == "mostly last axes":
+        return np.concatenate([1e-9 * full[:-6], full[-6:]])
+    elif kind == "rank 3":
+        return full[:, :3] @ g.normal(size=(3, n_classes))
+    elif kind == "equal columns":
+        return full[:, [0, 0, 1, 1, 2, 3, 4, 4, 0, 2]]
+    elif kind == "falling":
+        return np.linalg.qr(full[:, :-1])[0] @ np.diag(np.logspace(0, -4, n_classes - 1)) @ full[: n_classes - 1]
+    elif kind == "constant in parts":
+        return np.repeat(full[:8], n_features // 8, axis=0)
+    return few
+
+
+KINDS = (
+    "random",
+    "zero",
+    "first axes only",
+    "last axes only",
+    "one axis",
+    "axes in opposite pairs",
+    "nearly one axis",
+    "mostly last axes",
+    "rank 3",
+    "equal columns",
+    "falling",
+    "constant in parts",
+)
+
+
+def _rank(matrix: Any, max_rank: int) -> int:
+    singular = np.linalg.svd(matrix, compute_uv=False)
+    return min(max_rank, int((singular > singular.max() * len(matrix) * np.finfo(np.float32).eps).sum()))
+
+
+def _subspace(matrix: Any, dim: int, max_rank: int = C - 1) -> OrthonormalSubspace:
+    subspace = top_left_subspace(matrix, dim, max_rank)
+    assert subspace is not None
+    return subspace
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("beyond", [0, 1, 2, 32 - C, 55 - C, 60 - C, 63 - C])
+def test_a_projector_of_exactly_the_dimension_asked_for_holds_the_whole_range(kind: str, beyond: int) -> None:
+    gradient = _gradient(kind)
+    rank = _rank(gradient, C - 1)
+    for dim in {rank + beyond, min(C + beyond, D - 1)}:
+        projector = _subspace(gradient, dim).project(np.eye(D))
+        assert np.trace(projector) == pytest.approx(dim, abs=1e-8)
+        np.testing.assert_allclose(projector, projector.T, atol=1e-10)
+        np.testing.assert_allclose(projector @ projector, projector, atol=1e-10)
+        left, singular, _ = np.linalg.svd(gradient)
+        held = left[:, :rank] * singular[:rank]
+        np.testing.assert_allclose(projector @ held, held, atol=1e-10 * max(1.0, singular[0]))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "zero"])
+def test_within_the_rank_it_is_the_top_singular_vectors(kind: str) -> None:
+    gradient = _gradient(kind)
+    left, singular, _ = np.linalg.svd(gradient)
+    for dim in range(1, _rank(gradient, C - 1) + 1):
+        if dim < C and singular[dim] > 0.999 * singular[dim - 1]:
+            continue
+        top = left[:, :dim]
+        np.testing.assert_allclose(_subspace(gradient, dim).project(np.eye(D)), top @ top.T, atol=1e-8)
+
+
+def test_rank_is_told_by_the_rounding_of_float32_and_by_its_bound() -> None:
+    g = np.random.default_rng(0)
+    left, right = np.linalg.qr(g.normal(size=(D, 4)))[0], np.linalg.qr(g.normal(size=(4, 4)))[0]
+    tolerance = D * np.finfo(np.float32).eps
+    for last, max_rank, rank in ((1.01, 4, 4), (0.99, 4, 3), (1.01, 2, 2)):
+        matrix = left @ np.diag([1.0, 0.5, 0.1, last * tolerance]) @ right
+        projector = _subspace(matrix, 30, max_rank).project(np.eye(D))
+        np.testing.assert_allclose(projector @ left[:, :rank], left[:, :rank], atol=1e-9)
+        assert np.linalg.norm(projector @ left[:, 3]) < 0.999 or rank == 4
+
+
+@pytest.mark.parametrize("n_rows", [40, 64, 500])
+@pytest.mark.parametrize("dim", [5, 40, 50, 63])
+def test_public_rows_fewer_or_more_than_features_give_their_top_directions(n_rows: int, dim: int) -> None:
+    rows = np.random.default_rng(n_rows).normal(size=(n_rows, D)) * np.logspace(0, -2, D)
+    top = np.linalg.svd(rows.T)[0][:, : min(dim, n_rows)]
+    projector = _subspace(rows.T, dim, n_rows).project(np.eye(D))
+    np.testing.assert_allclose(projector @ top, top, atol=1e-9)
+    assert np.trace(projector) == pytest.approx(dim, abs=1e-8)
+
+
+def test_there_is_nothing_to_project_on_all_features() -> None:
+    gradient = _gradient("random")
+    assert top_left_subspace(gradient, D, C - 1) is None
+    assert top_left_subspace(gradient, D + 1, C - 1) is None
+    assert top_left_subspace(gradient, D - 1, C - 1) is not None
+
+
+def _unit(x: Any) -> Any:
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)
+
+
+def _rows(subspace: OrthonormalSubspace, n_features: int) -> Any:
+    """Dense, sparse and constant rows, and such inside, outside and nearly outside the subspace."""
+    g = np.random.default_rng(9)
+    dense = g.normal(size=(40, n_features))
+    constant = np.repeat(g.uniform(0.5, 1, size=(40, 8)), n_features // 8, axis=1)
+    rows = [_unit(dense), _unit(np.maximum(dense - 1.3, 0)), _unit(constant), np.zeros((1, n_features))]
+    for part in (dense, constant):
+        inside = subspace.project(part.T).T
+        rows += [_unit(inside), *(_unit(part - (1 - share) * inside) for share in (0.0, 1e-3, 0.03, 0.1, 0.3))]
+    return np.concatenate(rows).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dim", [3, 9, 10, 11, 32, 56, 63])
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_no_length_is_understated_and_hardly_any_overstated(kind: str, dim: int, scale: float) -> None:
+    subspace = _subspace(_gradient(kind), dim)
+    x = np.float32(scale) * _rows(subspace, D)
+    norms = row_norms(x)
+    exact = np.linalg.norm(subspace.project(x.T.astype(np.float64)), axis=0)
+    found = subspace.row_norms(x, norms)
+    assert np.all(found <= norms)
+    # never below, but for the rounding of the full norms above which nothing goes
+    assert np.all(found >= exact - 1e-6 * norms)
+    assert np.all(found[found < norms] >= exact[found < norms])
+    assert np.all(found <= exact + 8e-4 * norms)
+    long = exact > 0.5 * norms
+    np.testing.assert_allclose(found[long], exact[long], rtol=2e-4)
+
+
+@pytest.mark.parametrize("kind", ["random", "constant in parts"])
+@pytest.mark.parametrize("dim", [99, 100, 500, 2000])
+def test_long_rows_do_not_round_beyond_the_slack(kind: str, dim: int) -> None:
+    subspace = _subspace(_gradient(kind, 2048, 100), dim, 99)
+    x = _rows(subspace, 2048)
+    norms = row_norms(x)
+    exact = np.linalg.norm(subspace.project(x.T.astype(np.float64)), axis=0)
+    found = subspace.row_norms(x, norms)
+    assert np.all((found >= exact) | (found == norms))
+    assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 8e-4 * norms))
+
+
+@pytest.mark.parametrize("inside", [0.035, 0.07, 0.1])
+def test_rows_that_round_one_way_and_nearly_leave_the_subspace_are_not_understated(inside: float) -> None:
+    g = np.random.default_rng(0)
+    n = 1024
+    for first in np.linspace(0.72, 0.99, 40):
+        # many equal terms after a large one, each rounded alike, in the direction that is taken away
+        columns = np.zeros((2 * n, 1))
+        columns[:n] = np.sqrt((1 - first**2) / (n - 1))
+        columns[0], columns[n] = first, 1.0
+        subspace = OrthonormalSubspace(columns, np.zeros(1), n)
+        away = np.concatenate([columns[:n], np.zeros((n, 1))]).T
+        x = (away + inside * _unit(subspace.project(g.normal(size=(2 * n, 5))).T)).astype(np.float32)
+        exact = np.linalg.norm(subspace.project(x.T.astype(np.float64)), axis=0)
+        found = subspace.row_norms(x, row_norms(x))
+        assert np.all((found >= exact) & (found <= exact + 8e-4))
+
+
+@given(seed=st.integers(0, 10**6), n_features=st.integers(2, 30), n_classes=st.integers(2, 12), data=st.data())
+def test_any_shape_gives_a_projector_and_the_lengths_inside_it(
+    seed: int, n_features: int, n_classes: int, data: Any
+) -> None:
+    g = np.random.default_rng(seed)
+    gradient = g.normal(size=(n_features, n_classes)) * (g.random((n_features, 1)) < g.random())
+    gradient -= gradient.mean(axis=1, keepdims=True)
+    dim = data.draw(st.integers(1, n_features - 1))
+    subspace = _subspace(gradient, dim, n_classes - 1)
+    projector = subspace.project(np.eye(n_features))
+    assert np.trace(projector) == pytest.approx(dim, abs=1e-8)
+    np.testing.assert_allclose(projector @ projector, projector, atol=1e-10)
+    x = g.normal(size=(20, n_features)).astype(np.float32)
+    exact = np.linalg.norm(x.astype(np.float64) @ projector, axis=1)
+    norms = row_norms(x)
+    found = subspace.row_norms(x, norms)
+    assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 8e-4 * norms))

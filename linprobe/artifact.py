@@ -5,10 +5,9 @@ No pickle anywhere. `per_record.npz` has mode 0600 and must not be published.
 
 from __future__ import annotations
 
-import csv
+import glob
 import hashlib
 import hmac
-import json
 import os
 import secrets
 import shutil
@@ -26,12 +25,13 @@ from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.per_instance import RecordLosses
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
-from linprobe.files import replace_when_complete
+from linprobe.files import held, replace_when_complete, write_csv, write_json
 from linprobe.reporting.manifest import MANIFEST_FORMAT, check_manifest, read_manifest, seal
 
 # what numpy raises for a file that is not the archive it should be
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 MODEL, LEDGER, HISTORY, PER_RECORD = "model.npz", "ledger.jsonl", "history.csv", "per_record.npz"
+MANIFEST, CHECKPOINT = "manifest.json", "checkpoint.npz"
 INHERITED = "inherited"
 
 
@@ -72,32 +72,70 @@ class FirstModel:
     public_digest: str | None
 
 
-@contextmanager
-def new_run_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder beside `out`, renamed to `out` when the block ends well.
+def unfinished_folders(out: Path) -> list[Path]:
+    """Folders of unfinished runs that were to become `out` and left a checkpoint."""
+    return sorted(path.parent for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial/{CHECKPOINT}"))
 
-    On an error or Ctrl-C it is removed, with all that was computed from private rows. A killed process leaves it,
-    under a name ending in `.partial`, with the ledger of what it had already spent.
+
+def unfinished_folder(out: Path) -> Path:
+    """The folder of the unfinished run that is to become `out`.
+
+    Raises:
+        UsageError: there is none with a checkpoint, or several.
+    """
+    partial = f".{glob.escape(out.name)}.*.partial"
+    found = unfinished_folders(out)
+    whole = [path.parent for path in out.parent.glob(f"{partial}/{MANIFEST}")]
+    if not found and whole:
+        raise UsageError(
+            f"--resume has nothing left to do: the run is whole and lacks its name; rename {whole[0]} to {out}"
+        )
+    if len(found) != 1:
+        listed = f": {', '.join(str(path) for path in found)}; remove all but one" if found else "; train without it"
+        raise UsageError(f"--resume finds {len(found)} unfinished runs of {out} with a checkpoint; allowed: 1{listed}")
+    return found[0]
+
+
+@contextmanager
+def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
+    """A temporary folder beside `out`, or that of an unfinished run, renamed to `out` when the block ends well.
+
+    On an error or Ctrl-C it is removed, with all that was computed from private rows, unless it holds a checkpoint and
+    the same settings may succeed another time. A killed process leaves it, under a name ending in `.partial`, with the
+    ledger of what it had already spent.
     """
     if out.exists():
         raise UsageError(f"run folder {out} already exists; give --out another name, or remove it first")
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     new_parents = [parent for parent in out.parents if not parent.exists()]
-    try:
-        partial.mkdir(parents=True)
-    except OSError as error:
-        raise LinprobeError(
-            f"run folder {out} cannot be made ({error.strerror}); give --out a writable place"
-        ) from None
-    try:
-        yield partial
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        for parent in new_parents:
-            with suppress(OSError):  # another run may have moved in
-                parent.rmdir()
-        raise
+    if resume:
+        partial = unfinished_folder(out)
+    else:
+        partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+        try:
+            partial.mkdir(parents=True)
+        except OSError as error:
+            raise LinprobeError(
+                f"run folder {out} cannot be made ({error.strerror}); give --out a writable place"
+            ) from None
+    with held(partial, f"unfinished run {partial}"):
+        if resume and not (partial / CHECKPOINT).is_file():
+            raise UsageError(f"unfinished run {partial} has ended meanwhile; look for {out}")
+        for torn in partial.glob(".*.partial"):  # of a process that was killed, and as secret as what it was to be
+            torn.unlink()
+        try:
+            yield partial
+            (partial / CHECKPOINT).unlink(missing_ok=True)
+            partial.rename(out)
+        except BaseException as error:
+            may_succeed = resume or not isinstance(error, LinprobeError)
+            lacks_name = isinstance(error, OSError) and (partial / MANIFEST).exists()
+            if lacks_name or (may_succeed and (partial / CHECKPOINT).exists()):
+                raise
+            shutil.rmtree(partial, ignore_errors=True)
+            for parent in new_parents:
+                with suppress(OSError):  # another run may have moved in
+                    parent.rmdir()
+            raise
 
 
 def commitment(key: bytes, digest: str) -> str:
@@ -119,11 +157,7 @@ def write_model(folder: Path, weights: NDArray[np.float32], bias: NDArray[np.flo
 
 def write_history(folder: Path, history: list[dict[str, float]]) -> None:
     """Write `history.csv`, public facts of each step; an empty file where there were no steps."""
-    with replace_when_complete(folder / HISTORY, "w") as stream:
-        if history:
-            writer = csv.DictWriter(stream, fieldnames=list(history[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(history)
+    write_csv(folder / HISTORY, history)
 
 
 def write_per_record(folder: Path, ids: list[str], losses: RecordLosses, key: bytes) -> None:
@@ -164,9 +198,7 @@ def write_manifest(folder: Path, manifest: dict[str, Any], extra_files: tuple[st
     """Seal and write `manifest.json`; returns what was written."""
     files = (MODEL, LEDGER, HISTORY, *extra_files)
     sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, files)
-    with replace_when_complete(folder / "manifest.json", "w") as stream:
-        json.dump(sealed, stream, indent=2, ensure_ascii=False)
-        stream.write("\n")
+    write_json(folder / MANIFEST, sealed)
     return sealed
 
 

@@ -26,27 +26,42 @@ from linprobe.accounting.calibrate import DEFAULT_DELTA, DEFAULT_STEPS, Budget, 
 from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import record_losses
+from linprobe.arrays import on_host
 from linprobe.artifact import load_first_model
+from linprobe.checkpoint import Checkpoints
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.metrics import class_scores
+from linprobe.group import ALONE, Group
 from linprobe.mechanisms.entropy import NoiseSource
-from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.gaussian import GaussianMechanism, Noise
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Method, Problem, Run, Sampling, Schedule
 from linprobe.probe import check_weights
 from linprobe.reporting.manifest import privacy_statement
-from linprobe.rows import ArraySource, ChainedSource, Preprocessing, Source, normalise_rows, prepare
+from linprobe.rows import (
+    ArrayRows,
+    ArraySource,
+    ChainedSource,
+    Precision,
+    Preprocessing,
+    Rows,
+    Source,
+    normalise_rows,
+    prepare,
+    prepare_part,
+)
+from linprobe.workers import blas_held_to_one_thread
 
 Centre = Literal["auto", "none", "public"]
 INIT_WORDS = ("auto", "zero", "public", "text")
 REQUIRED = inspect.Parameter.empty
 BUDGET = {"epsilon": REQUIRED, "delta": DEFAULT_DELTA}
 CLASSES = {"classes": None}
-NOISE = {"noise_multiplier": None, "n_steps": None}
+NOISE = {"noise_multiplier": None, "n_steps": None, "per_record": True}
 CENTRE = {"centre": "auto"}
 INTERCEPT = {"intercept": 0.0}
 SEED = {"insecure_seed": None}
-SAMPLING = {"sampling_rate": Sampling.rate, "accountant": "auto", "per_record": True}
+SAMPLING = {"sampling_rate": Sampling.rate, "accountant": "auto"}
 
 
 def _nothing() -> None:
@@ -130,6 +145,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         public_labels = None if y_public is None else np.asarray(y_public)
         self.classes_ = self._declared_classes(np.asarray(y), public_labels)
+        self._check_range(np.asarray(X), "X")
         private = ArraySource(np.asarray(X), self._indices(np.asarray(y), "y"))
         public = None
         if (X_public is None) != (public_labels is None):
@@ -137,11 +153,13 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise UsageError(f"{missing} is None, and the other half of the public rows is not; give both or neither")
         if X_public is not None and public_labels is not None:
             rows = np.asarray(validate_data(self, X_public, dtype=[np.float32, np.float64], reset=False))
+            self._check_range(rows, "X_public")
             if len(rows) != len(public_labels):
                 raise DataError(f"X_public has {len(rows)} rows and y_public {len(public_labels)}; allowed: as many")
             public = ArraySource(rows, self._indices(public_labels, "y_public"))
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
-        return self._train(private, public, text, Ledger(), _nothing, None)
+        with blas_held_to_one_thread():
+            return self._train(private, public, text, Ledger(), _nothing, None)
 
     def fit_sources(
         self,
@@ -152,6 +170,10 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ledger: Ledger | None = None,
         on_step: Callable[[], None] = _nothing,
         on_start: Callable[[int], None] | None = None,
+        precision: Precision = "float32",
+        group: Group = ALONE,
+        keep: Callable[[NoiseSource, slice], Checkpoints] | None = None,
+        device: str = "cpu",
     ) -> Self:
         """Train on streamed rows whose labels are indices into the declared classes.
 
@@ -160,9 +182,27 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             text_weights: class-name encodings (n_features, n_classes).
             ledger: where events go before their results exist; in memory if None.
             on_step: called after every step. on_start: called with the number of steps.
+            precision: in which rows are kept; clip factors are of the rounded rows.
+            group: processes that call this together with the same arguments, each of which takes its part of the rows;
+                what is fitted is the same in all but `private_record_losses_`, which rank 0 has.
+            device: `cpu`, or `cuda` or `cuda:N` for methods that can; rows, weights and noise are then there.
+            keep: makes the keeper of checkpoints, of the noise's source and the places of the private rows held here.
         """
         self.classes_ = self._declared_classes(None, None)
-        return self._train(private, public, text_weights, Ledger() if ledger is None else ledger, on_step, on_start)
+        ledger = Ledger() if ledger is None else ledger
+        with blas_held_to_one_thread():
+            return self._train(
+                private,
+                public,
+                text_weights,
+                ledger,
+                on_step,
+                on_start,
+                precision=precision,
+                group=group,
+                keep=keep,
+                device=device,
+            )
 
     def _train(
         self,
@@ -172,8 +212,15 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ledger: Ledger,
         on_step: Callable[[], None],
         on_start: Callable[[int], None] | None,
+        *,
+        precision: Precision = "float32",
+        group: Group = ALONE,
+        keep: Callable[[NoiseSource, slice], Checkpoints] | None = None,
+        device: str = "cpu",
     ) -> Self:
         method, options = self.method, self.method_options()
+        if device != "cpu":
+            self._check_device(device, group)
         self.n_features_in_ = private.n_features
         if public is not None and not public.n_rows:
             public = None
@@ -184,38 +231,51 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         run_weights, inherited = self._first_model(preprocessing, public)
         budget = self.budget(private.n_rows, inherited)
         n_features = private.n_features + bool(preprocessing.intercept)
+        rows = prepare_part(private, preprocessing, precision, group) if "private" in method.needs else None
+        known = None if public is None else prepare(public, preprocessing, precision)
+        source = NoiseSource(getattr(self, "insecure_seed", None))
+        source.key = group.shared(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
+        noise: Noise = source
+        if device != "cpu":
+            rows, known, noise = self._on_device(device, rows, known, source)
         problem = Problem(
             n_features,
             len(self.classes_),
-            private=prepare(private, preprocessing) if "private" in method.needs else None,
-            public=None if public is None else prepare(public, preprocessing),
+            private=rows,
+            public=known,
             text_weights=self._training_text_weights(text_weights, preprocessing),
             run_weights=run_weights,
         )
-        source = NoiseSource(getattr(self, "insecure_seed", None))
-        mechanism = GaussianMechanism(source, ledger.append)
-        schedule = schedule_of(budget)
-        if budget is not None:
-            ledger.inherit(inherited)
-            mechanism = GaussianMechanism(source, ledger.append, first_step=len(ledger.events))
+        schedule, keeper = schedule_of(budget), None
+        if keep is not None and budget is not None and rows is not None:
+            # a method may add public rows to those of a single process
+            keeper = keep(source, slice(None) if group.size == 1 else slice(rows.first, rows.first + rows.n_held))
+        ledger.inherit(inherited)
+        mechanism = GaussianMechanism(
+            noise,
+            ledger.append,
+            first_step=ledger.position,
+            group=group,
+            repeated=() if keeper is None else keeper.early,
+        )
         if on_start is not None:
             on_start(schedule.n_steps)
         sampler = PoissonSampler(source, schedule.sampling_rate)
+        looked = getattr(self, "per_record", True)
         fitted = method.fit(
-            problem, options, Run(schedule, mechanism, on_step, sampler, getattr(self, "per_record", True))
+            problem, options, Run(schedule, mechanism, on_step, sampler, looked, keeper, group, problem.put)
         )
         check_weights(fitted.weights)
         ledger.close()
         weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(weights, -1, -2)), bias
-        self.history_ = fitted.history
+        self.history_ = [{name: float(on_host(fact)) for name, fact in facts.items()} for facts in fitted.history]
         self.n_iter_ = max(1, schedule.n_steps)
         if budget is not None:
-            looked = getattr(self, "per_record", True)
             self.private_record_losses_ = record_losses(
-                private.n_rows if looked else 0,
-                mechanism.contributed.squared_mu,
-                mechanism.contributed.levels,
+                private.n_rows if looked and group.rank == 0 else 0,
+                group.joined(on_host(mechanism.contributed.squared_mu)),
+                group.joined(mechanism.contributed.levels),
                 budget.releases[-1],
                 inherited,
             )
@@ -230,6 +290,43 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             insecure=getattr(self, "insecure_seed", None) is not None,
         )
         return self
+
+    @staticmethod
+    def _check_range(x: NDArray[np.floating], name: str) -> None:
+        """Refuse what single precision cannot hold: rows are float32."""
+        if x.size and not np.abs(x).max() <= np.finfo(np.float32).max:
+            raise DataError(f"{name} holds numbers beyond 3.4e38, which float32 cannot hold; scale the rows down")
+
+    def _check_device(self, device: str, group: Group) -> None:
+        """Refuse a device that is not there, or what cannot be done on one."""
+        from linprobe.device import check_device
+
+        check_device(device)
+        able = [name for name, method in METHODS.items() if method.on_device]
+        if not self.method.on_device:
+            raise UsageError(f"method {self._method} trains on device cpu, not {device!r}; on a GPU: {', '.join(able)}")
+        if group.size > 1:
+            raise UsageError(f"device is {device!r} with {group.size} processes; allowed: one process, or device cpu")
+        idle = {"variant": "practical", "subspace": "none"}
+        for name, allowed in idle.items():
+            if getattr(self, name, allowed) != allowed:
+                raise UsageError(f"{name} is {getattr(self, name)!r} on device {device!r}; allowed: {allowed}")
+
+    @staticmethod
+    def _on_device(
+        device: str, rows: Rows | None, known: Rows | None, source: NoiseSource
+    ) -> tuple[Rows | None, Rows | None, Noise]:
+        """Private rows, public rows and the noise on a device."""
+        from linprobe.device import DeviceNoise, DeviceRows, check_device
+
+        there, moved = check_device(device), []
+        for part in (rows, known):
+            if part is not None and not isinstance(part, ArrayRows):
+                raise UsageError(
+                    f"the rows do not fit into this machine's memory, from where {device!r} takes them; use cpu"
+                )
+            moved.append(None if part is None else DeviceRows(part, there))
+        return moved[0], moved[1], DeviceNoise(source, there)
 
     def method_options(self) -> Any:
         """The method's own options, from this estimator's parameters."""
@@ -392,6 +489,7 @@ class NoisyGD(LinearProbe):
         epsilon: target, in (0, 100]. delta: target, below 1/n_private.
         classes: list of classes; may be left out only where public labels are given.
         noise_multiplier: noise std over clip norm, fixes the steps. n_steps: fixes the noise instead; 50 if both None.
+        per_record: whether every record's own loss is followed; on samples that looks at all rows at every step.
         centre: subtract the public mean: `auto` (where there are public rows), `none`, `public`.
         intercept: value of a constant bias column; 0 for none.
         insecure_seed: makes the noise reproducible and the result NOT PRIVATE; for tests only.
@@ -441,7 +539,6 @@ class DPSGD(LinearProbe):
     Args: as for `NoisyGD`, the options of `linprobe.methods.dp_sgd.DPSGDOptions`, and
         sampling_rate: q, probability with which each record joins each step, in (0, 1].
         accountant: `auto` (exact Gaussian DP where q = 1, else privacy-loss distributions), `gdp`, `pld`, `rdp`.
-        per_record: whether every record's own loss is followed, which looks at all rows at every step.
     """
 
     _method = "dp-sgd"

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from linprobe.accounting.events import GaussianEvent, Releases
 from linprobe.errors import PrivacyError
+from linprobe.files import lock
+from linprobe.group import Group
 
 
 class Ledger:
@@ -20,28 +22,70 @@ class Ledger:
 
     Args:
         path: file to append to, created if absent; None keeps the ledger in memory only.
+        again: for a run that goes on: events of the file are expected once more, from the first, and not counted twice.
+
+    Attributes:
+        events: all of them. position: how many were recorded by this run, or expected and recorded again.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, again: bool = False) -> None:
         self.events: list[GaussianEvent] = []
         self._stream = None
         if path is not None:
-            if path.exists():
-                self.events = read_ledger(path)
             self._stream = path.open("a", encoding="utf-8")
+            lock(self._stream, f"ledger {path}")
+            if again:
+                _drop_torn_line(path)
+            self.events = read_ledger(path)
+        self.position = 0 if again else len(self.events)
 
     def append(self, event: GaussianEvent) -> None:
-        """Record `event`; it reaches the operating system before this returns."""
+        """Record `event`; it reaches the operating system before this returns.
+
+        Raises:
+            PrivacyError: the run that is gone on with recorded another event here.
+        """
+        if self.position < len(self.events):
+            before = self.events[self.position]
+            if event != before:
+                raise PrivacyError(
+                    f"event {self.position} of the unfinished run was {before} and would now be {event}; the "
+                    "same noise must not meet other data; train anew under another name"
+                )
+        else:
+            if self._stream is not None:
+                self._stream.write(json.dumps(event.as_dict()) + "\n")
+                self._stream.flush()
+            self.events.append(event)
+        self.position += 1
+
+    def advance(self, position: int) -> None:
+        """Take the first `position` events for recorded by the steps that a checkpoint makes unnecessary.
+
+        Raises:
+            PrivacyError: the file has fewer.
+        """
+        if position > len(self.events):
+            raise PrivacyError(
+                f"the checkpoint is at event {position} and the ledger has {len(self.events)}; restore the ledger"
+            )
+        self.position = position
+
+    def agree(self, group: Group) -> None:
+        """Take the events of rank 0 for those to be expected once more."""
+        shared = group.shared_text(json.dumps([event.as_dict() for event in self.events]))
+        self.events = [GaussianEvent.from_dict(event) for event in json.loads(shared)]
+
+    def sync(self) -> None:
+        """Force what is recorded to the disk."""
         if self._stream is not None:
-            self._stream.write(json.dumps(event.as_dict()) + "\n")
-            self._stream.flush()
-        self.events.append(event)
+            os.fsync(self._stream.fileno())
 
     def inherit(self, releases: Iterable[Releases]) -> None:
         """Record what a first model has already released, so that this run's total counts it too."""
         for release in releases:
             for _ in range(release.count):
-                step = len(self.events)
+                step = self.position
                 # the sensitivity of an earlier run's clip is of no account: noise was in units of it
                 self.append(GaussianEvent(release.purpose, step, 1.0, release.noise_multiplier, release.sampling_rate))
 
@@ -52,6 +96,14 @@ class Ledger:
             os.fsync(self._stream.fileno())
             self._stream.close()
             self._stream = None
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Remove a last line that was not written whole: its event was not recorded, so its noise was never drawn."""
+    written = path.read_bytes()
+    whole = written.rfind(b"\n") + 1
+    if whole < len(written):
+        os.truncate(path, whole)
 
 
 def read_ledger(path: Path) -> list[GaussianEvent]:

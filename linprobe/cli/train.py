@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+
+if TYPE_CHECKING:
+    from linprobe.rows import Precision
 
 _METHOD_OPTIONS = "Options of methods"
 
@@ -35,9 +38,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         per_record: Annotated[
             bool | None,
-            typer.Option(
-                "--per-record/--no-per-record", help="Follow each record's loss on samples. [default: follow]"
-            ),
+            typer.Option("--per-record/--no-per-record", help="Follow each record's own loss. [default: follow]"),
         ] = None,
         out: Annotated[Path | None, typer.Option(help="Run folder. [default: runs/METHOD-epsE-TIME]")] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
@@ -48,6 +49,19 @@ def register(app: typer.Typer) -> None:
             int | None, typer.Option(help="Public rows per class, taken out of the training rows.")
         ] = None,
         split_seed: Annotated[int, typer.Option(help="Which rows become public shots.")] = 0,
+        precision: Annotated[
+            str, typer.Option(help="Rows in memory: float32, or bfloat16 or float16 in half of it.")
+        ] = "float32",
+        device: Annotated[
+            str, typer.Option(help="cpu, cuda or cuda:N; on a GPU: noisy-gd, adamix, ngd, fully-private.")
+        ] = "cpu",
+        checkpoint: Annotated[
+            float | None,
+            typer.Option(metavar="SECONDS", help="Between checkpoints; 0: one after every step. [default: 60]"),
+        ] = None,
+        resume: Annotated[
+            bool, typer.Option("--resume", help="Go on with the unfinished run of --out from its checkpoint.")
+        ] = False,
         preset: Annotated[str, typer.Option(help="default, or paper (the AdaMix paper's settings).")] = "default",
         centre: Annotated[
             str | None,
@@ -231,10 +245,11 @@ def register(app: typer.Typer) -> None:
         One run is one release of the private rows. Training again on the same rows spends again: two runs at epsilon e
         together cost more than e.
         """
-        from linprobe import render
+        from linprobe import distributed, render
         from linprobe.cli._shared import print_json
         from linprobe.files import path_from
         from linprobe.pipeline import training
+        from linprobe.pipeline.progress import Silent
 
         given = {
             "init": init,
@@ -289,10 +304,18 @@ def register(app: typer.Typer) -> None:
             preset=preset,
             noise_seed=noise_seed,
             insecure_seed=insecure_seed,
+            precision=cast("Precision", precision),
+            device=device,
+            checkpoint_every=checkpoint,
+            resume=resume,
             options={name: value for name, value in given.items() if value is not None},
         )
-        with render.TerminalProgress() as progress:
-            outcome = training.train(request, progress)
+        with distributed.group() as group:
+            if group.rank > 0:
+                training.train(request, Silent(), group)
+                return
+            with render.TerminalProgress() as progress:
+                outcome = training.train(request, progress, group)
         if as_json:
             print_json(outcome)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import math
@@ -14,14 +13,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from linprobe import artifact
+from linprobe import artifact, memory
 from linprobe._version import __version__
 from linprobe.accounting.calibrate import DEFAULT_DELTA, check_epsilon
 from linprobe.builtin import DIGITS_SHOTS
-from linprobe.errors import ParameterError, UsageError
+from linprobe.errors import LinprobeError, ParameterError, UsageError
 from linprobe.evaluation.comparison import Result, Setting, boosts, summarise
 from linprobe.feature_file import FeatureReader, LoadedFeatures
-from linprobe.files import replace_when_complete
+from linprobe.files import replace_when_complete, write_csv
 from linprobe.methods import METHODS, find_method
 from linprobe.pipeline.comparison_folder import RUNS, ComparisonFolder, open_comparison
 from linprobe.pipeline.membership import PRIVATE_OUTPUT, threshold_auc
@@ -32,7 +31,6 @@ from linprobe.pipeline.training import TrainRequest, make_settings, train_on
 from linprobe.reporting.comparison_plots import accuracy_against_attack, boost_against_shots, error_against_epsilon
 from linprobe.reporting.comparison_table import comparison_table, markdown
 from linprobe.reporting.manifest import read_manifest
-from linprobe.rows import IN_MEMORY_BYTES
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"
@@ -76,7 +74,13 @@ class MethodRow:
         """What `train` is asked for."""
         mine = {name: value for name, value in self.settings.items() if name in REQUEST_OPTIONS}
         options = {name: value for name, value in self.settings.items() if name not in mine}
-        return TrainRequest(method=self.method, **mine, **shared, options=options)
+        return TrainRequest(
+            method=self.method,
+            checkpoint_every=math.inf if METHODS[self.method].spends else None,
+            **mine,
+            **shared,
+            options=options,
+        )
 
 
 def _typed(flag: str, text: str, hint: str) -> Any:
@@ -168,14 +172,15 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
             progress.start(len(missing), "comparing")
         try:
             arguments = [(run, features, others.get(run.setting.public)) for run in missing]
-            for _ in unordered(_train, arguments, request.jobs):
-                folder.record()
+            for run in unordered(_train, arguments, request.jobs):
+                folder.record(run)
                 progress.step()
-        except KeyboardInterrupt:
-            folder.discard_unfinished(run.folder.name for run in missing)
-            progress.note(f"finished runs are kept in {folder.runs}; the same command goes on from there")
+        except (KeyboardInterrupt, LinprobeError) as error:
+            folder.discard_unfinished(one.folder.name for one in missing)
+            if isinstance(error, KeyboardInterrupt):
+                progress.note(f"finished runs are kept in {folder.runs}; the same command goes on from there")
             raise
-        results = [_result(request, run, opened) for run in planned]
+        results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
         return _written(request, folder, planned, results)
 
 
@@ -226,7 +231,7 @@ def _name(path: Path | None) -> str:
 def _shared(stack: ExitStack, path: Path | None) -> Features:
     """Rows read once for all runs; only the path of a file too large for that."""
     opened = stack.enter_context(open_features(path))
-    if 4 * opened.n_features * sum(opened.sizes.values()) > IN_MEMORY_BYTES:
+    if not memory.fits(4 * opened.n_features * sum(opened.sizes.values())):
         return None if path is None else path.absolute()  # processes may have another working directory
     return LoadedFeatures(opened)
 
@@ -296,15 +301,29 @@ def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_d
     return f"{readable[:LONGEST_NAME]}-{digest}"
 
 
-def _train(run: _Planned, features: Features, other: Features) -> None:
+def _train(run: _Planned, features: Features, other: Features) -> Path:
+    """Make a run; returns its folder.
+
+    Raises:
+        UsageError: somebody else has made it meanwhile. LinprobeError: it failed.
+    """
     with ExitStack() as stack:
         rows = None if run.request.public is None else _opened(stack, other)
-        train_on(_opened(stack, features), rows, run.request, Silent())
+        try:
+            train_on(_opened(stack, features), rows, run.request, Silent())
+        except LinprobeError:
+            if run.request.out is None or not run.request.out.exists():
+                raise
+            raise UsageError(
+                f"run {run.folder} was finished meanwhile by a process of an earlier compare that was killed; wait "
+                "until its processes have ended, and give the same command again: it goes on from there"
+            ) from None
+    return run.folder
 
 
-def _result(request: CompareRequest, run: _Planned, features: FeatureReader) -> Result:
+def _result(request: CompareRequest, run: _Planned, manifest: dict[str, Any], features: FeatureReader) -> Result:
     auc = threshold_auc(features, artifact.load_run(run.folder))["auc"] if request.attack else None
-    accuracy = read_manifest(run.folder)["test_accuracy"]
+    accuracy = manifest["test_accuracy"]
     return Result(run.row, run.setting, run.request.epsilon, run.request.split_seed, run.spends, accuracy, auc)
 
 
@@ -314,7 +333,7 @@ def _written(
     """Write the tables and figures and return them."""
     out, summaries = request.out, summarise(results)
     boost = boosts(summaries, PUBLIC_BASELINE, PARAGON)
-    runs = [_run_row(run, result) for run, result in zip(planned, results, strict=True)]
+    runs = [_run_row(run, folder.manifest(run.folder), result) for run, result in zip(planned, results, strict=True)]
     summary = [
         {
             "method": one.row,
@@ -328,8 +347,8 @@ def _written(
         }
         for one in summaries
     ]
-    _write_csv(out / "runs.csv", runs)
-    _write_csv(out / "summary.csv", summary)
+    write_csv(out / "runs.csv", runs)
+    write_csv(out / "summary.csv", summary)
     with replace_when_complete(out / "table.md", "w") as stream:
         stream.write(markdown(*comparison_table(summary, "**{}**")))
     figures = [error_against_epsilon(out / "error_against_epsilon.png", summaries, PUBLIC_BASELINE, PARAGON)]
@@ -342,7 +361,7 @@ def _written(
             for one in results
         ]
         marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
-        _write_csv(out / "private_attacks.csv", marked, private=True)
+        write_csv(out / "private_attacks.csv", marked, private=True)
         figures.append(accuracy_against_attack(out / "private_accuracy_against_attack.png", summaries))
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
     composed = folder.composed(request.delta)
@@ -357,8 +376,7 @@ def _written(
     }
 
 
-def _run_row(run: _Planned, result: Result) -> dict[str, Any]:
-    manifest = read_manifest(run.folder)
+def _run_row(run: _Planned, manifest: dict[str, Any], result: Result) -> dict[str, Any]:
     return {
         "method": run.row,
         **asdict(run.setting),
@@ -370,13 +388,6 @@ def _run_row(run: _Planned, result: Result) -> dict[str, Any]:
         **{key: manifest[key] for key in ("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")},
         "run": str(run.folder),
     }
-
-
-def _write_csv(path: Path, rows: Sequence[dict[str, Any]], *, private: bool = False) -> None:
-    with replace_when_complete(path, "w", private=private) as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def footer(composed: dict[str, Any]) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,18 +16,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe import artifact
+from linprobe import artifact, products
+from linprobe._version import __version__
 from linprobe.accounting.calibrate import DEFAULT_DELTA, check_epsilon
 from linprobe.accounting.ledger import Ledger
 from linprobe.builtin import DIGITS_SHOTS
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.checkpoint import Checkpoints
+from linprobe.errors import LinprobeError, ParameterError, UsageError
 from linprobe.evaluation.metrics import accuracy_by_class, class_accuracy
 from linprobe.feature_file import FeatureFile, FeatureReader
+from linprobe.group import ALONE, Group
+from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.pipeline.progress import Progress
 from linprobe.pipeline.sources import DIGITS, FileSource, PublicRows, open_features, public_source
+from linprobe.reporting.manifest import file_digest
+from linprobe.rows import STORAGE, Precision
 
 RANDOM_WEIGHTS = "random"
+CHECKPOINT_SECONDS = 60.0
 OUTCOME_KEYS = (
     "method",
     "epsilon",
@@ -68,6 +78,10 @@ class TrainRequest:
     preset: str = "default"
     noise_seed: int | None = None
     insecure_seed: bool = False
+    precision: Precision = "float32"
+    device: str = "cpu"
+    checkpoint_every: float | None = None
+    resume: bool = False
     options: dict[str, Any] | None = None
 
 
@@ -105,7 +119,13 @@ def make_settings(request: TrainRequest, method: Method) -> dict[str, Any]:
     if request.epsilon is not None:
         check_epsilon(request.epsilon)
     if not method.spends:
-        spending = {"--sigma": request.sigma, "--steps": request.steps, "--noise-seed": request.noise_seed}
+        spending = {
+            "--sigma": request.sigma,
+            "--steps": request.steps,
+            "--noise-seed": request.noise_seed,
+            "--checkpoint": request.checkpoint_every,
+            "--resume": request.resume or None,
+        }
         for flag, given in spending.items():
             if given is not None:
                 raise UsageError(f"option {flag} does nothing for {method.name}, which adds no noise; leave it out")
@@ -137,8 +157,10 @@ def _default_out(request: TrainRequest) -> Path:
     return Path("runs") / f"{request.method}{epsilon}-{stamp}-{secrets.token_hex(2)}"
 
 
-def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
+def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> dict[str, Any]:
     """Train once, write a run folder, and say how it went. One release, one charge.
+
+    Processes of a `group` make the same call, each of which trains on its part of the private rows; rank 0 writes.
 
     Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, n_private,
         n_public, n_features, n_classes, test_accuracy, seconds, seed_kind.
@@ -148,6 +170,14 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
     """
     method = find_method(request.method)
     make_settings(request, method)  # so that a wrong option is told before the data is read
+    if request.precision not in STORAGE:
+        raise ParameterError(f"precision is {request.precision!r}; allowed: {', '.join(STORAGE)}")
+    if request.checkpoint_every is not None and not 0 <= request.checkpoint_every < math.inf:
+        raise ParameterError(f"checkpoint is {request.checkpoint_every}; allowed: 0 or more seconds")
+    if request.resume and request.out is None:
+        raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
+    if group.size > 1 and "private" in method.needs and not method.spends:
+        raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
     shots = request.public_shots
     if request.features is None:
         progress.note("no feature file given: using the built-in digits (1,797 real images)")
@@ -157,17 +187,24 @@ def train(request: TrainRequest, progress: Progress) -> dict[str, Any]:
     elif shots is None and request.public is None:
         _refuse_missing_public(method, request.features)
     request = replace(request, public_shots=shots)
+    if request.out is not None and not request.resume and group.rank == 0:
+        for folder in artifact.unfinished_folders(request.out):
+            progress.note(f"an unfinished run of {request.out} is in {folder}; go on with --resume, or delete it")
     with open_features(request.features) as features:
         if request.public is None:
             _warn_of_random_weights((features,), progress)
-            return train_on(features, None, request, progress)
+            return train_on(features, None, request, progress, group)
         with open_features(request.public) as other:
             _warn_of_random_weights((features, other), progress)
-            return train_on(features, other, request, progress)
+            return train_on(features, other, request, progress, group)
 
 
 def train_on(
-    features: FeatureReader, other: FeatureReader | None, request: TrainRequest, progress: Progress
+    features: FeatureReader,
+    other: FeatureReader | None,
+    request: TrainRequest,
+    progress: Progress,
+    group: Group = ALONE,
 ) -> dict[str, Any]:
     """`train` on feature files that are open, or in memory, and checked; `other` holds public rows."""
     from linprobe.estimators import ESTIMATORS
@@ -183,21 +220,96 @@ def train_on(
     classes = list(range(len(features.description.class_names)))
     estimator = ESTIMATORS[method.name](classes=classes, **settings)
     out = request.out or _default_out(request)
+    kept: list[Checkpoints] = []
     try:
-        with artifact.new_run_folder(out) as folder:
-            ledger = Ledger(folder / artifact.LEDGER)
-            text = features.text_weights()
-            estimator.fit_sources(private, public, text, ledger=ledger, on_step=progress.step, on_start=progress.start)
+        with (
+            _run_folder(out, request.resume, group) as folder,
+            closing(Ledger(folder / artifact.LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
+            _kept_up(kept),
+        ):
+
+            def keep(source: NoiseSource, held: slice) -> Checkpoints:
+                protected = (private, public) if method.joins_public and public is not None else (private,)
+                digest = "".join(source.digest() for source in protected) if group.rank == 0 else ""
+                digest = group.shared_text(digest)
+                identity = _identity(estimator, request, features, None if method.joins_public else public)
+                every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
+                kept.append(Checkpoints(folder, source, ledger, identity, digest, every, group=group, held=held))
+                return kept[0]
+
+            estimator.fit_sources(
+                private,
+                public,
+                features.text_weights(),
+                ledger=ledger,
+                on_step=progress.step,
+                on_start=progress.start,
+                precision=request.precision,
+                device=request.device,
+                group=group,
+                keep=keep,
+            )
+            if group.rank > 0:
+                return {}
             correct, total = class_accuracy(features.blocks("test"), weights_of(estimator), estimator.intercept_)
             manifest = _write_run(folder, request, shots, features, private, public, estimator, correct, total)
-    except OSError as error:
-        raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None
+    except BaseException as error:
+        if kept and kept[0].path.is_file():
+            progress.note(f"unfinished run kept; the same command with --resume --out {out} goes on with it")
+        if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
+            raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None
+        raise
     if manifest["epsilon"] is None and method.private:
         progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")
     return {
         "run": str(out),
         **{key: manifest[key] for key in OUTCOME_KEYS},
         "seconds": time.perf_counter() - started,
+    }
+
+
+def _run_folder(out: Path, resume: bool, group: Group) -> AbstractContextManager[Path]:
+    """The folder that rank 0 makes or finds, and the others only read."""
+    if group.rank > 0:
+        return nullcontext(Path(group.shared_text("")))
+    return _announced(artifact.new_run_folder(out, resume=resume), group)
+
+
+@contextmanager
+def _kept_up(kept: list[Checkpoints]) -> Iterator[None]:
+    """Bring the checkpoint up to the last whole step when the block fails."""
+    try:
+        yield
+    except BaseException:
+        for checkpoints in kept:
+            checkpoints.interrupted()
+        raise
+
+
+@contextmanager
+def _announced(folder: AbstractContextManager[Path], group: Group) -> Iterator[Path]:
+    with folder as path:
+        group.shared_text(str(path))
+        yield path
+
+
+def _identity(
+    estimator: Any, request: TrainRequest, features: FeatureReader, public: PublicRows | None
+) -> dict[str, Any]:
+    """What an unfinished run and the one that goes on with it must have in common, besides the private rows."""
+    text = features.text_weights()
+    first = Path(str(getattr(estimator, "init", ""))) / artifact.MODEL
+    return {
+        "method": estimator.method.name,
+        **{name: value for name, value in estimator.get_params().items() if name != "classes"},
+        "precision": request.precision,
+        "device": request.device,
+        "public rows": None if public is None else public.digest(),
+        "text weights": None if text is None else hashlib.sha256(text.tobytes()).hexdigest(),
+        "first model": file_digest(first) if first.is_file() else None,
+        "linprobe": __version__,
+        "NumPy": np.__version__,
+        "kernel": "NumPy" if products.LIBRARY is None else "native",
     }
 
 
@@ -250,6 +362,8 @@ def _write_run(
     n_test = int(total.sum())
     manifest = {
         **estimator.privacy_,
+        "precision": request.precision,
+        "device": request.device,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "n_features": features.n_features,
         "n_classes": len(names),

@@ -153,8 +153,20 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "ensemble of one iterate": (["train", "{whole}", *NOISY, "--output", "last", "--ensemble", "5"], 2, ["ensemble 5"]),
     "sampling rate on all rows": (["train", "{whole}", *NOISY, "--q", "0.5"], 2, ["sampling-rate", "noisy-gd"]),
     "accountant on all rows": (["train", "{whole}", *NOISY, "--accountant", "pld"], 2, ["accountant", "noisy-gd"]),
-    "per-record on all rows": (["train", "{whole}", *NOISY, "--per-record"], 2, ["per-record", "noisy-gd"]),
-    "no per-record on all rows": (["train", "{whole}", *NOISY, "--no-per-record"], 2, ["per-record", "noisy-gd"]),
+    "per-record without noise": (
+        ["train", "{whole}", "--method", "only-public", "--no-per-record"],
+        2,
+        ["per-record", "only-public"],
+    ),
+    "precision unknown": (["train", "{whole}", *NOISY, "--precision", "int8"], 2, ["int8", "bfloat16"]),
+    "device unknown": (["train", "{whole}", *NOISY, "--device", "tpu"], 2, ["tpu", "cpu"]),
+    "device for a method on samples": (
+        ["train", "{whole}", "--method", "dp-sgd", "--eps", "1", "--device", "cuda"],
+        2,
+        ["cuda", "cpu"],
+    ),
+    "checkpoint below 0": (["train", "{whole}", *NOISY, "--checkpoint", "-1"], 2, ["-1", "0 or more"]),
+    "resume of nothing": (["train", "{whole}", *NOISY, "--resume"], 2, ["0 unfinished", "run"]),
     "sampling rate 0 on all rows": (["train", "{whole}", *NOISY, "--q", "0"], 2, ["sampling-rate", "noisy-gd"]),
     "sampling rate with the paper's settings": (
         ["train", "{whole}", *NOISY, "--preset", "paper", "--q", "0.5"],

@@ -7,8 +7,10 @@ import fcntl
 import json
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -17,6 +19,9 @@ import pytest
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
+from linprobe.pipeline import comparison, comparison_folder
+from linprobe.pipeline.training import train_on
+from linprobe.reporting.manifest import read_manifest
 from tests.cli.outcomes import Cli, result_of
 
 PNG = b"\x89PNG"
@@ -273,6 +278,52 @@ def test_one_compare_at_a_time(cli: Cli, features_file: Path, refused: Callable[
     with (tmp_path / "cmp/.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         refused(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp"), 2, ["another compare"])
+
+
+def test_a_run_that_a_killed_compare_still_finishes_is_told_as_such(
+    cli: Cli, features_file: Path, refused: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(*arguments: Any) -> None:
+        train_on(*arguments)
+        train_on(*arguments)
+
+    words = [*QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
+    with monkeypatch.context() as patched:
+        patched.setattr(comparison, "train_on", meanwhile)
+        refused(cli("compare", features_file, *words), 2, ["finished meanwhile", "earlier compare", "killed"])
+    again = result_of(cli("compare", features_file, *words, "--json"))
+    assert again["composed"]["private_runs"] == 1
+
+
+def test_a_run_finished_by_somebody_else_still_counts(
+    cli: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "other")
+    theirs = run_called(tmp_path / "other", "noisy-gd_steps=3-eps3-seed0")
+
+    def meanwhile(*arguments: Any) -> None:
+        train_on(*arguments)
+        shutil.copytree(theirs, tmp_path / "cmp/runs" / theirs.name, dirs_exist_ok=True)
+
+    monkeypatch.setattr(comparison, "train_on", meanwhile)
+    words = ["--methods", "noisy-gd:steps=2", "--eps", "3", "--jobs", "1", "--seeds", "1", "--no-baselines"]
+    compared = result_of(cli("compare", features_file, *words, "--out", "cmp", "--json"))
+    assert (compared["composed"]["private_runs"], len(compared["runs"])) == (2, 1)
+
+
+def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: Counter[str] = Counter()
+
+    def counted(folder: Path) -> dict[str, Any]:
+        read[folder.name] += 1
+        return read_manifest(folder)
+
+    monkeypatch.setattr(comparison_folder, "read_manifest", counted)
+    words = ["--methods", "noisy-gd:steps=2", "--jobs", "1", "--seeds", "2", "--out", "cmp", "--eps"]
+    for epsilons, runs in (("1", 4), ("1,2", 6)):
+        read.clear()
+        assert cli("compare", features_file, *words, epsilons).status == 0
+        assert (len(read), set(read.values())) == (runs, {1})
 
 
 def test_unprotected_runs_are_announced_before_they_are_made(cli: Cli, features_file: Path) -> None:

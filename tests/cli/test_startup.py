@@ -1,0 +1,40 @@
+"""What starting up does not load: each of these takes longer to import than the command to run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NUMERICAL = {"numpy", "scipy", "sklearn", "h5py", "torch"}
+UNUSED_BY_TRAIN = {"torch", "dp_accounting", "matplotlib", "open_clip", "PIL", "pandas", "sklearn.datasets"}
+PROGRAM = """
+import sys
+import linprobe
+from linprobe import cli
+status = cli.run(sys.argv[1:])
+print(*sys.modules, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def loaded_by(*words: object) -> set[str]:
+    """Names of all modules in a process of its own that ran a command."""
+    command = [sys.executable, "-c", PROGRAM, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["--version"]])
+def test_help_loads_no_numerical_library(words: list[str]) -> None:
+    loaded = loaded_by(*words)
+    assert "linprobe.cli" in loaded
+    assert not loaded & NUMERICAL
+
+
+def test_training_on_digits_loads_only_what_it_needs(tmp_path: Path) -> None:
+    loaded = loaded_by("train", "--method", "adamix", "--eps", "3", "--steps", "2", "--out", tmp_path / "run")
+    assert "linprobe.estimators" in loaded
+    assert not loaded & UNUSED_BY_TRAIN

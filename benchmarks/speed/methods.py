@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from timing import shortest
 
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
@@ -60,22 +60,12 @@ def seconds(data: Problem, name: str, rate: float, n_steps: int, per_record: boo
 
 def step_seconds(data: Problem, contenders: dict[str, tuple[str, float, bool]], rounds: int) -> dict[str, float]:
     """Shortest difference between runs of 1 + STEPS steps and of one, by contender."""
-    shortest = dict.fromkeys(contenders, float("inf"))
+    least = dict.fromkeys(contenders, float("inf"))
     for _ in range(rounds):
         for label, (name, rate, per_record) in contenders.items():
             short, long = (seconds(data, name, rate, n, per_record) for n in (1, 1 + STEPS))
-            shortest[label] = min(shortest[label], (long - short) / STEPS)
-    return shortest
-
-
-def best(step: Callable[[], object], rounds: int) -> float:
-    """Shortest wall time of `step`, seconds."""
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return min(times)
+            least[label] = min(least[label], (long - short) / STEPS)
+    return least
 
 
 def main() -> None:
@@ -90,7 +80,7 @@ def main() -> None:
         contenders[f"dp-sgd q={rate:g}"] = ("dp-sgd", rate, False)
         contenders[f"dp-sgd q={rate:g} per record"] = ("dp-sgd", rate, True)
     found = step_seconds(data, contenders, 2 if arguments.quick else 6)
-    noise = best(lambda: NoiseSource().standard_normal((D, C)), 5)
+    noise = shortest({"noise": lambda: NoiseSource().standard_normal((D, C))}, 5)["noise"]
     results = []
     for label, (_, rate, _) in contenders.items():
         multiple = found[label] / found["noisy-gd"]

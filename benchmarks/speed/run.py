@@ -1,129 +1,253 @@
-"""Seconds of one noisy full-batch step on N = 50,000 rows of 2,048 float32 features, against peers and limits.
+"""Seconds of one noisy full-batch step on N = 50,000 rows of 2,048 features, against peers and the machine's limits.
 
-    python benchmarks/speed/run.py [--quick] [--json FILE]
+    python benchmarks/speed/run.py [--quick] [--json FILE] [--plots FOLDER]
 
-All contenders read the same array in the same process, best of several rounds. `limit_float32` is the larger of
-one read of the rows at the measured bandwidth and the step's 4 N D C flops at the measured matrix-product rate.
+All contenders read the same rows in the same process, fast ones for some steps in a row. Rounds go over all of them,
+and the shortest time of each is kept. `limit_*` is the larger of one read of the rows at the measured bandwidth and the
+step's 4 N D C flops at the measured matrix-product rate; `plain_matmul_float32` is what one would write first in
+NumPy, without noise; `*_unfollowed` does not follow what each record contributed. `growth` has step times against N, D
+and C, and the exponent of the power law in N. At 1,000 classes there are fewer rows, and fewer still with `--quick`,
+which also takes fewer rounds and sizes.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import os
-import platform
-import time
-from collections.abc import Callable
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import peers
+from numpy.typing import NDArray
+from timing import Repeated, flags, machine, shortest
 
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.probe import clipped_sum
-from linprobe.rows import ArrayRows, normalise_rows
+from linprobe.rows import ArrayRows, narrowed, normalise_rows
+from linprobe.workers import blas_held_to_one_thread
 
 N, D, CLIP, SIGMA = 50_000, 2048, 0.5, 10.0
+CLASSES = (10, 100, 1000)
+ROWS, QUICK_ROWS = {1000: 10_000}, {1000: 2_500}  # fewer where per-example gradients take minutes
+ROUNDS, QUICK_ROUNDS = 5, 3
+IN_A_ROW = 3  # steps
+BUDGET, QUICK_BUDGET = 60.0, 4.0  # seconds a contender
+GROWTH_CLASSES = 100
+GROWTH = {
+    "n": (6_250, 12_500, 25_000, 50_000, 100_000),
+    "d": (256, 512, 1024, 2048, 4096),
+    "c": (2, 10, 32, 100, 320),
+}
+PRODUCT = (4096, 2048, 4096)  # rows, inner, columns of the matrix product whose rate is the machine's
+SUBSPACES = (500, 2000)
+PEERS = {
+    "plain_matmul_float32": peers.plain_matmul,
+    "opacus_ghost": peers.opacus_ghost,
+    "opacus_hooks": peers.opacus_hooks,
+    "jax_privacy": peers.jax_privacy,
+}
+FAST_PEERS = ("plain_matmul_float32", "opacus_ghost")
+Step = Callable[[], object]
 
 
-def best(step: Callable[[], object], rounds: int) -> float:
-    """Shortest wall time of `step`, seconds, after one warm-up."""
-    step()
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return min(times)
+def method_step(name: str, problem: Problem, given: dict[str, Any], per_record: bool = True) -> Step:
+    """Some steps of a method from zero weights, with its noise, as an estimator takes them."""
+    method = METHODS[name]
+    options = method.make_options({"init": "zero", **given})
+    schedule = Schedule(IN_A_ROW, SIGMA, IN_A_ROW**0.5 / SIGMA)
+
+    def steps() -> object:
+        mechanism = GaussianMechanism(NoiseSource(), lambda event: None)
+        with blas_held_to_one_thread():
+            return method.fit(problem, options, Run(schedule, mechanism, lambda: None, None, per_record))
+
+    return Repeated(steps, IN_A_ROW)
 
 
-def opacus_ghost(x: np.ndarray, y: np.ndarray, n_classes: int) -> Callable[[], object]:
-    """One DP-SGD step over all rows with Opacus' ghost clipping of a linear layer."""
-    import torch
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping
-    from opacus.optimizers import DPOptimizerFastGradientClipping
-    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-
-    torch.set_num_threads(os.cpu_count() or 1)
-    layer = torch.nn.Linear(D, n_classes, bias=False)
-    model = GradSampleModuleFastGradientClipping(layer, max_grad_norm=CLIP, use_ghost_clipping=True)
-    optimizer = DPOptimizerFastGradientClipping(
-        torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=SIGMA, max_grad_norm=CLIP, expected_batch_size=N
-    )
-    loss = DPLossFastGradientClipping(model, optimizer, torch.nn.CrossEntropyLoss())
-    rows, labels = torch.from_numpy(x), torch.from_numpy(y)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss(model(rows), labels).backward()
-        optimizer.step()
-
-    return step
+def in_a_row(step: Step) -> Step:
+    """The same number of steps of a peer."""
+    return Repeated(lambda: [step() for _ in range(IN_A_ROW)], IN_A_ROW)
 
 
-def limits(x: np.ndarray, rounds: int) -> tuple[float, float]:
-    """Read bandwidth (bytes/s) of the rows and float32 matrix-product rate (flops/s), both cores."""
-    ones = np.ones(D, dtype=np.float32)
-    read = x.nbytes / best(lambda: x @ ones, rounds)
-    a = x[:4096]
-    b = np.ascontiguousarray(a[:2048])
-    product = 2 * 4096 * 2048 * 2048 / best(lambda: a @ b, rounds)
-    return read, product
+def noisy_gd(rows: ArrayRows, n_classes: int) -> Step:
+    """One step of noisy-gd on rows of any precision."""
+    return method_step("noisy-gd", Problem(rows.n_features, n_classes, private=rows), {})
 
 
-def machine() -> str:
-    """The processor's name, as far as the system tells."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+def ours(x: dict[str, NDArray[Any]], y: NDArray[np.int64], n_classes: int) -> dict[str, Step]:
+    """noisy-gd by the precision of rows x, AdaMix by its subspace, with two public rows a class."""
+    steps = {f"noisy_gd_{precision}": noisy_gd(ArrayRows(rows, y), n_classes) for precision, rows in x.items()}
+    n, d = x["float32"].shape
+    public = normalise_rows(np.random.default_rng(n).standard_normal((2 * n_classes, d), dtype=np.float32))
+    public_rows = ArrayRows(public, np.arange(2 * n_classes) % n_classes)
+    problem = Problem(d, n_classes, private=ArrayRows(x["float32"], y), public=public_rows)
+    steps["adamix_float32"] = method_step("adamix", problem, {})
+    for dim in SUBSPACES:
+        inside = {"subspace": "gradient", "subspace_dim": dim}
+        steps[f"adamix_gradient_p{dim}"] = method_step("adamix", problem, inside)
+        steps[f"adamix_gradient_p{dim}_unfollowed"] = method_step("adamix", problem, inside, per_record=False)
+    return steps
 
 
-def measure(n_classes: int, x: np.ndarray, rounds: int) -> dict[str, float]:
-    """Seconds a step of each contender at `n_classes`."""
-    g = np.random.default_rng(n_classes)
-    y = g.integers(0, n_classes, N)
-    weights = g.normal(size=(D, n_classes)) * 0.1
-    rows = ArrayRows(x, y)
-    mechanism = GaussianMechanism(NoiseSource(), lambda event: None)
+def theirs(x: NDArray[np.float32], y: NDArray[np.int64], n_classes: int, left_out: dict[str, str]) -> dict[str, Step]:
+    """The peers that are installed; the others go to `left_out` with the reason."""
+    steps = {}
+    for name, prepare in PEERS.items():
+        try:
+            step = prepare(x, y, n_classes, CLIP, SIGMA)
+            steps[name] = in_a_row(step) if name in FAST_PEERS else step
+        except ImportError as error:
+            left_out[name] = str(error)
+    return steps
 
-    def noisy_gd() -> None:
-        mechanism.release(clipped_sum(rows, weights, CLIP), SIGMA, purpose="gradient")
 
-    public = ArrayRows(x[: 2 * n_classes], np.arange(2 * n_classes) % n_classes)
-    problem = Problem(D, n_classes, private=rows, public=public)
-    options = METHODS["adamix"].make_options({"init": "zero"})
+class Machine:
+    """What bounds any step: reads of `x` (n, d) float32, and matrix products with all cores.
 
-    def adamix() -> None:
-        run = Run(Schedule(1, SIGMA, 1 / SIGMA), mechanism, lambda: None)
-        METHODS["adamix"].fit(problem, options, run)
+    `steps` are to be timed; `limit` judges by the times.
+    """
 
-    read, product = limits(x, rounds)
-    return {
-        "noisy_gd_float32": best(noisy_gd, rounds),
-        "adamix_float32": best(adamix, rounds),
-        "opacus_ghost": best(opacus_ghost(x, y, n_classes), rounds),
-        "limit_float32": max(x.nbytes / read, 4 * N * D * n_classes / product),
-    }
+    def __init__(self, x: NDArray[np.float32]) -> None:
+        self._bytes = x.nbytes
+        rng = np.random.default_rng(1)
+        n, inner, m = PRODUCT
+        a = rng.standard_normal((n, inner), dtype=np.float32)
+        b = rng.standard_normal((inner, m), dtype=np.float32)
+        ones = np.ones(x.shape[1], dtype=np.float32)
+        cores = machine()["cores"]
+        pool = ThreadPoolExecutor(cores)
+        parts = np.array_split(x.reshape(-1).view(np.uint64), cores)
+        self.steps: dict[str, Step] = {
+            "read_blas": lambda: x @ ones,
+            "read_threads": lambda: list(pool.map(np.add.reduce, parts)),
+            "product_float32": lambda: a @ b,
+        }
+        if {"avx512_bf16", "amx_bf16"} & set(flags()):  # torch takes minutes without
+            import torch
+
+            narrow_a, narrow_b = (torch.from_numpy(matrix).to(torch.bfloat16) for matrix in (a, b))
+            self.steps["product_bfloat16"] = lambda: narrow_a @ narrow_b
+
+    def rates(self, seconds: dict[str, float]) -> dict[str, float]:
+        """Bytes a second read, and flops a second by precision, from the times of `steps`."""
+        flops = 2.0 * math.prod(PRODUCT)
+        wide = flops / seconds["product_float32"]
+        return {
+            "bytes_per_second": self._bytes / min(seconds["read_blas"], seconds["read_threads"]),
+            "float32_flops_per_second": wide,
+            "bfloat16_flops_per_second": max(wide, flops / seconds.get("product_bfloat16", math.inf)),
+        }
+
+
+def limit(rates: dict[str, float], n: int, d: int, n_classes: int, precision: str = "float32") -> float:
+    """Least seconds of a step: one read of the rows, or the two products, whichever takes longer."""
+    size = 4 if precision == "float32" else 2
+    flops = 4.0 * n * d * n_classes
+    return max(size * n * d / rates["bytes_per_second"], flops / rates[f"{precision}_flops_per_second"])
+
+
+def measure(x: dict[str, NDArray[Any]], n_classes: int, quick: bool, left_out: dict[str, str]) -> dict[str, Any]:
+    """Rows, rates, and seconds a step of each contender and limit at `n_classes`."""
+    n = min(N, (QUICK_ROWS if quick else ROWS).get(n_classes, N))
+    y = np.random.default_rng(n_classes).integers(0, n_classes, n)
+    bounds = Machine(x["float32"])
+    taken = {precision: rows[:n] for precision, rows in x.items()}
+    steps = ours(taken, y, n_classes) | theirs(taken["float32"], y, n_classes, left_out)
+    rounds, budget = (QUICK_ROUNDS, QUICK_BUDGET) if quick else (ROUNDS, BUDGET)
+    seconds = shortest(bounds.steps | steps, rounds, budget)
+    rates = bounds.rates(seconds)
+    figures: dict[str, Any] = {"n": n, "rates": rates, **{name: seconds[name] for name in steps}}
+    for precision in ("float32", "bfloat16"):
+        figures[f"limit_{precision}"] = limit(rates, n, D, n_classes, precision)
+    return figures
+
+
+def growth(quick: bool, left_out: dict[str, str]) -> dict[str, Any]:
+    """Seconds of noisy-gd and the limit, and without `quick` of the fast peers, against N, D and C."""
+    rivals = [] if quick else [name for name in FAST_PEERS if name not in left_out]
+    sizes = {axis: values[::2] if quick else values for axis, values in GROWTH.items()}
+    most = max(max(sizes["n"]) * D, N * max(sizes["d"]))
+    raw = np.random.default_rng(2).standard_normal(most, dtype=np.float32)
+    rounds = QUICK_ROUNDS
+    usual = {"n": N, "d": D, "c": GROWTH_CLASSES}
+    found: dict[str, Any] = {}
+    for axis, values in sizes.items():
+        series: dict[str, list[float]] = {}
+        for value in values:
+            n, d, n_classes = (usual | {axis: value}).values()
+            for name, seconds in growth_point(raw, n, d, n_classes, rounds, rivals).items():
+                series.setdefault(name, []).append(seconds)
+        found[axis] = {"values": list(values), "seconds": series}
+    found["n"]["exponent"] = exponent(sizes["n"], found["n"]["seconds"]["noisy_gd_float32"])
+    print(f"\nnoisy-gd grows as N^{found['n']['exponent']:.3f}", flush=True)
+    return {"usual": usual, **found}
+
+
+def growth_point(
+    raw: NDArray[np.float32], n: int, d: int, n_classes: int, rounds: int, rivals: Sequence[str]
+) -> dict[str, float]:
+    """Seconds at one size."""
+    x = normalise_rows(raw[: n * d].reshape(n, d))
+    y = np.random.default_rng(3).integers(0, n_classes, n)
+    bounds = Machine(x)
+    steps = {"noisy_gd_float32": noisy_gd(ArrayRows(x, y), n_classes)}
+    for name in rivals:
+        steps[name] = in_a_row(PEERS[name](x, y, n_classes, CLIP, SIGMA))
+    seconds = shortest(bounds.steps | steps, rounds, BUDGET)
+    figures = {name: seconds[name] for name in steps}
+    return {**figures, "limit_float32": limit(bounds.rates(seconds), n, d, n_classes)}
+
+
+def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """p of the power law size^p through the times, by least squares on logarithms."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def show(n_classes: int, figures: dict[str, Any]) -> None:
+    """A table: seconds, and their ratios to the limit and to each peer."""
+    rivals = [name for name in ("limit_float32", *PEERS) if name in figures]
+    print(f"\nC = {n_classes}, N = {figures['n']:,}: seconds, and as a multiple of")
+    print(f"{'':<34}{'seconds':>9}" + "".join(f"{name.removesuffix('_float32'):>14}" for name in rivals))
+    for name, seconds in figures.items():
+        if name not in ("n", "rates"):
+            ratios = "".join(f"{seconds / figures[rival]:>14.3g}" for rival in rivals)
+            print(f"{name:<34}{seconds:>9.4f}{ratios}", flush=True)
 
 
 def main() -> None:
-    """Measure, print the ratios, and write JSON if asked."""
+    """Measure, print the ratios, and write what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 7")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds instead of {ROUNDS}")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--plots", type=Path, help="draw growth.png in this folder")
     arguments = parser.parse_args()
-    rounds = 3 if arguments.quick else 7
-    x = normalise_rows(np.random.default_rng(0).standard_normal((N, D), dtype=np.float32))
-    results: dict[str, object] = {"n": N, "d": D, "cpus": os.cpu_count(), "machine": machine()}
-    for n_classes in (10, 100):
-        figures = measure(n_classes, x, rounds)
-        results[f"c{n_classes}"] = figures
-        for name, seconds in figures.items():
-            print(f"C={n_classes:<4} {name:<18} {seconds:7.3f} s   {seconds / figures['opacus_ghost']:.2f} x Opacus")
+    warnings.filterwarnings("ignore", message="Full backward hook is firing")
+    wide = normalise_rows(np.random.default_rng(0).standard_normal((N, D), dtype=np.float32))
+    x = {precision: narrowed(wide, precision) for precision in ("float32", "bfloat16", "float16")}
+    left_out: dict[str, str] = {}
+    results: dict[str, Any] = {"n": N, "d": D, "quick": arguments.quick}
+    for n_classes in CLASSES:
+        results[f"c{n_classes}"] = figures = measure(x, n_classes, arguments.quick, left_out)
+        show(n_classes, figures)
+    del x, wide
+    gc.collect()
+    results["growth"] = growth(arguments.quick, left_out)
+    results["left_out"], results["machine"] = left_out, machine()
+    for name, reason in left_out.items():
+        print(f"{name} is left out: {reason}; pip install 'linprobe[bench]'")
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    if arguments.plots:
+        from plots import draw_growth
+
+        draw_growth(results, arguments.plots / "growth.png")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -14,10 +13,10 @@ from linprobe.feature_file import FeatureFile
 PAGE = Path(__file__).parents[2] / "features" / "README.md"
 
 
-def test_import_examples_run_in_order(tmp_path: Path) -> None:
+def test_import_examples_run_in_order(tmp_path: Path, path_with_linprobe: str) -> None:
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     script = "\n".join(textwrap.dedent(block) for block in blocks)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": path_with_linprobe}
     done = subprocess.run(
         ["bash", "-eu", "-c", script],
         cwd=tmp_path,

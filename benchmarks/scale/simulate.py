@@ -1,0 +1,408 @@
+"""A billion rows on paper: bytes, steps, machines, messages, failures, noise and limits, from stated inputs.
+
+    python benchmarks/scale/simulate.py [--json FILE]             # the tables of docs/scale.md
+    python benchmarks/scale/simulate.py --measure [--json FILE]   # seconds of linprobe's steps on this machine
+
+The tables are formulas over the inputs below, data-sheet figures all of them; nothing in them is measured. Failures are
+also simulated, machine by machine, beside the formula. `--measure` times steps on random rows, 100,000 to a million of
+1,024 features; about ten minutes and 6 GB of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linprobe.accounting.accountants import epsilon_of
+from linprobe.accounting.calibrate import calibrate
+from linprobe.accounting.per_instance import ORDERS
+from linprobe.mechanisms.clipping import SMALLEST_MARGIN
+from linprobe.mechanisms.entropy import WORDS_PER_BLOCK, NoiseSource
+from linprobe.mechanisms.gaussian import LEVELS
+from linprobe.probe import WEIGHT_STEPS, clipped_sum
+from linprobe.rows import BLOCK_ROWS, ArrayRows, narrowed, normalise_rows
+
+N, D = 10**9, 1024
+CLASSES = (10, 100, 1000)
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+STEPS = 50
+USABLE = 0.8  # of a machine's memory, for rows
+EPSILONS = (0.1, 1.0, 3.0, 8.0)
+DELTAS = (1e-5, 1e-10)
+MEASURED_ROWS = (100_000, 200_000, 500_000, 1_000_000)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine by its data sheet: memory in bytes, its bandwidth in bytes/s, dense products in flop/s."""
+
+    memory: float
+    bandwidth: float
+    flops: float
+
+
+MACHINES = {
+    # 12 channels of DDR5-4800; 96 cores at the base clock of 2.4 GHz, 32 float32 flops a cycle each
+    "CPU node (one EPYC 9654, 768 GB), float32": Machine(768e9, 460.8e9, 96 * 2.4e9 * 32),
+    "H100 SXM, float32": Machine(80e9, 3.35e12, 67e12),
+    "H100 SXM, bfloat16 products": Machine(80e9, 3.35e12, 989e12),
+    "H200 SXM, float32": Machine(141e9, 4.8e12, 67e12),
+    "H200 SXM, bfloat16 products": Machine(141e9, 4.8e12, 989e12),
+}
+SHARING = (8, 32)  # machines
+# bytes/s each way and seconds a message
+NETWORKS = {"400 Gbit/s": (50e9, 5e-6), "10 Gbit/s": (1.25e9, 50e-6)}
+# 419 unexpected stops of 16,384 GPUs in 54 days: Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.4
+MTBF = 16_384 * 54 * 86_400 / 419
+SAVING, RESTART = 10.0, 300.0  # seconds, assumed: rows are read again
+FAILING = tuple((machines, hours) for machines in (4, 32, 256, 4096) for hours in (1, 24))
+TRIALS = 4000
+
+
+def stored(precision: str) -> float:
+    """Bytes of all rows."""
+    return float(N * D * BYTES[precision])
+
+
+def flops(n_classes: int) -> float:
+    """Of a step: two products of 2 N D C each."""
+    return 4.0 * N * D * n_classes
+
+
+def held_by(machine: Machine) -> int:
+    """Machines that hold all rows at two bytes a number."""
+    return math.ceil(stored("bfloat16") / (USABLE * machine.memory))
+
+
+def step_limit(machine: Machine, n_classes: int) -> float:
+    """Seconds x machines below which no step goes: rows read once, products at the full rate."""
+    return max(stored("bfloat16") / machine.bandwidth, flops(n_classes) / machine.flops)
+
+
+def all_reduce(n_machines: int, n_classes: int, network: str) -> dict[str, float]:
+    """Seconds in which `n_machines` add up C x D float64, by a ring and by a tree, and rank 0 spreads as many."""
+    rate, latency = NETWORKS[network]
+    size, depth = 8 * n_classes * D, math.ceil(math.log2(n_machines))
+    return {
+        "ring": 2 * (n_machines - 1) * (latency + size / n_machines / rate),
+        "tree": 2 * depth * (latency + size / rate),
+        "broadcast": depth * (latency + size / rate),
+    }
+
+
+def expected_seconds(work: float, interval: float, rate: float) -> float:
+    """Mean wall time of `work` seconds, saved every `interval`, when failures come at `rate` a second.
+
+    Daly 2006; restarts do not fail, and the end is saved too.
+    """
+    pieces = work / interval
+    return pieces * (1 / rate + RESTART) * math.expm1(rate * (interval + SAVING))
+
+
+def simulated_seconds(
+    work: float, interval: float, n_machines: int, rng: np.random.Generator
+) -> tuple[float, float, float]:
+    """Mean wall time of `TRIALS` runs, its standard error, and the share of runs that never failed.
+
+    Every machine has a next failure of its own; the first stops all of them, and what was not saved is lost.
+    """
+    times, untouched = [], 0
+    pieces = round(work / interval)
+    for _ in range(TRIALS):
+        clock, done, failures = 0.0, 0, 0
+        while True:
+            until = -MTBF * math.log1p(-float(rng.random(n_machines).min()))
+            reached = int(until // (interval + SAVING))
+            if done + reached >= pieces:
+                clock += (pieces - done) * (interval + SAVING)
+                break
+            done += reached
+            clock += until + RESTART
+            failures += 1
+        times.append(clock)
+        untouched += failures == 0
+    return float(np.mean(times)), float(np.std(times) / math.sqrt(TRIALS)), untouched / TRIALS
+
+
+@cache
+def failures() -> list[dict[str, float]]:
+    """A run of some hours on some machines: chance of a stop, Young's interval, overhead by formula and simulation."""
+    rng = np.random.default_rng(0)
+    found = []
+    for n_machines, hours in FAILING:
+        work, rate = 3600.0 * hours, n_machines / MTBF
+        young = math.sqrt(2 * SAVING / rate)
+        interval = work / math.ceil(work / young)
+        mean, error, untouched = simulated_seconds(work, interval, n_machines, rng)
+        found.append(
+            {
+                "machines": n_machines,
+                "hours": hours,
+                "stopped": -math.expm1(-rate * (work + SAVING * work / interval)),
+                "stopped_simulated": 1 - untouched,
+                "interval": young,
+                "lost": interval / 2,
+                "overhead": expected_seconds(work, interval, rate) / work - 1,
+                "overhead_simulated": mean / work - 1,
+                "overhead_error": error / work,
+                "overhead_unsaved": (1 / rate + RESTART) * math.expm1(rate * work) / work - 1,
+            }
+        )
+    return found
+
+
+def budgets() -> list[dict[str, float]]:
+    """Noise for `STEPS` releases from all rows at each target; what that of the larger delta costs at the smaller."""
+    found = []
+    for epsilon in EPSILONS:
+        sigmas = [
+            calibrate(epsilon=epsilon, delta=d, n_private=int(0.1 / d), steps=STEPS).noise_multiplier for d in DELTAS
+        ]
+        found.append(
+            {
+                "epsilon": epsilon,
+                "sigma_large_delta": sigmas[0],
+                "sigma_small_delta": sigmas[1],
+                "epsilon_of_same_noise": epsilon_of(math.sqrt(STEPS) / sigmas[0], DELTAS[1]),
+            }
+        )
+    return found
+
+
+def limits() -> dict[str, float]:
+    """Rows at which a number of linprobe's runs out."""
+    return {
+        "rows of one Poisson draw": float(WORDS_PER_BLOCK << 32),
+        "rows of an exact sum of clip factors": 2.0**53 / float(WEIGHT_STEPS),
+        **{
+            f"rows at which the grid of exact sums costs 0.1 % of the clip norm, C = {c}": 2.0**52
+            * SMALLEST_MARGIN
+            / math.sqrt(D * c)
+            for c in CLASSES
+        },
+    }
+
+
+def per_row() -> dict[str, tuple[float, bool]]:
+    """Bytes a row besides its features, and whether all of them come together at rank 0."""
+    return {
+        "label, norm": (16, False),
+        "contribution to a step": (8, False),
+        "mu of a full-batch run": (8, True),
+        "counters of a sampled run": (2 * (LEVELS + 1), True),
+        "Renyi divergences of a sampled run": (4 * len(ORDERS), True),
+        "record id of 12 letters, as a Python string in a list": (61 + 8, True),
+    }
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown."""
+    lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def duration(seconds: float) -> str:
+    """With three digits at most, in the unit that suits."""
+    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size * (2 if size > 1 else 1):
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def percent(value: float) -> str:
+    """Two digits below a whole."""
+    return f"{100 * value:.2g} %" if value < 1 else f"{100 * value:.0f} %"
+
+
+def tables() -> Iterator[str]:
+    """The tables of docs/scale.md in their order."""
+    yield table(
+        ["stored as", "bytes a row", "all rows"],
+        [[name, str(D * size), f"{stored(name) / 1e12:.2f} TB"] for name, size in BYTES.items()],
+    )
+    yield table(
+        ["classes", "flops a step", "flops a byte read, at 2 bytes a number"],
+        [[str(c), f"{flops(c):.2g}", f"{flops(c) / stored('bfloat16'):.0f}"] for c in CLASSES],
+    )
+    yield table(
+        ["machine", "hold the rows", *(f"step, C = {c}" for c in CLASSES), *(f"for 1 s, C = {c}" for c in CLASSES)],
+        [
+            [
+                name,
+                str(held_by(machine)),
+                *(duration(step_limit(machine, c) / held_by(machine)) for c in CLASSES),
+                *(str(max(held_by(machine), math.ceil(step_limit(machine, c)))) for c in CLASSES),
+            ]
+            for name, machine in MACHINES.items()
+        ],
+    )
+    yield table(
+        ["machines, classes", "message", *(f"{how}, {network}" for network in NETWORKS for how in ("ring", "tree"))],
+        [
+            [
+                f"{n_machines}, {c}",
+                f"{8e-6 * c * D:.2g} MB",
+                *(
+                    duration(all_reduce(n_machines, c, network)[how])
+                    for network in NETWORKS
+                    for how in ("ring", "tree")
+                ),
+            ]
+            for n_machines in SHARING
+            for c in CLASSES
+        ],
+    )
+    yield table(
+        [
+            "machines, hours of work",
+            "stopped at least once",
+            "simulated",
+            "Young's interval",
+            "lost a stop",
+            "overhead",
+            "simulated",
+            "never saving",
+        ],
+        [
+            [
+                f"{one['machines']:.0f}, {one['hours']:.0f} h",
+                percent(one["stopped"]),
+                percent(one["stopped_simulated"]),
+                duration(one["interval"]),
+                duration(one["lost"]),
+                percent(one["overhead"]),
+                f"{percent(one['overhead_simulated'])} ± {100 * one['overhead_error']:.1g}",
+                percent(one["overhead_unsaved"]),
+            ]
+            for one in failures()
+        ],
+    )
+    yield table(
+        [
+            "epsilon",
+            *(f"sigma at delta {d:g}" for d in DELTAS),
+            f"epsilon of the first at delta {DELTAS[1]:g}",
+            "noise of the run, in records",
+        ],
+        [
+            [
+                f"{one['epsilon']:g}",
+                f"{one['sigma_large_delta']:.4g}",
+                f"{one['sigma_small_delta']:.4g}",
+                f"{one['epsilon_of_same_noise']:.3g}",
+                f"{one['sigma_small_delta'] / math.sqrt(STEPS):.3g}",
+            ]
+            for one in budgets()
+        ],
+    )
+    yield table(
+        ["besides its features, a row has", "bytes", "at a billion rows", "where"],
+        [
+            [what, f"{size:g}", f"{size * N / 1e9:.0f} GB", "all at rank 0" if gathered else "spread over ranks"]
+            for what, (size, gathered) in per_row().items()
+        ],
+    )
+    yield table(["limit", "rows"], [[what, f"{rows:.2g}"] for what, rows in limits().items()])
+
+
+def best(call: Callable[[], object], rounds: int = 3) -> float:
+    """Shortest wall time."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def measure() -> dict[str, Any]:
+    """Seconds of linprobe's own steps on this machine, their growth with the rows, and rates of what goes with them."""
+    rng = np.random.default_rng(0)
+    x = np.empty((MEASURED_ROWS[-1], D), dtype=np.float32)
+    for start in range(0, len(x), BLOCK_ROWS):
+        part = x[start : start + BLOCK_ROWS]
+        part[:] = normalise_rows(rng.standard_normal(part.shape, dtype=np.float32))
+    found: dict[str, Any] = {"cpus": len(os.sched_getaffinity(0)), "d": D, "steps": []}
+    for precision in ("float32", "bfloat16"):
+        for c in CLASSES:
+            y = rng.integers(0, c, len(x))
+            weights = 0.1 * rng.standard_normal((D, c))
+            sizes = [n for n in MEASURED_ROWS if n * c <= 2e8]
+            seconds = []
+            for n in sizes:
+                kept = x[:n] if precision == "float32" else narrowed(x[:n], "bfloat16")
+                rows = ArrayRows(kept, y[:n])
+                seconds.append(best(lambda rows=rows, weights=weights: clipped_sum(rows, weights, 0.5)))
+            slope, _ = np.polyfit(np.log(sizes), np.log(seconds), 1)
+            a_row = seconds[-1] / sizes[-1]
+            step = {"precision": precision, "classes": c, "rows": sizes, "seconds": seconds}
+            found["steps"].append({**step, "exponent": float(slope), "seconds_a_billion": a_row * N})
+            print(f"{precision:<9} C={c:<5} exponent {slope:.3f}   a billion rows: {duration(a_row * N)}", flush=True)
+    source, block = NoiseSource(), x[:BLOCK_ROWS].tobytes()
+    found["read_bytes_a_second"] = x.nbytes / best(lambda: x @ np.ones(D, dtype=np.float32))
+    found["sha256_bytes_a_second"] = 50 * len(block) / best(lambda: [hashlib.sha256(block) for _ in range(50)])
+    found["normals_a_second"] = 10**6 / best(lambda: source.standard_normal((10**6,)))
+    found["tosses_a_second"] = 10**7 / best(lambda: source.bernoulli(0.01, 10**7))
+    return found
+
+
+def main() -> None:
+    """Print the tables, or measure; write JSON if asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.measure:
+        result = measure()
+    else:
+        print("\n".join(tables()))
+        result = {
+            "inputs": {
+                "n": N,
+                "d": D,
+                "classes": CLASSES,
+                "machines": {name: vars(machine) for name, machine in MACHINES.items()},
+                "networks": NETWORKS,
+                "mtbf_seconds": MTBF,
+                "saving_seconds": SAVING,
+                "restart_seconds": RESTART,
+                "steps": STEPS,
+            },
+            "bytes": {precision: stored(precision) for precision in BYTES},
+            "flops": {str(c): flops(c) for c in CLASSES},
+            "machines": [
+                {
+                    "machine": name,
+                    "hold_the_rows": held_by(machine),
+                    "machine_seconds_a_step": {str(c): step_limit(machine, c) for c in CLASSES},
+                }
+                for name, machine in MACHINES.items()
+            ],
+            "messages": [
+                {"network": n, "machines": m, "classes": c, **all_reduce(m, c, n)}
+                for n in NETWORKS
+                for m in SHARING
+                for c in CLASSES
+            ],
+            "failures": failures(),
+            "budgets": budgets(),
+            "bytes_a_row": {what: size for what, (size, _) in per_row().items()},
+            "limits": limits(),
+        }
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

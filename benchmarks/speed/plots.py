@@ -1,0 +1,61 @@
+"""The figure of step times against N, D and C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+STYLES = {
+    "noisy_gd_float32": ("linprobe noisy-gd", "C0", "o", "-"),
+    "plain_matmul_float32": ("plain NumPy, no noise", "C2", "s", "-"),
+    "opacus_ghost": ("Opacus, ghost clipping", "C1", "D", "-"),
+    "opacus_hooks": ("Opacus, per-example gradients", "C3", "^", ""),
+    "jax_privacy": ("JAX Privacy", "C4", "v", ""),
+    "limit_float32": ("the machine's limit", "black", "", "--"),
+}
+AXES = {"n": "rows N", "d": "features D", "c": "classes C"}
+
+
+def draw_growth(results: dict[str, Any], path: Path) -> None:
+    """Three panels, log-log: measured series as lines, peers that were timed at single sizes as points."""
+    growth = results["growth"]
+    figure, panels = plt.subplots(1, 3, figsize=(12, 4.6), sharey=True, layout="constrained")
+    for axes, (axis, label) in zip(panels, AXES.items(), strict=True):
+        values = growth[axis]["values"]
+        for name, (text, colour, marker, line) in STYLES.items():
+            if name in growth[axis]["seconds"]:
+                sizes, seconds = values, growth[axis]["seconds"][name]
+            else:
+                sizes, seconds = _points(results, axis, name)
+            if sizes:
+                axes.plot(sizes, seconds, color=colour, marker=marker, linestyle=line, markersize=5, label=text)
+        others = [f"{key.upper()} = {growth['usual'][key]:,}" for key in AXES if key != axis]
+        axes.set(xscale="log", yscale="log", xlabel=label, title=", ".join(others))
+        axes.set_xticks(values, [f"{value:,}" for value in values], rotation=35, ha="right")
+        axes.set_xticks([], minor=True)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("seconds a step")
+    panels[0].set_xlabel(f"rows N; noisy-gd grows as $N^{{{growth['n']['exponent']:.2f}}}$")
+    handles = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _points(results: dict[str, Any], axis: str, name: str) -> tuple[list[int], list[float]]:
+    """Sizes along an axis, and seconds, at which a contender was timed with the other two sizes as in the panel."""
+    usual = results["growth"]["usual"]
+    found = {}
+    for key, figures in results.items():
+        if not key.startswith("c") or not key[1:].isdigit() or name not in figures:
+            continue
+        sizes = {"n": figures["n"], "d": results["d"], "c": int(key[1:])}
+        if all(sizes[other] == usual[other] for other in AXES if other != axis):
+            found[sizes[axis]] = figures[name]
+    return list(found), list(found.values())

@@ -1,0 +1,155 @@
+"""Seconds until `linprobe --help` and `linprobe train` on the built-in digits are done, and where those of `train` go.
+
+    python benchmarks/startup/run.py [--json FILE]
+
+Each command runs in a process of its own, files in the page cache, and the shortest of five runs is kept. For the
+parts, a run in a further process times the calls of `train` and, by a wrapper of `__import__`, every import wherever it
+happens; a part's time is without the imports inside it. `imports_by_package` adds up what `python -X importtime` gives
+each module for itself, by top-level package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROUNDS = 5
+TRAIN = ("train", "--method", "adamix", "--eps", "3", "--out")
+PARTS = {
+    "reading": ("public_source",),
+    "evaluation": ("class_accuracy",),
+    "writing": ("_write_run",),
+}
+
+
+class Clock:
+    """Seconds of named parts, each without the imports inside it; those are the part `imports`."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._depth, self._import = 0, builtins.__import__
+        builtins.__import__ = self._timed_import
+
+    def _timed_import(self, name: str, *rest: Any, **named: Any) -> Any:
+        self._depth += 1
+        start = time.perf_counter()
+        try:
+            return self._import(name, *rest, **named)
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self.seconds["imports"] += time.perf_counter() - start
+
+    def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, its time added to `part`."""
+
+        def inner(*arguments: Any, **named: Any) -> Any:
+            start, imports = time.perf_counter(), self.seconds["imports"]
+            try:
+                return call(*arguments, **named)
+            finally:
+                imported = self.seconds["imports"] - imports
+                self.seconds[part] += time.perf_counter() - start - imported
+
+        return inner
+
+
+def parts(spawned: float) -> dict[str, float]:
+    """Train once in this process, which was asked for at `spawned` on the monotonic clock; seconds of each part."""
+    clock = Clock()
+    clock.seconds["interpreter"] = time.perf_counter() - spawned
+    from linprobe import cli
+    from linprobe.estimators import LinearProbe
+    from linprobe.pipeline import training
+
+    for part, names in PARTS.items():
+        for name in names:
+            setattr(training, name, clock.timed(part, getattr(training, name)))
+    opened = training.open_features
+
+    @contextlib.contextmanager
+    def open_features(*arguments: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            yield clock.timed("reading", stack.enter_context)(opened(*arguments))
+
+    training.open_features = open_features
+    LinearProbe.fit_sources = clock.timed("training", LinearProbe.fit_sources)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        if cli.run([*TRAIN, f"{folder}/run"]) != 0:
+            raise SystemExit("train failed")
+    total = time.perf_counter() - spawned
+    found = dict(clock.seconds)
+    return {**found, "rest": total - sum(found.values()), "total": total}
+
+
+def spawn(*words: str) -> str:
+    """Run Python with `words`; what it wrote, both streams."""
+    done = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def best_seconds(*words: str) -> float:
+    """Shortest wall time of `linprobe WORDS` in a process of its own."""
+    times = []
+    for _ in range(ROUNDS):
+        with tempfile.TemporaryDirectory() as folder:
+            out = [f"{folder}/run"] if words[-1] == "--out" else []
+            start = time.perf_counter()
+            spawn("-m", "linprobe", *words, *out)
+            times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def packages() -> dict[str, float]:
+    """Seconds that the modules of each top-level package take to import for `train`, the eight longest."""
+    own: dict[str, float] = defaultdict(float)
+    with tempfile.TemporaryDirectory() as folder:
+        for line in spawn("-X", "importtime", "-m", "linprobe", *TRAIN, f"{folder}/run").splitlines():
+            if line.startswith("import time:") and not line.endswith("package"):
+                microseconds, _, name = line.removeprefix("import time:").split("|")
+                own[name.strip().split(".")[0]] += int(microseconds) / 1e6
+    return dict(sorted(own.items(), key=lambda item: -item[1])[:8])
+
+
+def main() -> None:
+    """Measure, print, and write JSON if asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--parts-since", type=float, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.parts_since is not None:
+        print(json.dumps(parts(given.parts_since)))
+        return
+    result: dict[str, Any] = {
+        "cpus": len(os.sched_getaffinity(0)),
+        "python": sys.version.split()[0],
+        "help": best_seconds("--help"),
+        "train": best_seconds(*TRAIN),
+    }
+    runs = [json.loads(_last(spawn(__file__, "--parts-since", repr(time.perf_counter())))) for _ in range(ROUNDS)]
+    result["parts_of_train"] = min(runs, key=lambda run: run["total"])
+    result["imports_by_package"] = packages()
+    text = json.dumps(result, indent=1)
+    print(text)
+    if given.json:
+        given.json.write_text(text + "\n", encoding="utf-8")
+
+
+def _last(text: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith("{"))
+
+
+if __name__ == "__main__":
+    main()

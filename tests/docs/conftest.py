@@ -1,0 +1,75 @@
+"""A `linprobe` for pages with many commands: each runs in a copy of a process that has imported everything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SERVER = """
+import os, socket, sys
+import linprobe.estimators, linprobe.pipeline.training, linprobe.pipeline.comparison, linprobe.reporting.plots
+from autodp import dp_bank
+from linprobe.cli import run
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen()
+print("ready", flush=True)
+while True:
+    client, _ = listening.accept()
+    if os.fork():
+        client.close()
+        continue
+    if os.fork():
+        os._exit(0)
+    words, descriptors, _, _ = socket.recv_fds(client, 1 << 16, 3)
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    folder, *arguments = words.decode().split("\\0")
+    os.chdir(folder)
+    try:
+        status = run(arguments)
+    except SystemExit as ended:
+        status = ended.code or 0
+    sys.stdout.flush()
+    client.sendall(bytes([status]))
+    os._exit(0)
+"""
+CLIENT = """#!{python} -SE
+import os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+socket.send_fds(server, ["\\0".join([os.getcwd(), *sys.argv[1:]]).encode()], [0, 1, 2])
+sys.exit(server.recv(1)[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def path_with_linprobe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PATH on which `linprobe` and `python` are those of this environment."""
+    scripts = str(Path(sys.executable).parent)
+    if not hasattr(socket, "send_fds"):
+        yield f"{scripts}{os.pathsep}{os.environ['PATH']}"
+        return
+    folder = tmp_path_factory.mktemp("bin")
+    address = str(folder / "socket")
+    client = folder / "linprobe"
+    client.write_text(CLIENT.format(python=sys.executable, address=address))
+    client.chmod(0o755)
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, address], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        yield f"{folder}{os.pathsep}{scripts}{os.pathsep}{os.environ['PATH']}"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()

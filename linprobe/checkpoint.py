@@ -82,14 +82,16 @@ class Checkpoints:
     def _read(self) -> dict[str, NDArray[Any]]:
         try:
             with np.load(self.path, allow_pickle=False) as archive:
-                state = {name: archive[name] for name in archive.files}
-                return state | {name: state[name] for name in (*PER_RECORD, *NEEDED)}
+                return {name: archive[name] for name in archive.files}
         except UNREADABLE as error:
             raise DataError(
                 f"checkpoint {self.path} cannot be read ({type(error).__name__}); train anew without --resume"
             ) from None
 
     def _check(self, state: Mapping[str, NDArray[Any]], identity: Mapping[str, Any], private_digest: str) -> None:
+        missing = [name for name in (*PER_RECORD, *NEEDED) if name not in state]
+        if missing:
+            raise DataError(f"checkpoint {self.path} lacks {', '.join(missing)}; train anew without --resume")
         before, now = json.loads(str(state["identity"])), json.loads(json.dumps(identity, default=str))
         for name in {**before, **now}:
             if before.get(name) != now.get(name):

@@ -665,3 +665,12 @@ def test_a_killed_command_goes_on(cli: Callable[..., Outcome], features_file: Pa
     assert cli(*words, "--out", "expected").status == 0
     check_equal(tmp_path / "run", tmp_path / "expected")
     assert cli("verify", "run").status == 0
+
+
+def test_a_checkpoint_that_lacks_something_is_refused(stopped_run: TrainRequest) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    with np.load(partial / CHECKPOINT) as archive:
+        state = {name: archive[name] for name in archive.files if name != "draws"}
+    np.savez(partial / CHECKPOINT, **state)
+    with pytest.raises(DataError, match="lacks draws"):
+        train(stopped_run, Silent())

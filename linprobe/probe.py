@@ -126,7 +126,7 @@ class _Taker:
 
     What is rounded to float32 must not depend on who joined a sample, except for the one who did. Where blocks hold all
     rows, scores are taken of all, and sums over those who joined of `SUM_ROWS` places at a time. Where they hold a
-    sample only, one record moves others to another place, and both products are float64.
+    sample only, one record moves others to another place, and all products are float64.
 
     Args:
         rows: all of them. weights: (n_classes, n_features), float32.
@@ -144,7 +144,8 @@ class _Taker:
         if self._weights is None:
             r = _residuals_of(self._products.scores(x), block.y, clip.loss)
         else:
-            r = single(_residuals_of(double(x) @ self._weights.T, block.y, clip.loss))
+            block = block._replace(x=double(x))  # lengths in a geometry are products too
+            r = single(_residuals_of(block.x @ self._weights.T, block.y, clip.loss))
         r_norms = _residual_norms(r)
         norms = clip.geometry.norms(block, r, r_norms)
         factors = clip_factors(norms, clip.clip_norm, clip.margin)

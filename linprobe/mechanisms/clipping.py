@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from linprobe.arrays import Array
 from linprobe.errors import ParameterError
+from linprobe.geometry import FLOAT32_ROUNDING
 from linprobe.products import SUM_ROWS
 from linprobe.rows import BLOCK_ROWS, Block, Rows
 from linprobe.workers import share
 
-FLOAT32_ROUNDING = 2.0**-24
 GRID_STEP = 2.0**-52  # of the grid of `ExactSum`, relative to its bound
 SMALLEST_MARGIN = 2.0**-10
 LARGEST_MARGIN = 2.0**-4

@@ -41,7 +41,7 @@ def build(source: Path, library: Path) -> str | None:
     partial = library.with_name(f"{library.name}.{os.getpid()}.partial")
     try:
         for compiler in compilers:
-            command = [*compiler, *FLAGS, str(source), "-o", str(partial)]
+            command = [*compiler, *FLAGS, str(source), "-o", str(partial), "-lm"]
             if subprocess.run(command, capture_output=True).returncode == 0:
                 partial.replace(library)
                 return None

@@ -100,6 +100,8 @@ class DeviceRows(Rows):
 class DeviceProducts:
     """`linprobe.products.Products` on a device, many runs of `SUM_ROWS` rows at once."""
 
+    clips = False
+
     def __init__(self, weights: Tensor) -> None:
         self._weights = weights
         self._group = SUM_ROWS * max(1, SUMS_BYTES // (4 * weights.numel()))

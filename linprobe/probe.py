@@ -10,7 +10,7 @@ which (`linprobe.mechanisms.clipping.ExactSum`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -23,7 +23,7 @@ from linprobe.errors import LinprobeError, ParameterError
 from linprobe.geometry import PLAIN, Geometry
 from linprobe.mechanisms.clipping import ClippedSum, ExactSum, arithmetic, clip_factors, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
-from linprobe.products import SUM_ROWS
+from linprobe.products import SUM_ROWS, Part
 from linprobe.rows import BLOCK_ROWS, Block, Blocks
 from linprobe.workers import in_order, n_threads, share
 
@@ -39,8 +39,12 @@ LOSSES = ("softmax", "squared")
 class Subspace(Projection, Protocol):
     """A projection that can also tell how long a row is inside it."""
 
-    def row_norms(self, x: NDArray[np.float32], norms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """||U^T x|| of rows x, shape (b, n_features), whose full norms are given; shape (b,)."""
+    @property
+    def parts(self) -> Sequence[Part]:
+        """Products it asks for, whose scores one pass over the rows can take on its way."""
+
+    def row_norms(self, block: Block, scores: Sequence[NDArray[np.float32]] | None = None) -> NDArray[np.float64]:
+        """||U^T x|| of the rows of a block, shape (b,); the scores of `parts`, if they were taken already."""
 
 
 def check_loss(loss: str) -> None:
@@ -120,6 +124,11 @@ class _Clip:
     subspace: Subspace | None
     contributions: Array | None
 
+    @property
+    def simple(self) -> bool:
+        """Whether it is one of softmax gradients as they are, in float32."""
+        return self.loss == "softmax" and self.geometry is PLAIN and not self.wide
+
 
 class _Taker:
     """One thread's share of a clipped sum: `total` (n_classes, n_features) of the blocks it took, and their `weight`.
@@ -135,11 +144,19 @@ class _Taker:
     def __init__(self, rows: Blocks, weights: Array, clip: _Clip) -> None:
         self._products, self._clip = rows.products(weights), clip
         self._weights = None if rows.observed else double(weights)
+        self._at_once = self._products.clips and rows.observed and clip.simple
         self.total = ExactSum(rows.zeros(*weights.shape), clip.geometry.longest(clip.clip_norm).T, rows.n_rows)
         self.weight = 0
 
     def take(self, block: Block) -> None:
         """Clip the block's gradients and add them up."""
+        if self._at_once and block.joined is None:
+            bound = self._clip.clip_norm * (1 - self._clip.margin)
+            parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
+            taken = self._products.clipped_sum(block.x, block.y, block.norms, bound, parts)
+            self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
+            self.total.add(taken.total)
+            return
         clip, x = self._clip, block.x
         if self._weights is None:
             r = _residuals_of(self._products.scores(x), block.y, clip.loss)
@@ -149,10 +166,7 @@ class _Taker:
         r_norms = _residual_norms(r)
         norms = clip.geometry.norms(block, r, r_norms)
         factors = clip_factors(norms, clip.clip_norm, clip.margin)
-        if clip.contributions is not None:
-            lengths = norms if clip.subspace is None else clip.subspace.row_norms(x, block.norms) * r_norms
-            here = slice(block.start, block.start + len(block.y))
-            clip.contributions[here] = relative_contributions(factors * lengths, clip.clip_norm, clip.margin)
+        self._note(block, norms, r_norms, factors)
         narrow_factors = single(factors)
         if block.joined is not None:
             narrow_factors *= block.joined
@@ -160,6 +174,22 @@ class _Taker:
         self.total.add(self._sum(r, x, block.joined))
         if clip.geometry.weighs:
             self.weight += int((narrow_factors * WEIGHT_STEPS).round().sum(dtype=np.float64))
+
+    def _note(
+        self,
+        block: Block,
+        norms: Array,
+        r_norms: Array,
+        factors: Array,
+        scores: Sequence[NDArray[np.float32]] | None = None,
+    ) -> None:
+        """What each record of the block contributes, where somebody looks."""
+        clip = self._clip
+        if clip.contributions is None:
+            return
+        lengths = norms if clip.subspace is None else clip.subspace.row_norms(block, scores) * r_norms
+        here = slice(block.start, block.start + len(block.y))
+        clip.contributions[here] = relative_contributions(factors * lengths, clip.clip_norm, clip.margin)
 
     def _sum(self, r: Array, x: Array, joined: NDArray[np.bool_] | None) -> Array:
         """sum_i r_i x_i^T of those who joined."""

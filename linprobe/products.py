@@ -1,19 +1,24 @@
 """The two matrix products of a step: scores of a block of rows, and the sum of its outer products.
 
 With few classes BLAS copies every row for a product that uses it a few times. A kernel of our own (`_products.c`, built
-on installation where there is a C compiler) reads them as they lie; without it, or with LINPROBE_NATIVE=0 in the
-environment, both products are BLAS's. Results are the same but for rounding.
+on installation where there is a C compiler) reads them as they lie, and takes both products and what is between them
+while a row is in cache; without it, or with LINPROBE_NATIVE=0 in the environment, products are BLAS's. Results are the
+same but for rounding.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 SUM_ROWS = 128  # rows that are summed in float32
 NATIVE_CLASSES = 16  # with more of them, or fewer features, BLAS is as fast
@@ -21,6 +26,28 @@ NATIVE_FEATURES = 128
 TILE_CLASSES = 128  # classes that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c
 CHUNK = 16
+TILE = 32  # features: a multiple of those that the kernel sums at a time
+CACHE_LINE = 64  # bytes
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """An array whose memory begins where a cache line does, so that vectors of it do not lie across two."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+class _Part(ctypes.Structure):
+    """Further scores of a clipped sum: `struct part` in _products.c."""
+
+    _fields_ = (
+        ("w", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("first", ctypes.c_size_t),
+        ("d", ctypes.c_size_t),
+        ("n_classes", ctypes.c_int),
+    )
 
 
 def _library() -> ctypes.CDLL | None:
@@ -32,42 +59,78 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(path))
     except OSError:  # built for another machine
         return None
-    address, size = ctypes.c_void_p, ctypes.c_size_t
-    library.linprobe_scores.argtypes = [address, address, address, size, size, ctypes.c_int]
-    library.linprobe_sum.argtypes = [address, address, address, size, size, ctypes.c_int, size]
-    library.linprobe_scores.restype = library.linprobe_sum.restype = None
+    address, shape = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+    library.linprobe_scores.argtypes = [*[address] * 3, *shape, ctypes.c_size_t]
+    library.linprobe_sum.argtypes = [*[address] * 4, *shape, ctypes.c_size_t]
+    library.linprobe_clipped_sum.argtypes = [
+        *[address] * 4,
+        ctypes.c_double,
+        *[address] * 4,
+        *shape,
+        address,
+        ctypes.c_int,
+    ]
+    library.linprobe_add.argtypes = [address, address, ctypes.c_size_t]
+    for name in ("scores", "sum", "clipped_sum", "add"):
+        getattr(library, f"linprobe_{name}").restype = None
     return library
 
 
 LIBRARY = _library()
 
 
+@dataclass(frozen=True)
+class Part:
+    """Products with features from the `first` on, as many as they have weights for."""
+
+    first: int
+    products: Products
+
+    def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Of rows with all features."""
+        return self.products.scores(x[:, self.first : self.first + self.products.n_features])
+
+
+class ClippedBlock(NamedTuple):
+    """A clipped sum of a block, as `Products.sum` has it; norms of residuals and factors (b,); scores of parts."""
+
+    total: NDArray[np.float64]
+    r_norms: NDArray[np.float64]
+    factors: NDArray[np.float64]
+    scores: list[NDArray[np.float32]]
+
+
 class Products:
     """Products of rows x (b, n_features) float32 with weights (n_classes, n_features) float32.
 
     Buffers are reused from call to call: each thread needs its own.
+
+    Attributes:
+        clips: whether `clipped_sum` can be called.
     """
 
     def __init__(self, weights: NDArray[np.float32]) -> None:
         self._weights = np.ascontiguousarray(weights, dtype=np.float32)
         self._total = np.empty(self._weights.shape)
-        n_classes, n_features = self._weights.shape
+        n_classes, self.n_features = self._weights.shape
+        n_features = self.n_features
         native = n_classes <= NATIVE_CLASSES and n_features >= NATIVE_FEATURES
         self._library = LIBRARY if native else None
+        self.clips = self._library is not None
         if self._library is not None:
             self._packed = _packed(self._weights)
+            self._sums = np.zeros(-(-n_features // TILE) * TILE * n_classes, np.float32)
         else:
             self._part = np.empty((min(TILE_CLASSES, len(self._weights)), self._weights.shape[1]), np.float32)
 
     def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """x W^T, shape (b, n_classes), float32, the caller's to write to."""
-        x = np.ascontiguousarray(x, np.float32)
+        """x W^T, shape (b, n_classes), float32, the caller's to write to. Some columns of rows are not copied."""
         if self._library is None:
-            return np.asarray(x @ self._weights.T)
+            return np.asarray(np.asarray(x, np.float32) @ self._weights.T)
+        x, stride = _rows_apart(x)
         scores = np.empty((len(x), len(self._weights)), np.float32)
-        self._library.linprobe_scores(
-            x.ctypes.data, self._packed.ctypes.data, scores.ctypes.data, *x.shape, len(self._weights)
-        )
+        buffers = (self._packed.ctypes.data, scores.ctypes.data)
+        self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, len(self._weights), stride)
         return scores
 
     def sum(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -75,18 +138,53 @@ class Products:
 
         At most `SUM_ROWS` rows are summed in float32, and those sums in float64, in the order of the rows.
         """
-        r, x = np.asarray(r, np.float32), np.ascontiguousarray(x, np.float32)
+        x = np.ascontiguousarray(x, np.float32)
         self._total[:] = 0
         if self._library is None:
-            self._add_by_blas(r, x)
+            self._add_by_blas(np.asarray(r, np.float32), x)
             return self._total
-        if r.strides[1] != r.itemsize or r.strides[0] < 0 or r.strides[0] % r.itemsize:
-            r = np.ascontiguousarray(r)
-        stride = r.strides[0] // r.itemsize
-        self._library.linprobe_sum(
-            x.ctypes.data, r.ctypes.data, self._total.ctypes.data, *x.shape, len(self._weights), stride
-        )
+        r, stride = _rows_apart(r)
+        buffers = (self._total.ctypes.data, self._sums.ctypes.data)
+        self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *buffers, *x.shape, len(self._weights), stride)
         return self._total
+
+    def clipped_sum(
+        self,
+        x: NDArray[np.float32],
+        y: NDArray[np.int64],
+        lengths: NDArray[np.float64],
+        bound: float,
+        parts: Sequence[Part] = (),
+    ) -> ClippedBlock:
+        """`sum` of softmax residuals r_i for classes y (b,), times c_i = min(1, bound / (length_i ||r_i||)).
+
+        `lengths` (b,) are norms of the rows. One pass: a row is scored, clipped and summed while it is in cache. It is
+        scored with `parts` too.
+        """
+        if self._library is None:
+            raise RuntimeError("the kernel was not built, or has no room for these weights; ask `clips` first")
+        x, y = np.ascontiguousarray(x, np.float32), np.ascontiguousarray(y, np.int64)
+        if len(y) and not 0 <= y.min() <= y.max() < len(self._weights):
+            raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {len(self._weights) - 1}")
+        lengths = np.ascontiguousarray(lengths, np.float64)
+        r_norms, factors = np.empty(len(x)), np.empty(len(x))
+        native = [part for part in parts if part.products.clips]
+        further = [np.empty((len(x), len(part.products._weights)), np.float32) for part in native]
+        told = (_Part * len(native))(
+            *(
+                _Part(
+                    part.products._packed.ctypes.data, out.ctypes.data, part.first, *part.products._weights.shape[::-1]
+                )
+                for part, out in zip(native, further, strict=True)
+            )
+        )
+        self._total[:] = 0
+        given = (x.ctypes.data, self._packed.ctypes.data, y.ctypes.data, lengths.ctypes.data, bound)
+        buffers = (r_norms.ctypes.data, factors.ctypes.data, self._total.ctypes.data, self._sums.ctypes.data)
+        self._library.linprobe_clipped_sum(*given, *buffers, *x.shape, len(self._weights), told, len(native))
+        waiting = iter(further)
+        scores = [next(waiting) if part.products.clips else part.scores(x) for part in parts]
+        return ClippedBlock(self._total, r_norms, factors, scores)
 
     def _add_by_blas(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> None:
         for first in range(0, len(self._weights), TILE_CLASSES):
@@ -95,7 +193,18 @@ class Products:
             for start in range(0, len(x), SUM_ROWS):
                 rows = slice(start, start + SUM_ROWS)
                 np.matmul(r[rows, first : first + TILE_CLASSES].T, x[rows], out=part)
-                total += part
+                if LIBRARY is None:
+                    total += part
+                else:
+                    LIBRARY.linprobe_add(total.ctypes.data, part.ctypes.data, part.size)
+
+
+def _rows_apart(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
+    """Rows each of which lies in one piece, float32, and how many numbers they are apart; a copy where need be."""
+    rows = np.asarray(rows, np.float32)
+    if rows.strides[1] != rows.itemsize or rows.strides[0] < 0 or rows.strides[0] % rows.itemsize:
+        rows = np.ascontiguousarray(rows)
+    return rows, rows.strides[0] // rows.itemsize
 
 
 def _packed(weights: NDArray[np.float32]) -> NDArray[np.float32]:

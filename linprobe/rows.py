@@ -19,7 +19,7 @@ from linprobe import memory
 from linprobe.errors import UsageError
 from linprobe.group import Group
 from linprobe.prefetch import prefetched
-from linprobe.products import Products
+from linprobe.products import Products, aligned_empty
 
 BLOCK_ROWS = 1024
 PART_ROWS = 4 * BLOCK_ROWS  # rows are parted among processes at multiples of this
@@ -172,8 +172,8 @@ def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
 def widened(x: NDArray[Any]) -> NDArray[np.float32]:
     """Stored rows as float32, exactly: float32 as it is, float16, or bfloat16 as bits in uint16."""
     if x.dtype == np.uint16:
-        bits = x.astype(np.uint32)
-        bits <<= 16
+        bits: NDArray[np.uint32] = aligned_empty(x.shape, np.uint32)
+        np.left_shift(x, 16, out=bits, dtype=np.uint32)
         return bits.view(np.float32)
     if x.dtype != np.float16 or (x.view(np.uint16) & 0x7FFF).max(initial=0) >= FLOAT16_INFINITY:
         return x.astype(np.float32, copy=False)
@@ -191,7 +191,8 @@ def normalise_rows(x: NDArray[np.float32]) -> NDArray[np.float32]:
     norms = row_norms(x)
     extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
-    unit = x * inverse[:, None].astype(np.float32)
+    unit: NDArray[np.float32] = aligned_empty(x.shape, np.float32)
+    np.multiply(x, inverse[:, None].astype(np.float32), out=unit)
     # the inverse of such a norm is no float32
     unit[extreme] = (x[extreme].astype(np.float64) / norms[extreme, None]).astype(np.float32)
     return unit
@@ -474,7 +475,7 @@ def prepare(source: Source, preprocessing: Preprocessing, precision: Precision =
     storage = np.dtype(STORAGE[precision])
     if not memory.fits(processes * storage.itemsize * source.n_rows * n_features):
         return StreamedRows(source.blocks, source.n_rows, n_features, preprocessing, precision)
-    x = np.empty((source.n_rows, n_features), dtype=storage)
+    x = aligned_empty((source.n_rows, n_features), storage)
     y = np.empty(source.n_rows, dtype=np.int64)
     start = 0
     for raw, labels in _read_ahead(source.blocks(), n_features):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from linprobe import products
-from linprobe.products import NATIVE_CLASSES, NATIVE_FEATURES, SUM_ROWS, Products
+from linprobe.products import NATIVE_CLASSES, NATIVE_FEATURES, SUM_ROWS, Part, Products
 
 RNG = np.random.default_rng(5)
 ROUNDING = 2.0**-24
@@ -24,13 +24,21 @@ CLASSES = [1, 2, 3, 4, 5, 6, 7, 10, 13, 16, 17, 33, 64, 100]
 FEATURES = [1, 12, 13, 64, 255, 1024, 1025, 2048]
 
 
+needs_kernel = pytest.mark.skipif(products.LIBRARY is None, reason="the kernel is not built")
+
+
+@pytest.fixture
+def room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes every shape."""
+    monkeypatch.setattr(products, "NATIVE_CLASSES", 64)
+    monkeypatch.setattr(products, "NATIVE_FEATURES", 1)
+
+
 @pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, room_for_all: None) -> str:
     """Every shape goes the way named, but for those that the kernel has no room for."""
     if request.param == "blas":
         monkeypatch.setattr(products, "LIBRARY", None)
-    monkeypatch.setattr(products, "NATIVE_CLASSES", 64)
-    monkeypatch.setattr(products, "NATIVE_FEATURES", 1)
     return str(request.param)
 
 
@@ -107,6 +115,134 @@ def test_at_most_sum_rows_are_summed_in_float32() -> None:
     lost = 2.0**24 + len(x) - 1 - Products(normal(3, 130)).sum(r, x)
     assert lost.min() > 0  # so that the bound below is about float32 at all
     assert lost.max() <= SUM_ROWS
+
+
+def softmax_residuals(scores: Any, y: Any) -> Any:
+    r = np.exp(scores - scores.max(axis=1, keepdims=True))
+    r /= r.sum(axis=1, keepdims=True)
+    r[np.arange(len(y)), y] -= 1
+    return r
+
+
+def check_clipped(x: Any, weights: Any, y: Any, lengths: Any, bound: float) -> None:
+    """One pass is scores, residuals, norms, factors and sum, one after another."""
+    taken = Products(weights)
+    assert taken.clips
+    wide_x = x.astype(np.float64)
+    r = softmax_residuals(wide_x @ weights.T.astype(np.float64), y)
+    off = 2.0**-20 + 4 * (x.shape[1] + 2) * ROUNDING * (np.abs(wide_x) @ np.abs(weights).T).max(initial=0)
+    for _ in range(2):  # the second call must not see the first
+        total, r_norms, factors, _ = taken.clipped_sum(x, y, lengths, bound)
+        np.testing.assert_allclose(r_norms, np.linalg.norm(r, axis=1), atol=off * len(weights) ** 0.5)
+        with np.errstate(divide="ignore"):
+            assert np.array_equal(factors, np.minimum(1, bound / (lengths * r_norms)))
+        expected = (factors[:, None] * r).T @ wide_x
+        allowed = off + (SUM_ROWS + 4) * ROUNDING
+        assert (np.abs(total - expected) <= allowed * (np.ones((len(weights), len(x))) @ np.abs(wide_x))).all()
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+@pytest.mark.parametrize("n_classes", [c for c in CLASSES if c <= 64])
+@pytest.mark.parametrize("bound", [0.05, np.inf])
+def test_a_clipped_sum_in_one_pass_is_its_parts_one_after_another(n_classes: int, bound: float) -> None:
+    for n_rows in ROWS:
+        for n_features in (1, 16, 77, 130):
+            x, y = normal(n_rows, n_features), RNG.integers(0, n_classes, n_rows)
+            check_clipped(x, normal(n_classes, n_features), y, np.linalg.norm(x, axis=1).astype(np.float64), bound)
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+def test_at_most_sum_rows_are_summed_in_float32_in_one_pass() -> None:
+    x, y = np.ones((4 * SUM_ROWS, 130), np.float32), np.zeros(4 * SUM_ROWS, np.int64)
+    x[0] = 2.0**24
+    total, *_ = Products(np.zeros((2, 130), np.float32)).clipped_sum(x, y, np.ones(len(x)), np.inf)
+    lost = (2.0**24 + len(x) - 1) - 2 * total[1]
+    assert lost.min() > 0
+    assert lost.max() <= SUM_ROWS
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+def test_no_row_contributes_more_than_the_bound_whatever_its_scores() -> None:
+    for size in (0.0, 1.0, 1e3, 1e10, 1e25):
+        for scale in (0.0, 1e-10, 1.0, 1e8):
+            x, weights = scale * normal(60, 200), size * normal(10, 200)
+            lengths, taken = np.linalg.norm(x.astype(np.float64), axis=1), Products(weights)
+            for row in range(60):
+                here = slice(row, row + 1)
+                total, *_ = taken.clipped_sum(x[here], np.array([row % 10]), lengths[here], 0.3)
+                assert np.linalg.norm(total) <= 0.3 * (1 + 2.0**-20)
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+def test_a_row_is_scored_and_clipped_alike_wherever_it_stands() -> None:
+    x, weights, y = normal(200, 333), 100 * normal(10, 333), RNG.integers(0, 10, 200)
+    lengths = np.linalg.norm(x, axis=1).astype(np.float64)
+    taken = Products(weights)
+    _, r_norms, factors, _ = taken.clipped_sum(x, y, lengths, 0.3)
+    for start in (1, 31, 32, 33, 150):
+        moved = taken.clipped_sum(x[start:], y[start:], lengths[start:], 0.3)
+        assert np.array_equal(moved.r_norms, r_norms[start:])
+        assert np.array_equal(moved.factors, factors[start:])
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+def test_what_is_not_a_number_stays_so() -> None:
+    x, weights = np.ones((40, 130), np.float32), np.zeros((3, 130), np.float32)
+    for bad in (np.nan, np.inf):
+        weights[1, 5] = bad
+        total, *_ = Products(weights).clipped_sum(x, np.zeros(40, np.int64), np.ones(40), 0.3)
+        assert np.isnan(total).all()
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+@pytest.mark.parametrize("first", [0, 16, 37, 200])
+def test_scores_of_parts_are_taken_on_the_way(first: int) -> None:
+    x, y = normal(150, 200), RNG.integers(0, 10, 150)
+    lengths, taken = np.linalg.norm(x, axis=1).astype(np.float64), Products(normal(10, 200))
+    parts = [
+        Part(0, Products(normal(9, first))),
+        Part(3, Products(normal(80, 100))),  # more than the kernel has room for
+        Part(first, Products(normal(7, 200 - first))),
+    ]
+    alone, together = taken.clipped_sum(x, y, lengths, 0.3), taken.clipped_sum(x, y, lengths, 0.3, parts)
+    assert np.array_equal(alone.factors, together.factors)
+    for part, scores in zip(parts, together.scores, strict=True):
+        of_part = slice(part.first, part.first + part.products.n_features)
+        assert np.array_equal(scores, part.scores(x))
+        np.testing.assert_allclose(scores, x[:, of_part] @ part.products._weights.T, rtol=1e-4, atol=1e-4)
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+@pytest.mark.parametrize("label", [-1, 3, 2**40])
+def test_a_class_that_there_is_not_is_refused(label: int) -> None:
+    taken = Products(normal(3, 130))
+    with pytest.raises(IndexError, match="allowed: 0 to 2"):
+        taken.clipped_sum(normal(2, 130), np.array([0, label]), np.ones(2), 0.3)
+
+
+def test_without_the_kernel_nothing_is_clipped_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "LIBRARY", None)
+    taken = Products(normal(3, 130))
+    assert not taken.clips
+    with pytest.raises(RuntimeError, match="ask `clips` first"):
+        taken.clipped_sum(normal(2, 130), np.array([0, 1]), np.ones(2), 0.3)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (1000, 33)])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+def test_aligned_arrays_begin_at_a_cache_line(shape: tuple[int, ...], dtype: Any) -> None:
+    found = products.aligned_empty(shape, dtype)
+    assert (found.shape, found.dtype) == (shape, dtype)
+    assert found.ctypes.data % products.CACHE_LINE == 0
+    assert found.flags.c_contiguous
+    assert found.flags.writeable
 
 
 def test_the_kernel_takes_few_classes_of_many_features(monkeypatch: pytest.MonkeyPatch) -> None:

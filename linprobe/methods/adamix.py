@@ -42,7 +42,7 @@ from linprobe.methods._base import (
 )
 from linprobe.methods._iterates import Iterates
 from linprobe.methods._output import Output
-from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
+from linprobe.methods._subspace import OrthonormalSubspace, Squares, top_left_subspace
 from linprobe.probe import Weights, gradient_norms, loss_and_gradient
 
 
@@ -112,13 +112,14 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         rows = np.concatenate([block.x for block in public.blocks()])
         subspace = top_left_subspace(rows.T.astype(np.float64), dim, public.n_rows)
     iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble)
+    squares: Squares = {}
     for _ in run.steps(iterates):
         weights = iterates.weights
         norms = gradient_norms(public, weights)
         tau = max(options.clip_floor, float(np.quantile(norms, options.clip_quantile)))
         public_loss, public_gradient = loss_and_gradient(public, weights)
         if options.subspace == "gradient":
-            subspace = top_left_subspace(public_gradient, dim, problem.n_classes - 1)
+            subspace = top_left_subspace(public_gradient, dim, problem.n_classes - 1, squares)
         gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace)
         eta = learning_rate(options.learning_rate, options.score_noise, schedule, tau)
         weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linprobe import products
 from linprobe.geometry import Scale
 from linprobe.mechanisms.clipping import FLOAT32_ROUNDING, ExactSum, arithmetic, clip_factors
 from linprobe.mechanisms.sampling import SampledRows
@@ -12,6 +13,18 @@ from linprobe.methods._subspace import top_left_subspace
 from linprobe.probe import clipped_sum, gradient_norms, loss_and_gradient
 from linprobe.products import SUM_ROWS, Products
 from linprobe.rows import BLOCK_ROWS, STORAGE, ArrayRows, narrowed, widened
+
+
+@pytest.fixture(autouse=True, scope="module", params=["numpy", "native"])
+def way(request):
+    """Every shape is summed by NumPy, then by the kernel if it has room for so many classes."""
+    if request.param == "native" and products.LIBRARY is None:
+        pytest.skip("the kernel is not built")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(products, "LIBRARY", None)
+        patch.setattr(products, "NATIVE_FEATURES", 1)
+        yield
 
 
 def random_rows(seed: int, n: int, d: int, c: int, scale: float = 1.0):

@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
-from linprobe.rows import row_norms
+from linprobe.rows import Block, row_norms
 
 D, C = 64, 10
+
+
+def _block(x: Any, start: int = 0) -> Block:
+    return Block(start, x, np.zeros(len(x), dtype=np.int64), row_norms(x))
 
 
 def _gradient(kind: str, n_features: int = D, n_classes: int = C) -> Any:
@@ -152,7 +156,7 @@ def test_no_length_is_understated_and_hardly_any_overstated(kind: str, dim: int,
     x = np.float32(scale) * _rows(subspace, D)
     norms = row_norms(x)
     exact = np.linalg.norm(subspace.project(x.T.astype(np.float64)), axis=0)
-    found = subspace.row_norms(x, norms)
+    found = subspace.row_norms(_block(x))
     assert np.all(found <= norms)
     # never below, but for the rounding of the full norms above which nothing goes
     assert np.all(found >= exact - 1e-6 * norms)
@@ -169,7 +173,7 @@ def test_long_rows_do_not_round_beyond_the_slack(kind: str, dim: int) -> None:
     x = _rows(subspace, 2048)
     norms = row_norms(x)
     exact = np.linalg.norm(subspace.project(x.T.astype(np.float64)), axis=0)
-    found = subspace.row_norms(x, norms)
+    found = subspace.row_norms(_block(x))
     assert np.all((found >= exact) | (found == norms))
     assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 8e-4 * norms))
 
@@ -187,7 +191,7 @@ def test_rows_that_round_one_way_and_nearly_leave_the_subspace_are_not_understat
         away = np.concatenate([columns[:n], np.zeros((n, 1))]).T
         x = (away + inside * _unit(subspace.project(g.normal(size=(2 * n, 5))).T)).astype(np.float32)
         exact = np.linalg.norm(subspace.project(x.T.astype(np.float64)), axis=0)
-        found = subspace.row_norms(x, row_norms(x))
+        found = subspace.row_norms(_block(x))
         assert np.all((found >= exact) & (found <= exact + 8e-4))
 
 
@@ -206,5 +210,19 @@ def test_any_shape_gives_a_projector_and_the_lengths_inside_it(
     x = g.normal(size=(20, n_features)).astype(np.float32)
     exact = np.linalg.norm(x.astype(np.float64) @ projector, axis=1)
     norms = row_norms(x)
-    found = subspace.row_norms(x, norms)
+    found = subspace.row_norms(_block(x))
     assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 8e-4 * norms))
+
+
+@pytest.mark.parametrize("dim", [12, 56])
+def test_what_is_kept_of_a_block_is_of_that_block_and_that_many_axes(dim: int) -> None:
+    g = np.random.default_rng(7)
+    x, squares = g.normal(size=(40, D)).astype(np.float32), {}
+    subspaces = [top_left_subspace(_gradient("random"), n, C - 1, squares) for n in (dim, dim + 1, dim)]
+    for subspace in subspaces:
+        assert subspace is not None
+        for start in (0, 20):
+            block = _block(x[start : start + 20], start)
+            alone = OrthonormalSubspace(subspace._columns, subspace._cosines, subspace._n_axes)
+            assert np.array_equal(subspace.row_norms(block), alone.row_norms(block))
+    assert sorted(squares) == [(n, start) for n in (dim, dim + 1) for start in (0, 20)]

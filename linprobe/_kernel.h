@@ -1,0 +1,232 @@
+/* The kernels of _products.c with vectors of LANES floats; included once for each width. */
+
+#if !defined(TARGET)
+#define TARGET
+#endif
+
+/* adds to the scores of rows a and b those of some chunks, fetching from next_a and next_b meanwhile if there are any */
+TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, float *out_a, float *out_b,
+                                size_t chunks, const float *next_a, const float *next_b, const int classes)
+{
+    VECTOR sum_a[PANEL] = {{0}}, sum_b[PANEL] = {{0}};
+    for (size_t k = 0; k < chunks; k++, a += CHUNK, b += CHUNK, w += CHUNK * classes) {
+        if (next_a) {
+            FETCH(next_a + CHUNK * k);
+            FETCH(next_b + CHUNK * k);
+        }
+        EACH(h, CHUNK / LANES) {
+            VECTOR in_a = *(const VECTOR *)(a + LANES * h), in_b = *(const VECTOR *)(b + LANES * h);
+            EACH(c, classes) {
+                VECTOR column = *(const VECTOR *)(w + CHUNK * c + LANES * h);
+                IN_REGISTER(column);
+                sum_a[c] += in_a * column;
+                sum_b[c] += in_b * column;
+            }
+        }
+    }
+    EACH(c, classes) {
+        four across_a = ((const four *)(sum_a + c))[0], across_b = ((const four *)(sum_b + c))[0];
+        EACH(q, LANES / 4 - 1) {
+            across_a += ((const four *)(sum_a + c))[q + 1];
+            across_b += ((const four *)(sum_b + c))[q + 1];
+        }
+        out_a[c] += (across_a[0] + across_a[2]) + (across_a[1] + across_a[3]);
+        if (out_b != out_a) out_b[c] += (across_b[0] + across_b[2]) + (across_b[1] + across_b[3]);
+    }
+}
+
+/* scores out (n, n_classes) of a group; `ahead` fetches the next slab of its rows, or the first of the next group's */
+TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *out, size_t n, size_t d, int n_classes,
+                                        size_t stride, const int ahead)
+{
+    int panels = (n_classes + PANEL - 1) / PANEL;
+    size_t chunks = d / CHUNK, tail = d % CHUNK, all = chunks + (tail > 0);
+    memset(out, 0, sizeof(float) * n * n_classes);
+    for (size_t k = 0; k < all; k += SLAB) {
+        size_t whole = LEAST(chunks - k, SLAB);
+        const float *panel = w;
+        for (int p = 0, c = 0; p < panels; p++) {
+            int classes = CLASSES(p);
+            const float *columns = panel + CHUNK * classes * k;
+            for (size_t t = 0; t < n; t += 2) {
+                size_t u = LEAST(t + 1, n - 1);
+                const float *a = x + stride * t + CHUNK * k, *b = x + stride * u + CHUNK * k;
+                const float *next_a = NULL, *next_b = NULL;
+                float *out_a = out + n_classes * t + c, *out_b = out + n_classes * u + c;
+                if (ahead) {
+                    const float *next = k + SLAB < all ? a + CHUNK * SLAB : x + stride * (t + GROUP);
+                    next_a = p == 0 ? next : next + stride;
+                    next_b = panels > 1 ? next_a : next + stride;
+                }
+                WITH_CLASSES(classes, KERNEL(dots), a, b, columns, out_a, out_b, whole, next_a, next_b)
+                if (tail && k + SLAB >= all) {
+                    float ends[2][CHUNK] = {{0}};
+                    memcpy(ends[0], a + CHUNK * whole, sizeof(float) * tail);
+                    memcpy(ends[1], b + CHUNK * whole, sizeof(float) * tail);
+                    WITH_CLASSES(classes, KERNEL(dots), ends[0], ends[1], columns + CHUNK * classes * whole, out_a,
+                                 out_b, 1, NULL, NULL)
+                }
+            }
+            panel += CHUNK * classes * all;
+            c += classes;
+        }
+    }
+}
+
+/* e^x for x at most 0, to a rounding or two: of a power of two, and a Taylor series within half a factor of two */
+TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
+{
+    typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
+    const float round = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+    ints tiny = x < -87.0f;
+    x = (VECTOR)((tiny & (ints)(x * 0 - 87.0f)) | (~tiny & (ints)x));
+    VECTOR whole = x * 0x1.715476p0f + round;
+    ints power = ((ints)whole - 0x4b400000 + 127) << 23;
+    whole -= round;
+    x = x - whole * ln2_high - whole * ln2_low;
+    VECTOR sum = x * (1.0f / 5040) + 1.0f / 720;
+    sum = sum * x + 1.0f / 120;
+    sum = sum * x + 1.0f / 24;
+    sum = sum * x + 1.0f / 6;
+    sum = sum * x + 0.5f;
+    sum = sum * x + 1;
+    sum = sum * x + 1;
+    return sum * (VECTOR)power;
+}
+
+/* scores r (n, n_classes) of a group to residuals times clip factors, c = min(1, bound / (length |r|)) */
+TARGET static void KERNEL(clip)(float *r, const int64_t *y, const double *lengths, double bound, double *r_norms,
+                                double *factors, size_t n, int n_classes)
+{
+    float *row = r;
+    for (size_t i = 0; i < n; i++, row += n_classes) {
+        float largest = row[0];
+        for (int c = 1; c < n_classes; c++) largest = row[c] > largest ? row[c] : largest;
+        for (int c = 0; c < n_classes; c++) row[c] -= largest;
+    }
+    for (size_t k = 0; k < n * n_classes; k += LANES) *(VECTOR *)(r + k) = KERNEL(exp)(*(const VECTOR *)(r + k));
+    for (size_t i = 0; i < n; i++, r += n_classes) {
+        float sum = 0;
+        double squares = 0;
+        for (int c = 0; c < n_classes; c++) sum += r[c];
+        float inverse = 1 / sum;
+        for (int c = 0; c < n_classes; c++) r[c] *= inverse;
+        r[y[i]] -= 1;
+        for (int c = 0; c < n_classes; c++) squares += (double)r[c] * r[c];
+        r_norms[i] = sqrt(squares);
+        double length = lengths[i] * r_norms[i];
+        factors[i] = length <= bound ? 1 : bound / length;
+        for (int c = 0; c < n_classes; c++) r[c] *= (float)factors[i];
+    }
+}
+
+/* sum (classes, 2 LANES) += r^T x; `first` to see these features keeps a copy of them, and fetches from next */
+TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, size_t r_stride, float *sum, size_t n,
+                                 float *copy, const float *next, const int first, const int classes)
+{
+    VECTOR sum_a[PANEL], sum_b[PANEL];
+    EACH(c, classes) {
+        sum_a[c] = *(const VECTOR *)(sum + 2 * LANES * c);
+        sum_b[c] = *(const VECTOR *)(sum + 2 * LANES * c + LANES);
+    }
+    for (size_t i = 0; i < n; i++, x += stride, r += r_stride) {
+        VECTOR in_a = *(const VECTOR *)x, in_b = *(const VECTOR *)(x + LANES);
+        if (first) {
+            EACH(l, (2 * LANES + CHUNK - 1) / CHUNK) FETCH(next + CHUNK * l);
+            next += 2 * LANES;
+            *(VECTOR *)copy = in_a;
+            *(VECTOR *)(copy + LANES) = in_b;
+            copy += 2 * LANES;
+        }
+        EACH(c, classes) {
+            sum_a[c] += in_a * r[c];
+            sum_b[c] += in_b * r[c];
+        }
+    }
+    EACH(c, classes) {
+        *(VECTOR *)(sum + 2 * LANES * c) = sum_a[c];
+        *(VECTOR *)(sum + 2 * LANES * c + LANES) = sum_b[c];
+    }
+}
+
+/* sums += r^T x of a group, in tiles of two vectors: (tiles, n_classes, 2 LANES); fetches the next group */
+TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums, size_t n, size_t d, int n_classes,
+                                     size_t r_stride)
+{
+    int panels = (n_classes + PANEL - 1) / PANEL;
+    float copy[GROUP * 2 * LANES] ALIGNED; /* rows may lie so far apart that few of them find room in first-level cache */
+    for (size_t j = 0; j < d; j += 2 * LANES) {
+        size_t width = LEAST(d - j, 2 * LANES);
+        if (width < 2 * LANES) {
+            memset(copy, 0, sizeof copy);
+            for (size_t t = 0; t < n; t++) memcpy(copy + 2 * LANES * t, x + d * t + j, sizeof(float) * width);
+        }
+        for (int p = 0, c = 0; p < panels; p++) {
+            int classes = CLASSES(p);
+            if (p == 0 && width == 2 * LANES) {
+                WITH_CLASSES(classes, KERNEL(outer), x + j, d, r, r_stride, sums, n, copy, x + d * GROUP + j * n, 1)
+            } else {
+                WITH_CLASSES(classes, KERNEL(outer), copy, 2 * LANES, r + c, r_stride, sums, n, copy, x, 0)
+            }
+            sums += 2 * LANES * classes;
+            c += classes;
+        }
+    }
+}
+
+/* total (n_classes, d) += sums, which become zeros */
+TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_classes)
+{
+    for (int c = 0; c < n_classes; c++, sums += 2 * LANES, total += d) {
+        float *sum = sums;
+        for (size_t j = 0; j < d; j += 2 * LANES, sum += 2 * LANES * n_classes) {
+            if (j + 2 * LANES <= d)
+                EACH(q, LANES / 2) *(doubles *)(total + j + 4 * q) += __builtin_convertvector(((four *)sum)[q], doubles);
+            else
+                for (size_t l = 0; l < d - j; l++) total[j + l] += sum[l];
+            memset(sum, 0, sizeof(float) * 2 * LANES);
+        }
+    }
+}
+
+TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, size_t n, size_t d, int n_classes,
+                                  size_t stride)
+{
+    for (size_t i = 0; i < n; i += GROUP)
+        KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, LEAST(GROUP, n - i), d, n_classes, stride, 1);
+}
+
+TARGET static void KERNEL(sum)(const float *x, const float *r, double *total, float *sums, size_t n, size_t d,
+                               int n_classes, size_t r_stride)
+{
+    for (size_t i = 0; i < n; i += GROUP) {
+        KERNEL(group_sum)(x + d * i, r + r_stride * i, sums, LEAST(GROUP, n - i), d, n_classes, r_stride);
+        if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes);
+    }
+}
+
+TARGET static void KERNEL(clipped_sum)(const float *x, const float *w, const int64_t *y, const double *lengths,
+                                       double bound, double *r_norms, double *factors, double *total, float *sums,
+                                       size_t n, size_t d, int n_classes, const struct part *parts, int n_parts)
+{
+    float r[GROUP * MOST] ALIGNED = {0};
+    for (size_t i = 0; i < n; i += GROUP) {
+        size_t rows = LEAST(GROUP, n - i);
+        KERNEL(group_scores)(x + d * i, w, r, rows, d, n_classes, d, 0);
+        for (const struct part *p = parts; p < parts + n_parts; p++)
+            KERNEL(group_scores)(x + d * i + p->first, p->w, p->out + p->n_classes * i, rows, p->d, p->n_classes, d, 0);
+        KERNEL(clip)(r, y + i, lengths + i, bound, r_norms + i, factors + i, rows, n_classes);
+        KERNEL(group_sum)(x + d * i, r, sums, rows, d, n_classes, n_classes);
+        if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes);
+    }
+}
+
+TARGET static void KERNEL(add)(double *total, const float *part, size_t n)
+{
+    for (size_t i = 0; i < n; i++) total[i] += part[i];
+}
+
+#undef KERNEL
+#undef TARGET
+#undef VECTOR
+#undef LANES

@@ -72,9 +72,9 @@ class FirstModel:
     public_digest: str | None
 
 
-def unfinished_folders(out: Path) -> list[Path]:
-    """Folders of unfinished runs that were to become `out` and left a checkpoint."""
-    return sorted(path.parent for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial/{CHECKPOINT}"))
+def unfinished_folders(out: Path, left: str = CHECKPOINT) -> list[Path]:
+    """Folders of unfinished runs that were to become `out` and left a file of that name."""
+    return sorted(path.parent for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial/{left}"))
 
 
 def unfinished_folder(out: Path) -> Path:
@@ -83,9 +83,7 @@ def unfinished_folder(out: Path) -> Path:
     Raises:
         UsageError: there is none with a checkpoint, or several.
     """
-    partial = f".{glob.escape(out.name)}.*.partial"
-    found = unfinished_folders(out)
-    whole = [path.parent for path in out.parent.glob(f"{partial}/{MANIFEST}")]
+    found, whole = unfinished_folders(out), unfinished_folders(out, MANIFEST)
     if not found and whole:
         raise UsageError(
             f"--resume has nothing left to do: the run is whole and lacks its name; rename {whole[0]} to {out}"

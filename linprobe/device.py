@@ -167,21 +167,6 @@ class Stream:
             part.mul_(words.bitwise_and_(1).mul_(2).sub_(1))
         return result.reshape(shape)
 
-    def bernoulli(self, probability: float, n: int, start: int = 0) -> Tensor:
-        """Independent events, shape (n,), bool: those of `NoiseSource.bernoulli`.
-
-        Raises:
-            ValueError: a probability outside [0, 1), or as `words`.
-        """
-        if not 0 <= probability < 1:
-            raise ValueError(f"probability is {probability}; allowed: at least 0 and below 1")
-        result = torch.empty(n, dtype=torch.bool, device=self.device)
-        # unsigned order is signed order with the highest bit turned
-        threshold = int(probability * 2.0**64) - (1 << 63)
-        for place, words in self._chunks(n, start):
-            torch.lt(words.bitwise_xor_(-1 << 63), threshold, out=result[place : place + len(words)])
-        return result
-
     def _chunks(self, n: int, start: int = 0) -> Iterator[tuple[int, Tensor]]:
         """Words `start` to `start + n` in pieces, each with its place among them, so that memory stays bounded."""
         if not 0 <= start <= start + n <= STREAM_WORDS:
@@ -236,14 +221,6 @@ class DeviceNoise:
     def standard_normal(self, shape: tuple[int, ...]) -> Tensor:
         """Independent N(0, 1) variates of the given shape, float64."""
         return self.stream().standard_normal(shape)
-
-    def bernoulli(self, probability: float, n: int, start: int = 0) -> Tensor:
-        """Independent events, shape (n,), bool; with `start`, those from there on of a longer draw.
-
-        Raises:
-            ValueError: a probability outside [0, 1), or words beyond the end of a stream.
-        """
-        return self.stream().bernoulli(probability, n, start)
 
     def stream(self) -> Stream:
         """A stream that no other draw uses, for a draw that is made in parts."""

@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 SUM_ROWS = 128  # rows that are summed in float32
 NATIVE_CLASSES = 16  # with more of them, or fewer features, BLAS is as fast
 NATIVE_FEATURES = 128
-TILE_CLASSES = 128  # classes that BLAS sums at a time, so that the sum stays in cache
+TILE_CLASSES = 64  # that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c
 CHUNK = 16
 TILE = 32  # features: a multiple of those that the kernel sums at a time
@@ -121,7 +121,8 @@ class Products:
             self._packed = _packed(self._weights)
             self._sums = np.zeros(-(-n_features // TILE) * TILE * n_classes, np.float32)
         else:
-            self._part = np.empty((min(TILE_CLASSES, len(self._weights)), self._weights.shape[1]), np.float32)
+            n_tiles = -(-n_classes // TILE_CLASSES)
+            self._part = np.empty((-(-n_classes // n_tiles), n_features), np.float32)
 
     def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32, the caller's to write to. Some columns of rows are not copied."""
@@ -187,12 +188,13 @@ class Products:
         return ClippedBlock(self._total, r_norms, factors, scores)
 
     def _add_by_blas(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> None:
-        for first in range(0, len(self._weights), TILE_CLASSES):
-            total = self._total[first : first + TILE_CLASSES]
+        tile = len(self._part)
+        for first in range(0, len(self._weights), tile):
+            total = self._total[first : first + tile]
             part = self._part[: len(total)]
             for start in range(0, len(x), SUM_ROWS):
                 rows = slice(start, start + SUM_ROWS)
-                np.matmul(r[rows, first : first + TILE_CLASSES].T, x[rows], out=part)
+                np.matmul(r[rows, first : first + tile].T, x[rows], out=part)
                 if LIBRARY is None:
                     total += part
                 else:

@@ -115,10 +115,6 @@ class Rows(Blocks):
     def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
         """The rows where `joined` (n_rows,) is true, as calls that return at most `BLOCK_ROWS` of them each."""
 
-    def selected(self, joined: NDArray[np.bool_]) -> Iterator[Block]:
-        """The rows where `joined` is true, in order."""
-        return (piece() for piece in self.selected_pieces(joined))
-
 
 def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
     """L2 norm of each row, shape (n,), to a relative 1e-6 at worst (1e-8 is usual), however long or small rows are.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from typing import Any
 
@@ -85,13 +84,12 @@ def test_no_words_beyond_the_counter_where_the_next_draw_begins() -> None:
 @pytest.mark.parametrize("start", [0, 5, 8, 160, 163])
 def test_parts_and_chunks_change_no_draw(chunk: int, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Stream(KEYS[3], 2, CPU)
-    words, normals, events = whole.words(300), whole.standard_normal((300,)), whole.bernoulli(0.3, 300)
+    words, normals = whole.words(300), whole.standard_normal((300,))
     monkeypatch.setattr(device_module, "CHUNK_BLOCKS", chunk)
     assert torch.equal(whole.standard_normal((300,)), normals)
     for n in (0, 1, 8, 97):
         part = slice(start, start + n)
         assert torch.equal(whole.words(n, start), words[part])
-        assert torch.equal(whole.bernoulli(0.3, n, start), events[part])
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -102,10 +100,8 @@ def test_both_sources_draw_the_same_in_turn_and_never_the_same_twice(name: str) 
         found = noise.standard_normal(shape).cpu().numpy()
         assert found.shape == shape
         np.testing.assert_allclose(found, host.standard_normal(shape), rtol=0, atol=1e-12)
-        np.testing.assert_array_equal(noise.bernoulli(0.4, 77).cpu(), host.bernoulli(0.4, 77))
-        np.testing.assert_array_equal(noise.bernoulli(0.4, 77, 16).cpu(), host.bernoulli(0.4, 77, 16))
         np.testing.assert_array_equal(shared.standard_normal(shape), host.standard_normal(shape))
-        np.testing.assert_array_equal(shared.bernoulli(0.4, 77), host.bernoulli(0.4, 77))
+        np.testing.assert_array_equal(shared.bernoulli(0.4, 77), host.bernoulli(0.4, 77))  # of a sample, on the host
     another = DeviceNoise(shared, torch.device(name))
     first, second = (torch.cat([source.stream().words(64) for _ in range(4)]) for source in (noise, another))
     assert len(torch.cat([first, second]).unique()) == 512
@@ -131,34 +127,6 @@ def test_the_inverse_distribution_function_is_scipys(name: str) -> None:
     u = np.concatenate([2.0 ** -np.linspace(1, 55, 20_001), (np.arange(1000) + 0.5) * 2.0**-54])
     found = torch.special.ndtri(torch.from_numpy(u).to(name)).cpu().numpy()
     np.testing.assert_allclose(found, ndtri(u), rtol=0, atol=1e-12)
-
-
-def test_events_are_those_of_unsigned_words_at_every_edge(monkeypatch: pytest.MonkeyPatch) -> None:
-    edges = [
-        0,
-        2**11,
-        2**62,
-        2**62 + 2**61,
-        2**63 - 1,
-        2**63,
-        2**63 + 1,
-        3 * 2**62,
-        2**64 - 2**11 - 1,
-        2**64 - 2**11,
-        2**64 - 1,
-    ]
-    words = np.array([(edge + near) % 2**64 for edge in edges for near in (-1, 0, 1)], dtype=np.uint64)
-    feed(words, monkeypatch)
-    for probability in (0.0, 2.0**-64, 2.0**-63, 0.25, 0.5 - 2**-53, 0.5, 0.5 + 2**-52, 0.75, 1 - 2**-53):
-        found = DeviceNoise(NoiseSource(1), CPU).bernoulli(probability, len(words))
-        expected = NoiseSource(1).bernoulli(probability, len(words))
-        np.testing.assert_array_equal(found, expected, err_msg=str(probability))
-
-
-@pytest.mark.parametrize("probability", [-0.1, 1.0, 2.0, math.nan])
-def test_a_probability_outside_its_range_is_refused(probability: float) -> None:
-    with pytest.raises(ValueError, match=f"probability is {probability}; allowed: at least 0 and below 1"):
-        Stream(KEYS[0], 0, CPU).bernoulli(probability, 5)
 
 
 class Watch(TorchDispatchMode):
@@ -200,7 +168,6 @@ def test_no_draw_waits_for_the_device_or_grows_its_memory() -> None:
         for draw in (
             lambda noise: noise.stream().words(n, start=3),
             lambda noise: noise.standard_normal((n,)),
-            lambda noise: noise.bernoulli(0.2, n),
         ):
             with Watch("cuda") as watch:
                 result = draw(DeviceNoise(NoiseSource(1), torch.device("cuda")))
@@ -216,7 +183,6 @@ def test_no_draw_waits_for_a_real_device() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         noise.standard_normal((1000, 3))
-        noise.bernoulli(0.2, 1000)
     finally:
         torch.cuda.set_sync_debug_mode(before)
 

@@ -21,7 +21,7 @@ from linprobe.workers import n_threads, share
 
 SECURE = "operating system, ChaCha20"
 INSECURE = "user seed, not private"
-PART = 1 << 16  # normals that one thread makes at a time
+PART = 1 << 14  # normals that one thread makes at a time
 WORDS_PER_BLOCK = 8  # 64-bit words of a ChaCha20 block
 
 

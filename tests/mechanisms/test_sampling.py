@@ -121,7 +121,8 @@ def test_selected_rows_are_those_who_joined_and_never_more_than_a_block_at_once(
     joined = np.random.default_rng(3).random(len(X)) < 0.7
     everything = [(block.x.copy(), block.y, block.norms) for block in rows.blocks()]
     selected = []
-    for block in rows.selected(joined):
+    for piece in rows.selected_pieces(joined):
+        block = piece()
         assert 0 < len(block.y) <= 1024
         selected.append((block.x.copy(), block.y, block.norms))
     for whole, found in zip(zip(*everything, strict=True), zip(*selected, strict=True), strict=True):

@@ -73,13 +73,13 @@ TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *o
     }
 }
 
-/* e^x for x at most 0, to a rounding or two: of a power of two, and a Taylor series within half a factor of two */
+/* e^x for x at most 0, to a rounding or two, and 0 below e^-87: a power of two times a Taylor series */
 TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
 {
     typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
     const float round = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
     ints tiny = x < -87.0f;
-    x = (VECTOR)((tiny & (ints)(x * 0 - 87.0f)) | (~tiny & (ints)x));
+    x = (VECTOR)(~tiny & (ints)x);
     VECTOR whole = x * 0x1.715476p0f + round;
     ints power = ((ints)whole - 0x4b400000 + 127) << 23;
     whole -= round;
@@ -91,7 +91,7 @@ TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
     sum = sum * x + 0.5f;
     sum = sum * x + 1;
     sum = sum * x + 1;
-    return sum * (VECTOR)power;
+    return (VECTOR)(~tiny & (ints)(sum * (VECTOR)power));
 }
 
 /* scores r (n, n_classes) of a group to residuals times clip factors, c = min(1, bound / (length |r|)) */

@@ -12,6 +12,7 @@ import ctypes
 import math
 import os
 import sysconfig
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _pro
 CHUNK = 16
 TILE = 32  # features: a multiple of those that the kernel sums at a time
 CACHE_LINE = 64  # bytes
+INTERFACE = 1  # of the functions in _products.c
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -51,13 +53,17 @@ class _Part(ctypes.Structure):
 
 
 def _library() -> ctypes.CDLL | None:
-    """The kernel, or None where it was not built or is turned off."""
+    """The kernel, or None where it was not built, not for this, or is turned off."""
     path = Path(__file__).with_name("_products" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
     if os.environ.get("LINPROBE_NATIVE") == "0" or not path.exists():
         return None
     try:
         library = ctypes.CDLL(str(path))
-    except OSError:  # built for another machine
+        interface = library.linprobe_interface()
+    except (OSError, AttributeError):  # built for another machine, or long ago
+        interface = None
+    if interface != INTERFACE:
+        warnings.warn(f"{path.name} was built for another machine or version; install linprobe again", stacklevel=2)
         return None
     address, shape = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
     library.linprobe_scores.argtypes = [*[address] * 3, *shape, ctypes.c_size_t]
@@ -114,21 +120,22 @@ class Products:
         self._total = np.empty(self._weights.shape)
         n_classes, self.n_features = self._weights.shape
         n_features = self.n_features
-        native = n_classes <= NATIVE_CLASSES and n_features >= NATIVE_FEATURES
+        native = 0 < n_classes <= NATIVE_CLASSES and n_features >= NATIVE_FEATURES
         self._library = LIBRARY if native else None
         self.clips = self._library is not None
         if self._library is not None:
             self._packed = _packed(self._weights)
             self._sums = np.zeros(-(-n_features // TILE) * TILE * n_classes, np.float32)
         else:
-            n_tiles = -(-n_classes // TILE_CLASSES)
-            self._part = np.empty((-(-n_classes // n_tiles), n_features), np.float32)
+            n_tiles = max(1, -(-n_classes // TILE_CLASSES))
+            self._part = np.empty((max(1, -(-n_classes // n_tiles)), n_features), np.float32)
 
     def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32, the caller's to write to. Some columns of rows are not copied."""
         if self._library is None:
             return np.asarray(np.asarray(x, np.float32) @ self._weights.T)
         x, stride = _rows_apart(x)
+        self._check(x)
         scores = np.empty((len(x), len(self._weights)), np.float32)
         buffers = (self._packed.ctypes.data, scores.ctypes.data)
         self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, len(self._weights), stride)
@@ -145,6 +152,7 @@ class Products:
             self._add_by_blas(np.asarray(r, np.float32), x)
             return self._total
         r, stride = _rows_apart(r)
+        self._check(x, r.shape == (len(x), len(self._weights)))
         buffers = (self._total.ctypes.data, self._sums.ctypes.data)
         self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *buffers, *x.shape, len(self._weights), stride)
         return self._total
@@ -164,10 +172,12 @@ class Products:
         """
         if self._library is None:
             raise RuntimeError("the kernel was not built, or has no room for these weights; ask `clips` first")
-        x, y = np.ascontiguousarray(x, np.float32), np.ascontiguousarray(y, np.int64)
+        x, y, lengths = np.ascontiguousarray(x, np.float32), np.asarray(y), np.ascontiguousarray(lengths, np.float64)
+        inside = all(part.first + part.products.n_features <= self.n_features for part in parts)
+        self._check(x, y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and inside)
         if len(y) and not 0 <= y.min() <= y.max() < len(self._weights):
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {len(self._weights) - 1}")
-        lengths = np.ascontiguousarray(lengths, np.float64)
+        y = np.ascontiguousarray(y, np.int64)
         r_norms, factors = np.empty(len(x)), np.empty(len(x))
         native = [part for part in parts if part.products.clips]
         further = [np.empty((len(x), len(part.products._weights)), np.float32) for part in native]
@@ -186,6 +196,14 @@ class Products:
         waiting = iter(further)
         scores = [next(waiting) if part.products.clips else part.scores(x) for part in parts]
         return ClippedBlock(self._total, r_norms, factors, scores)
+
+    def _check(self, x: NDArray[np.float32], others: bool = True) -> None:
+        """ValueError unless rows are as wide as the weights and all else is as long as they: nobody else would see."""
+        if x.ndim != 2 or x.shape[1] != self.n_features or not others:
+            raise ValueError(
+                f"rows of shape {x.shape} with weights of shape {self._weights.shape}, or what goes with the rows, do "
+                "not fit"
+            )
 
     def _add_by_blas(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> None:
         tile = len(self._part)

@@ -220,6 +220,67 @@ def test_scores_of_parts_are_taken_on_the_way(first: int) -> None:
 
 @needs_kernel
 @pytest.mark.usefixtures("room_for_all")
+def test_a_row_emptied_in_its_place_changes_no_bit_of_the_others() -> None:
+    x, weights, y = normal(300, 333), 1e6 * normal(10, 333), RNG.integers(0, 10, 300)
+    lengths = np.linalg.norm(x, axis=1).astype(np.float64)
+    whole = Products(weights).clipped_sum(x, y, lengths, 0.3)
+    others = np.arange(300) != 77
+    emptied = x * others[:, None].astype(np.float32)
+    without = Products(weights).clipped_sum(emptied, y, lengths * others, 0.3)
+    assert np.array_equal(whole.r_norms[others], without.r_norms[others])
+    assert np.array_equal(whole.factors[others], without.factors[others])
+    moved = np.linalg.norm(whole.total - without.total)
+    assert moved == pytest.approx(whole.factors[77] * whole.r_norms[77] * lengths[77], rel=1e-3)
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+def test_a_class_far_behind_has_no_probability_left() -> None:
+    weights = np.array([[0.0] * 130, [-1.0] * 130, [-1e30] * 130], np.float32)
+    taken = Products(weights).clipped_sum(np.ones((5, 130), np.float32), np.zeros(5, np.int64), np.ones(5), np.inf)
+    assert np.array_equal(taken.r_norms, np.zeros(5))
+    weights[2] = -np.inf
+    taken = Products(weights).clipped_sum(np.ones((5, 130), np.float32), np.ones(5, np.int64), np.ones(5), np.inf)
+    np.testing.assert_allclose(taken.r_norms, 2**0.5, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("n_features", [5, 200])
+def test_no_classes_have_no_scores(n_features: int) -> None:
+    taken = Products(np.zeros((0, n_features), np.float32))
+    assert taken.scores(normal(7, n_features)).shape == (7, 0)
+    assert taken.sum(normal(7, 0), normal(7, n_features)).shape == (0, n_features)
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+def test_what_does_not_fit_together_is_refused() -> None:
+    taken, x, y, ones = Products(normal(3, 130)), normal(4, 130), np.zeros(4, np.int64), np.ones(4)
+    wide = Part(100, Products(normal(3, 31)))
+    for call in (
+        lambda: taken.scores(normal(4, 131)),
+        lambda: taken.sum(normal(4, 3), normal(4, 131)),
+        lambda: taken.sum(normal(3, 3), x),
+        lambda: taken.sum(normal(4, 2), x),
+        lambda: taken.clipped_sum(normal(4, 131), y, ones, 0.3),
+        lambda: taken.clipped_sum(x, y[:3], ones, 0.3),
+        lambda: taken.clipped_sum(x, y, ones[:3], 0.3),
+        lambda: taken.clipped_sum(x, np.array([0.0, 1.0, 0.5, 2.0]), ones, 0.3),
+        lambda: taken.clipped_sum(x, y, ones, 0.3, [wide]),
+    ):
+        with pytest.raises(ValueError, match="do not fit"):
+            call()
+
+
+@needs_kernel
+def test_a_library_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "INTERFACE", products.INTERFACE + 1)
+    with pytest.warns(UserWarning, match="another machine or version; install linprobe again"):
+        assert products._library() is None
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
 @pytest.mark.parametrize("label", [-1, 3, 2**40])
 def test_a_class_that_there_is_not_is_refused(label: int) -> None:
     taken = Products(normal(3, 130))

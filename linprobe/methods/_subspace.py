@@ -64,6 +64,8 @@ class OrthonormalSubspace:
         """
         replaced, others = [part.scores(block.x) for part in self.parts] if scores is None else scores
         inside = others + replaced * self._cosines.astype(np.float32)
+        if not self._n_axes:
+            return np.minimum(block.norms, np.sqrt(_squares(inside)) + SLACK * block.norms)
         key = self._n_axes, block.start
         if key not in self._squares:
             self._squares[key] = self._on_axes(block)

@@ -226,3 +226,13 @@ def test_what_is_kept_of_a_block_is_of_that_block_and_that_many_axes(dim: int) -
             alone = OrthonormalSubspace(subspace._columns, subspace._cosines, subspace._n_axes)
             assert np.array_equal(subspace.row_norms(block), alone.row_norms(block))
     assert sorted(squares) == [(n, start) for n in (dim, dim + 1) for start in (0, 20)]
+
+
+@pytest.mark.parametrize("n_features", [64, 300])
+@pytest.mark.parametrize("dim", [5, 140, 200])
+def test_a_gradient_of_nothing_leaves_the_axes(n_features: int, dim: int) -> None:
+    subspace = top_left_subspace(np.zeros((n_features, C)), min(dim, n_features - 1), C - 1)
+    assert subspace is not None
+    block = _block(np.random.default_rng(1).normal(size=(9, n_features)).astype(np.float32))
+    exact = np.linalg.norm(block.x[:, : min(dim, n_features - 1)].astype(np.float64), axis=1)
+    np.testing.assert_allclose(subspace.row_norms(block), exact, rtol=1e-3)

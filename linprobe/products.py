@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 SUM_ROWS = 128  # rows that are summed in float32
-NATIVE_CLASSES = 16  # with more of them, or fewer features, BLAS is as fast
+NATIVE_CLASSES = 48  # with more of them, or fewer features, BLAS is as fast
 NATIVE_FEATURES = 128
 TILE_CLASSES = 64  # that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c

@@ -21,7 +21,14 @@ from scipy.optimize import minimize
 from linprobe.arrays import Array, double, namespace, norm, numbers_like, on_host, single
 from linprobe.errors import LinprobeError, ParameterError
 from linprobe.geometry import PLAIN, Geometry
-from linprobe.mechanisms.clipping import ClippedSum, ExactSum, arithmetic, clip_factors, relative_contributions
+from linprobe.mechanisms.clipping import (
+    ClippedSum,
+    ExactSum,
+    arithmetic,
+    clip_factors,
+    longest_left,
+    relative_contributions,
+)
 from linprobe.mechanisms.gaussian import Projection
 from linprobe.products import SUM_ROWS, Part
 from linprobe.rows import BLOCK_ROWS, Block, Blocks
@@ -151,7 +158,7 @@ class _Taker:
     def take(self, block: Block) -> None:
         """Clip the block's gradients and add them up."""
         if self._at_once and block.joined is None:
-            bound = self._clip.clip_norm * (1 - self._clip.margin)
+            bound = longest_left(self._clip.clip_norm, self._clip.margin)
             parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
             taken = self._products.clipped_sum(block.x, block.y, block.norms, bound, parts)
             self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)

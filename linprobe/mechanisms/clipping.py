@@ -116,11 +116,15 @@ class ExactSum:
         self.total += block
 
 
+def longest_left(clip_norm: float, margin: float) -> float:
+    """The norm that no clipped gradient exceeds: the clip norm, less what is kept free for rounding."""
+    return clip_norm * (1 - margin)
+
+
 def clip_factors(norms: Array, clip_norm: float, margin: float) -> Array:
-    """Factors c, shape (n,), with `c * norms <= clip_norm (1 - margin)`; an infinite clip norm gives ones."""
-    bound = clip_norm * (1 - margin)
+    """Factors c, shape (n,), with `c * norms` at most `longest_left`; an infinite clip norm gives ones."""
     with np.errstate(divide="ignore"):
-        return (bound / norms).clip(None, 1.0)
+        return (longest_left(clip_norm, margin) / norms).clip(None, 1.0)
 
 
 def relative_contributions(clipped_norms: Array, clip_norm: float, margin: float) -> Array:

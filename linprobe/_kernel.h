@@ -221,11 +221,6 @@ TARGET static void KERNEL(clipped_sum)(const float *x, const float *w, const int
     }
 }
 
-TARGET static void KERNEL(add)(double *total, const float *part, size_t n)
-{
-    for (size_t i = 0; i < n; i++) total[i] += part[i];
-}
-
 #undef KERNEL
 #undef TARGET
 #undef VECTOR

@@ -82,7 +82,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* another number whenever a function below is called otherwise: INTERFACE in products.py */
 int linprobe_interface(void)
 {
-    return 1;
+    return 2;
 }
 
 /* out (n, n_classes) = scores of x (n, d), its rows stride floats apart, with w: of each panel (chunks, classes, CHUNK),
@@ -107,10 +107,4 @@ void linprobe_clipped_sum(const float *x, const float *w, const int64_t *y, cons
                           int n_classes, const struct part *parts, int n_parts)
 {
     CALL(clipped_sum, x, w, y, lengths, bound, r_norms, factors, total, sums, n, d, n_classes, parts, n_parts);
-}
-
-/* total (n) += part (n) */
-void linprobe_add(double *total, const float *part, size_t n)
-{
-    CALL(add, total, part, n);
 }

@@ -15,6 +15,7 @@ import sysconfig
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,14 +23,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 SUM_ROWS = 128  # rows that are summed in float32
-NATIVE_CLASSES = 48  # with more of them, or fewer features, BLAS is as fast
-NATIVE_FEATURES = 128
-TILE_CLASSES = 64  # that BLAS sums at a time, so that the sum stays in cache
+NATIVE_CLASSES = 48  # with more of them BLAS is as fast
+SUM_CLASSES = 128  # that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c
 CHUNK = 16
 TILE = 32  # features: a multiple of those that the kernel sums at a time
 CACHE_LINE = 64  # bytes
-INTERFACE = 1  # of the functions in _products.c
+INTERFACE = 2  # of the functions in _products.c
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -76,8 +76,7 @@ def _library() -> ctypes.CDLL | None:
         address,
         ctypes.c_int,
     ]
-    library.linprobe_add.argtypes = [address, address, ctypes.c_size_t]
-    for name in ("scores", "sum", "clipped_sum", "add"):
+    for name in ("scores", "sum", "clipped_sum"):
         getattr(library, f"linprobe_{name}").restype = None
     return library
 
@@ -109,7 +108,7 @@ class ClippedBlock(NamedTuple):
 class Products:
     """Products of rows x (b, n_features) float32 with weights (n_classes, n_features) float32.
 
-    Buffers are reused from call to call: each thread needs its own.
+    Buffers are reused from call to call: each thread needs its own to take sums.
 
     Attributes:
         clips: whether `clipped_sum` can be called.
@@ -117,28 +116,31 @@ class Products:
 
     def __init__(self, weights: NDArray[np.float32]) -> None:
         self._weights = np.ascontiguousarray(weights, dtype=np.float32)
-        self._total = np.empty(self._weights.shape)
-        n_classes, self.n_features = self._weights.shape
-        n_features = self.n_features
-        native = 0 < n_classes <= NATIVE_CLASSES and n_features >= NATIVE_FEATURES
-        self._library = LIBRARY if native else None
+        self.n_classes, self.n_features = self._weights.shape
+        self._library = LIBRARY if 0 < self.n_classes <= NATIVE_CLASSES else None
         self.clips = self._library is not None
-        if self._library is not None:
-            self._packed = _packed(self._weights)
-            self._sums = np.zeros(-(-n_features // TILE) * TILE * n_classes, np.float32)
-        else:
-            n_tiles = max(1, -(-n_classes // TILE_CLASSES))
-            self._part = np.empty((max(1, -(-n_classes // n_tiles)), n_features), np.float32)
+        self._packed = _packed(self._weights) if self.clips else self._weights
+
+    @cached_property
+    def _total(self) -> NDArray[np.float64]:
+        return np.empty(self._weights.shape)
+
+    @cached_property
+    def _sums(self) -> NDArray[np.float32]:
+        """For sums of a few rows; zeros between calls of the kernel."""
+        if self.clips:
+            return np.zeros((self.n_classes, -(-self.n_features // TILE) * TILE), np.float32)
+        return np.empty((min(self.n_classes, SUM_CLASSES), self.n_features), np.float32)
 
     def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32, the caller's to write to. Some columns of rows are not copied."""
-        if self._library is None:
-            return np.asarray(np.asarray(x, np.float32) @ self._weights.T)
-        x, stride = _rows_apart(x)
         self._check(x)
-        scores = np.empty((len(x), len(self._weights)), np.float32)
+        x, stride = _rows_apart(x)
+        if self._library is None:
+            return np.asarray(x @ self._weights.T)
+        scores = np.empty((len(x), self.n_classes), np.float32)
         buffers = (self._packed.ctypes.data, scores.ctypes.data)
-        self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, len(self._weights), stride)
+        self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
         return scores
 
     def sum(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -146,15 +148,15 @@ class Products:
 
         At most `SUM_ROWS` rows are summed in float32, and those sums in float64, in the order of the rows.
         """
+        self._check(x, r.shape == (len(x), self.n_classes))
         x = np.ascontiguousarray(x, np.float32)
+        r, stride = _rows_apart(r)
         self._total[:] = 0
         if self._library is None:
-            self._add_by_blas(np.asarray(r, np.float32), x)
-            return self._total
-        r, stride = _rows_apart(r)
-        self._check(x, r.shape == (len(x), len(self._weights)))
-        buffers = (self._total.ctypes.data, self._sums.ctypes.data)
-        self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *buffers, *x.shape, len(self._weights), stride)
+            self._add_by_blas(r, x)
+        else:
+            buffers = (self._total.ctypes.data, self._sums.ctypes.data)
+            self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
         return self._total
 
     def clipped_sum(
@@ -175,48 +177,45 @@ class Products:
         x, y, lengths = np.ascontiguousarray(x, np.float32), np.asarray(y), np.ascontiguousarray(lengths, np.float64)
         inside = all(part.first + part.products.n_features <= self.n_features for part in parts)
         self._check(x, y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and inside)
-        if len(y) and not 0 <= y.min() <= y.max() < len(self._weights):
-            raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {len(self._weights) - 1}")
+        if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
+            raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
         y = np.ascontiguousarray(y, np.int64)
         r_norms, factors = np.empty(len(x)), np.empty(len(x))
-        native = [part for part in parts if part.products.clips]
-        further = [np.empty((len(x), len(part.products._weights)), np.float32) for part in native]
-        told = (_Part * len(native))(
-            *(
-                _Part(
-                    part.products._packed.ctypes.data, out.ctypes.data, part.first, *part.products._weights.shape[::-1]
-                )
-                for part, out in zip(native, further, strict=True)
-            )
-        )
+        scores = [
+            np.empty((len(x), part.products.n_classes), np.float32) if part.products.clips else part.scores(x)
+            for part in parts
+        ]
+        on_the_way = [
+            part.products._part(part.first, out) for part, out in zip(parts, scores, strict=True) if part.products.clips
+        ]
+        told = (_Part * len(on_the_way))(*on_the_way)
         self._total[:] = 0
         given = (x.ctypes.data, self._packed.ctypes.data, y.ctypes.data, lengths.ctypes.data, bound)
         buffers = (r_norms.ctypes.data, factors.ctypes.data, self._total.ctypes.data, self._sums.ctypes.data)
-        self._library.linprobe_clipped_sum(*given, *buffers, *x.shape, len(self._weights), told, len(native))
-        waiting = iter(further)
-        scores = [next(waiting) if part.products.clips else part.scores(x) for part in parts]
+        self._library.linprobe_clipped_sum(*given, *buffers, *x.shape, self.n_classes, told, len(told))
         return ClippedBlock(self._total, r_norms, factors, scores)
 
+    def _part(self, first: int, scores: NDArray[np.float32]) -> _Part:
+        """What the kernel is told to score features from the `first` on, on the way."""
+        return _Part(self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, self.n_classes)
+
+    def _add_by_blas(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> None:
+        for first in range(0, self.n_classes, SUM_CLASSES):
+            classes = slice(first, first + SUM_CLASSES)
+            total = self._total[classes]
+            part = self._sums[: len(total)]
+            for start in range(0, len(x), SUM_ROWS):
+                rows = slice(start, start + SUM_ROWS)
+                np.matmul(r[rows, classes].T, x[rows], out=part)
+                total += part
+
     def _check(self, x: NDArray[np.float32], others: bool = True) -> None:
-        """ValueError unless rows are as wide as the weights and all else is as long as they: nobody else would see."""
+        """ValueError unless rows are as wide as the weights and all else is as long as they: no kernel would see."""
         if x.ndim != 2 or x.shape[1] != self.n_features or not others:
             raise ValueError(
                 f"rows of shape {x.shape} with weights of shape {self._weights.shape}, or what goes with the rows, do "
                 "not fit"
             )
-
-    def _add_by_blas(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> None:
-        tile = len(self._part)
-        for first in range(0, len(self._weights), tile):
-            total = self._total[first : first + tile]
-            part = self._part[: len(total)]
-            for start in range(0, len(x), SUM_ROWS):
-                rows = slice(start, start + SUM_ROWS)
-                np.matmul(r[rows, first : first + tile].T, x[rows], out=part)
-                if LIBRARY is None:
-                    total += part
-                else:
-                    LIBRARY.linprobe_add(total.ctypes.data, part.ctypes.data, part.size)
 
 
 def _rows_apart(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:

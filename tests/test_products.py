@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from linprobe import products
-from linprobe.products import NATIVE_CLASSES, NATIVE_FEATURES, SUM_ROWS, Part, Products
+from linprobe.products import NATIVE_CLASSES, SUM_ROWS, Part, Products
 
 RNG = np.random.default_rng(5)
 ROUNDING = 2.0**-24
@@ -20,7 +20,7 @@ WAYS = [
     pytest.param("native", marks=pytest.mark.skipif(products.LIBRARY is None, reason="the kernel is not built")),
 ]
 ROWS = [0, 1, 5, 63, 64, 65, 127, 128, 129, 1000, 1024]
-CLASSES = [1, 2, 3, 4, 5, 6, 7, 10, 13, 16, 17, 33, 64, 100]
+CLASSES = [1, 2, 3, 4, 5, 6, 7, 10, 13, 16, 17, 33, 64, 100, 203]
 FEATURES = [1, 12, 13, 64, 255, 1024, 1025, 2048]
 
 
@@ -29,9 +29,8 @@ needs_kernel = pytest.mark.skipif(products.LIBRARY is None, reason="the kernel i
 
 @pytest.fixture
 def room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel takes every shape."""
+    """The kernel takes as many classes as it can."""
     monkeypatch.setattr(products, "NATIVE_CLASSES", 64)
-    monkeypatch.setattr(products, "NATIVE_FEATURES", 1)
 
 
 @pytest.fixture(params=WAYS)
@@ -306,18 +305,12 @@ def test_aligned_arrays_begin_at_a_cache_line(shape: tuple[int, ...], dtype: Any
     assert found.flags.writeable
 
 
-def test_the_kernel_takes_few_classes_of_many_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = object()
-    monkeypatch.setattr(products, "LIBRARY", library)
-    taken = {
-        (n_classes, n_features): Products(normal(n_classes, n_features))._library is library
-        for n_classes in (1, NATIVE_CLASSES, NATIVE_CLASSES + 1)
-        for n_features in (NATIVE_FEATURES - 1, NATIVE_FEATURES)
+def test_the_kernel_clips_few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "LIBRARY", object())
+    clips = {
+        n_classes: Products(normal(n_classes, 9)).clips for n_classes in (0, 1, NATIVE_CLASSES, NATIVE_CLASSES + 1)
     }
-    assert [shape for shape, native in taken.items() if native] == [
-        (1, NATIVE_FEATURES),
-        (NATIVE_CLASSES, NATIVE_FEATURES),
-    ]
+    assert clips == {0: False, 1: True, NATIVE_CLASSES: True, NATIVE_CLASSES + 1: False}
 
 
 @pytest.mark.skipif(products.LIBRARY is None, reason="the kernel is not built")

@@ -23,7 +23,6 @@ def way(request):
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "numpy":
             patch.setattr(products, "LIBRARY", None)
-        patch.setattr(products, "NATIVE_FEATURES", 1)
         yield
 
 

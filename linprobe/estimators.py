@@ -42,7 +42,6 @@ from linprobe.rows import (
     ArrayRows,
     ArraySource,
     ChainedSource,
-    Precision,
     Preprocessing,
     Rows,
     Source,
@@ -50,6 +49,7 @@ from linprobe.rows import (
     prepare,
     prepare_part,
 )
+from linprobe.storage import Precision
 from linprobe.workers import blas_held_to_one_thread
 
 Centre = Literal["auto", "none", "public"]

@@ -9,7 +9,6 @@ same but for rounding.
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import sysconfig
 import warnings
@@ -17,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 SUM_ROWS = 128  # rows that are summed in float32
 NATIVE_CLASSES = 48  # with more of them BLAS is as fast
@@ -28,16 +27,7 @@ SUM_CLASSES = 128  # that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c
 CHUNK = 16
 TILE = 32  # features: a multiple of those that the kernel sums at a time
-CACHE_LINE = 64  # bytes
 INTERFACE = 2  # of the functions in _products.c
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An array whose memory begins where a cache line does, so that vectors of it do not lie across two."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
-    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 class _Part(ctypes.Structure):

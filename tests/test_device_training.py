@@ -17,7 +17,8 @@ from linprobe.methods import Run, Schedule
 from linprobe.methods._base import project_to_ball
 from linprobe.methods._iterates import Iterates
 from linprobe.products import SUM_ROWS, Products
-from linprobe.rows import ArrayRows, ArraySource, narrowed
+from linprobe.rows import ArrayRows, ArraySource
+from linprobe.storage import narrowed
 from tests.test_device import Watch
 
 CPU = torch.device("cpu")

@@ -12,6 +12,7 @@ import pytest
 
 from linprobe import products
 from linprobe.products import NATIVE_CLASSES, SUM_ROWS, Part, Products
+from linprobe.storage import CACHE_LINE, aligned_empty
 
 RNG = np.random.default_rng(5)
 ROUNDING = 2.0**-24
@@ -298,9 +299,9 @@ def test_without_the_kernel_nothing_is_clipped_in_one_pass(monkeypatch: pytest.M
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (1000, 33)])
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16])
 def test_aligned_arrays_begin_at_a_cache_line(shape: tuple[int, ...], dtype: Any) -> None:
-    found = products.aligned_empty(shape, dtype)
+    found = aligned_empty(shape, dtype)
     assert (found.shape, found.dtype) == (shape, dtype)
-    assert found.ctypes.data % products.CACHE_LINE == 0
+    assert found.ctypes.data % CACHE_LINE == 0
     assert found.flags.c_contiguous
     assert found.flags.writeable
 

@@ -28,7 +28,6 @@ from linprobe.prefetch import prefetched
 from linprobe.probe import clipped_sum
 from linprobe.rows import (
     BLOCK_ROWS,
-    STORAGE,
     ArrayRows,
     ArraySource,
     Block,
@@ -39,11 +38,10 @@ from linprobe.rows import (
     Rows,
     StreamedRows,
     TranslatedRows,
-    narrowed,
     prepare,
     row_norms,
-    widened,
 )
+from linprobe.storage import STORAGE, narrowed, widened
 
 RNG = np.random.default_rng(5)
 N, D = 5000, 37

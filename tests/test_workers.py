@@ -23,7 +23,8 @@ from linprobe.geometry import PLAIN, Origin
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
 from linprobe.probe import clipped_sum, gradient_norms, loss_and_gradient
-from linprobe.rows import ArrayRows, ArraySource, Blocks, Piece, Precision, Preprocessing, prepare
+from linprobe.rows import ArrayRows, ArraySource, Blocks, Piece, Preprocessing, prepare
+from linprobe.storage import Precision
 from linprobe.workers import blas_held_to_one_thread, in_order, n_threads, share
 
 N, D, C = 10_300, 24, 5  # ten whole blocks and a part of one

@@ -31,7 +31,8 @@ from linprobe.mechanisms.clipping import SMALLEST_MARGIN
 from linprobe.mechanisms.entropy import WORDS_PER_BLOCK, NoiseSource
 from linprobe.mechanisms.gaussian import LEVELS
 from linprobe.probe import WEIGHT_STEPS, clipped_sum
-from linprobe.rows import BLOCK_ROWS, ArrayRows, narrowed, normalise_rows
+from linprobe.rows import BLOCK_ROWS, ArrayRows, normalise_rows
+from linprobe.storage import narrowed
 
 N, D = 10**9, 1024
 CLASSES = (10, 100, 1000)

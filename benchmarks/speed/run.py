@@ -30,7 +30,8 @@ from timing import Repeated, flags, machine, shortest
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.rows import ArrayRows, narrowed, normalise_rows
+from linprobe.rows import ArrayRows, normalise_rows
+from linprobe.storage import narrowed
 from linprobe.workers import blas_held_to_one_thread
 
 N, D, CLIP, SIGMA = 50_000, 2048, 0.5, 10.0

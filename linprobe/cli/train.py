@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 if TYPE_CHECKING:
-    from linprobe.rows import Precision
+    from linprobe.storage import Precision
 
 _METHOD_OPTIONS = "Options of methods"
 

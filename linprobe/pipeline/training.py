@@ -31,7 +31,7 @@ from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_
 from linprobe.pipeline.progress import Progress
 from linprobe.pipeline.sources import DIGITS, FileSource, PublicRows, open_features, public_source
 from linprobe.reporting.manifest import file_digest
-from linprobe.rows import STORAGE, Precision
+from linprobe.storage import STORAGE, Precision
 
 RANDOM_WEIGHTS = "random"
 CHECKPOINT_SECONDS = 60.0

@@ -12,7 +12,8 @@ from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._subspace import top_left_subspace
 from linprobe.probe import clipped_sum, gradient_norms, loss_and_gradient
 from linprobe.products import SUM_ROWS, Products
-from linprobe.rows import BLOCK_ROWS, STORAGE, ArrayRows, narrowed, widened
+from linprobe.rows import BLOCK_ROWS, ArrayRows
+from linprobe.storage import STORAGE, narrowed, widened
 
 
 @pytest.fixture(autouse=True, scope="module", params=["numpy", "native"])

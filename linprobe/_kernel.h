@@ -120,9 +120,10 @@ TARGET static void KERNEL(clip)(float *r, const int64_t *y, const double *length
     }
 }
 
-/* sum (classes, 2 LANES) += r^T x; `first` to see these features keeps a copy of them, and fetches from next */
+/* sum (classes, 2 LANES) += r^T x; `first` to see these features keeps a copy of them, and fetches `step` bytes a row
+   from next */
 TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, size_t r_stride, float *sum, size_t n,
-                                 float *copy, const float *next, const int first, const int classes)
+                                 float *copy, const char *next, size_t step, const int first, const int classes)
 {
     VECTOR sum_a[PANEL], sum_b[PANEL];
     EACH(c, classes) {
@@ -132,8 +133,8 @@ TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, 
     for (size_t i = 0; i < n; i++, x += stride, r += r_stride) {
         VECTOR in_a = *(const VECTOR *)x, in_b = *(const VECTOR *)(x + LANES);
         if (first) {
-            EACH(l, (2 * LANES + CHUNK - 1) / CHUNK) FETCH(next + CHUNK * l);
-            next += 2 * LANES;
+            EACH(l, (2 * LANES + CHUNK - 1) / CHUNK) FETCH(next + LINE * l);
+            next += step;
             *(VECTOR *)copy = in_a;
             *(VECTOR *)(copy + LANES) = in_b;
             copy += 2 * LANES;
@@ -149,9 +150,10 @@ TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, 
     }
 }
 
-/* sums += r^T x of a group, in tiles of two vectors: (tiles, n_classes, 2 LANES); fetches the next group */
+/* sums += r^T x of a group, in tiles of two vectors: (tiles, n_classes, 2 LANES); fetches the next group, whose numbers
+   have `size` bytes */
 TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums, size_t n, size_t d, int n_classes,
-                                     size_t r_stride)
+                                     size_t r_stride, const char *next, size_t size)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
     float copy[GROUP * 2 * LANES] ALIGNED; /* rows may lie so far apart that few of them find room in first-level cache */
@@ -164,9 +166,10 @@ TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums
         for (int p = 0, c = 0; p < panels; p++) {
             int classes = CLASSES(p);
             if (p == 0 && width == 2 * LANES) {
-                WITH_CLASSES(classes, KERNEL(outer), x + j, d, r, r_stride, sums, n, copy, x + d * GROUP + j * n, 1)
+                WITH_CLASSES(classes, KERNEL(outer), x + j, d, r, r_stride, sums, n, copy, next + size * j * n,
+                             size * 2 * LANES, 1)
             } else {
-                WITH_CLASSES(classes, KERNEL(outer), copy, 2 * LANES, r + c, r_stride, sums, n, copy, x, 0)
+                WITH_CLASSES(classes, KERNEL(outer), copy, 2 * LANES, r + c, r_stride, sums, n, copy, next, 0, 0)
             }
             sums += 2 * LANES * classes;
             c += classes;
@@ -200,23 +203,41 @@ TARGET static void KERNEL(sum)(const float *x, const float *r, double *total, fl
                                int n_classes, size_t r_stride)
 {
     for (size_t i = 0; i < n; i += GROUP) {
-        KERNEL(group_sum)(x + d * i, r + r_stride * i, sums, LEAST(GROUP, n - i), d, n_classes, r_stride);
+        const float *rows = x + d * i;
+        KERNEL(group_sum)(rows, r + r_stride * i, sums, LEAST(GROUP, n - i), d, n_classes, r_stride,
+                          (const char *)(rows + d * GROUP), sizeof *x);
         if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes);
     }
 }
 
-TARGET static void KERNEL(clipped_sum)(const float *x, const float *w, const int64_t *y, const double *lengths,
-                                       double bound, double *r_norms, double *factors, double *total, float *sums,
-                                       size_t n, size_t d, int n_classes, const struct part *parts, int n_parts)
+/* out (n) = x (n), exactly: the bits of a float16 go to their places in a float, whose exponent counts from elsewhere */
+TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *out, size_t n)
 {
+    const float scale = stored == FLOAT16 ? 0x1p112f : 1;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t half = x[i], placed = stored == FLOAT16 ? (half & 0x8000) << 16 | (half & 0x7fff) << 13 : half << 16;
+        float number;
+        memcpy(&number, &placed, sizeof number);
+        out[i] = number * scale;
+    }
+}
+
+TARGET static void KERNEL(clipped_sum)(const char *x, enum stored stored, float *wide, const float *w,
+                                       const int64_t *y, const double *lengths, double bound, double *r_norms,
+                                       double *factors, double *total, float *sums, size_t n, size_t d, int n_classes,
+                                       const struct part *parts, int n_parts)
+{
+    size_t size = stored == FLOAT32 ? sizeof(float) : sizeof(uint16_t);
     float r[GROUP * MOST] ALIGNED = {0};
-    for (size_t i = 0; i < n; i += GROUP) {
-        size_t rows = LEAST(GROUP, n - i);
-        KERNEL(group_scores)(x + d * i, w, r, rows, d, n_classes, d, 0);
+    for (size_t i = 0; i < n; i += GROUP, x += size * d * GROUP) {
+        size_t count = LEAST(GROUP, n - i);
+        const float *rows = stored == FLOAT32 ? (const float *)x : wide;
+        if (rows == wide) KERNEL(widen)((const uint16_t *)x, stored, wide, count * d);
+        KERNEL(group_scores)(rows, w, r, count, d, n_classes, d, 0);
         for (const struct part *p = parts; p < parts + n_parts; p++)
-            KERNEL(group_scores)(x + d * i + p->first, p->w, p->out + p->n_classes * i, rows, p->d, p->n_classes, d, 0);
-        KERNEL(clip)(r, y + i, lengths + i, bound, r_norms + i, factors + i, rows, n_classes);
-        KERNEL(group_sum)(x + d * i, r, sums, rows, d, n_classes, n_classes);
+            KERNEL(group_scores)(rows + p->first, p->w, p->out + p->n_classes * i, count, p->d, p->n_classes, d, 0);
+        KERNEL(clip)(r, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
+        KERNEL(group_sum)(rows, r, sums, count, d, n_classes, n_classes, x + size * d * GROUP, size);
         if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes);
     }
 }

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#define LINE 64  /* bytes of cache */
 #define CHUNK 16 /* features whose weights lie together; a cache line */
 #define PANEL 6  /* classes */
 #define GROUP 32 /* rows that are scored, then summed */
@@ -50,6 +51,9 @@ struct part {
     int n_classes;
 };
 
+/* how rows are stored: STORAGE in storage.py */
+enum stored { FLOAT32, BFLOAT16, FLOAT16 };
+
 #define KERNEL(name) plain_##name
 #define VECTOR four
 #define LANES 4
@@ -82,7 +86,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* another number whenever a function below is called otherwise: INTERFACE in products.py */
 int linprobe_interface(void)
 {
-    return 2;
+    return 3;
 }
 
 /* out (n, n_classes) = scores of x (n, d), its rows stride floats apart, with w: of each panel (chunks, classes, CHUNK),
@@ -101,10 +105,12 @@ void linprobe_sum(const float *x, const float *r, double *total, float *sums, si
 }
 
 /* total (n_classes, d) += (c * r)^T x, where r (n, n_classes) are the residuals of softmax scores with w for classes y,
-   and c = min(1, bound / (length |r|)); also |r| to r_norms and c to factors, all (n), and the scores of parts */
-void linprobe_clipped_sum(const float *x, const float *w, const int64_t *y, const double *lengths, double bound,
-                          double *r_norms, double *factors, double *total, float *sums, size_t n, size_t d,
-                          int n_classes, const struct part *parts, int n_parts)
+   and c = min(1, bound / (length |r|)); also |r| to r_norms and c to factors, all (n), and the scores of parts. Rows are
+   stored so, and widened to (32, d) floats at wide where they are not floats */
+void linprobe_clipped_sum(const void *x, int stored, float *wide, const float *w, const int64_t *y,
+                          const double *lengths, double bound, double *r_norms, double *factors, double *total,
+                          float *sums, size_t n, size_t d, int n_classes, const struct part *parts, int n_parts)
 {
-    CALL(clipped_sum, x, w, y, lengths, bound, r_norms, factors, total, sums, n, d, n_classes, parts, n_parts);
+    CALL(clipped_sum, x, stored, wide, w, y, lengths, bound, r_norms, factors, total, sums, n, d, n_classes, parts,
+         n_parts);
 }

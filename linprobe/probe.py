@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -160,7 +160,7 @@ class _Taker:
         if self._at_once and block.joined is None:
             bound = longest_left(self._clip.clip_norm, self._clip.margin)
             parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
-            taken = self._products.clipped_sum(block.x, block.y, block.norms, bound, parts)
+            taken = self._products.clipped_sum(block.stored, block.y, block.norms, bound, parts)
             self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
             self.total.add(taken.total)
             return
@@ -168,7 +168,7 @@ class _Taker:
         if self._weights is None:
             r = _residuals_of(self._products.scores(x), block.y, clip.loss)
         else:
-            block = block._replace(x=double(x))  # lengths in a geometry are products too
+            block = replace(block, stored=double(x))  # lengths in a geometry are products too
             r = single(_residuals_of(block.x @ self._weights.T, block.y, clip.loss))
         r_norms = _residual_norms(r)
         norms = clip.geometry.norms(block, r, r_norms)

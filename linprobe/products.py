@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from linprobe.storage import STORAGE, aligned_empty, widened
 
 SUM_ROWS = 128  # rows that are summed in float32
 NATIVE_CLASSES = 48  # with more of them BLAS is as fast
@@ -27,7 +29,9 @@ SUM_CLASSES = 128  # that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c
 CHUNK = 16
 TILE = 32  # features: a multiple of those that the kernel sums at a time
-INTERFACE = 2  # of the functions in _products.c
+GROUP = 32  # rows that the kernel widens at a time
+STORED = tuple(np.dtype(stored) for stored in STORAGE.values())  # as `enum stored` in _products.c
+INTERFACE = 3  # of the functions in _products.c
 
 
 class _Part(ctypes.Structure):
@@ -59,6 +63,8 @@ def _library() -> ctypes.CDLL | None:
     library.linprobe_scores.argtypes = [*[address] * 3, *shape, ctypes.c_size_t]
     library.linprobe_sum.argtypes = [*[address] * 4, *shape, ctypes.c_size_t]
     library.linprobe_clipped_sum.argtypes = [
+        address,
+        ctypes.c_int,
         *[address] * 4,
         ctypes.c_double,
         *[address] * 4,
@@ -122,6 +128,10 @@ class Products:
             return np.zeros((self.n_classes, -(-self.n_features // TILE) * TILE), np.float32)
         return np.empty((min(self.n_classes, SUM_CLASSES), self.n_features), np.float32)
 
+    @cached_property
+    def _wide(self) -> NDArray[np.float32]:
+        return aligned_empty((GROUP, self.n_features), np.float32)
+
     def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32, the caller's to write to. Some columns of rows are not copied."""
         self._check(x)
@@ -151,7 +161,7 @@ class Products:
 
     def clipped_sum(
         self,
-        x: NDArray[np.float32],
+        x: NDArray[Any],
         y: NDArray[np.int64],
         lengths: NDArray[np.float64],
         bound: float,
@@ -159,12 +169,13 @@ class Products:
     ) -> ClippedBlock:
         """`sum` of softmax residuals r_i for classes y (b,), times c_i = min(1, bound / (length_i ||r_i||)).
 
-        `lengths` (b,) are norms of the rows. One pass: a row is scored, clipped and summed while it is in cache. It is
-        scored with `parts` too.
+        `lengths` (b,) are norms of the rows, and `x` may be rows as they are stored. One pass: a row is scored, clipped
+        and summed while it is in cache. It is scored with `parts` too.
         """
         if self._library is None:
             raise RuntimeError("the kernel was not built, or has no room for these weights; ask `clips` first")
-        x, y, lengths = np.ascontiguousarray(x, np.float32), np.asarray(y), np.ascontiguousarray(lengths, np.float64)
+        x = np.ascontiguousarray(x, None if x.dtype in STORED else np.float32)
+        y, lengths = np.asarray(y), np.ascontiguousarray(lengths, np.float64)
         inside = all(part.first + part.products.n_features <= self.n_features for part in parts)
         self._check(x, y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and inside)
         if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
@@ -172,7 +183,7 @@ class Products:
         y = np.ascontiguousarray(y, np.int64)
         r_norms, factors = np.empty(len(x)), np.empty(len(x))
         scores = [
-            np.empty((len(x), part.products.n_classes), np.float32) if part.products.clips else part.scores(x)
+            np.empty((len(x), part.products.n_classes), np.float32) if part.products.clips else part.scores(widened(x))
             for part in parts
         ]
         on_the_way = [
@@ -180,9 +191,10 @@ class Products:
         ]
         told = (_Part * len(on_the_way))(*on_the_way)
         self._total[:] = 0
-        given = (x.ctypes.data, self._packed.ctypes.data, y.ctypes.data, lengths.ctypes.data, bound)
+        rows = (x.ctypes.data, STORED.index(x.dtype), self._wide.ctypes.data)
+        given = (self._packed.ctypes.data, y.ctypes.data, lengths.ctypes.data, bound)
         buffers = (r_norms.ctypes.data, factors.ctypes.data, self._total.ctypes.data, self._sums.ctypes.data)
-        self._library.linprobe_clipped_sum(*given, *buffers, *x.shape, self.n_classes, told, len(told))
+        self._library.linprobe_clipped_sum(*rows, *given, *buffers, *x.shape, self.n_classes, told, len(told))
         return ClippedBlock(self._total, r_norms, factors, scores)
 
     def _part(self, first: int, scores: NDArray[np.float32]) -> _Part:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,19 +32,28 @@ SEGMENT = 32  # squares that are added up in float32
 SQUARES = (1e-20, 1e30)  # sums of squares that float32 gets right
 
 
-class Block(NamedTuple):
+@dataclass(frozen=True)
+class Block:
     """Some rows, in order.
 
-    `start` is the place of the first among all rows (of no meaning in a block of selected rows), `x` (b, n_features)
-    float32, `y` (b,) class indices int64 or (b, n_targets) float32 targets, `norms` (b,) float64, L2 norms of `x`, and
-    `joined` (b,) says which of them a sample took, None for all.
+    Attributes:
+        start: place of the first among all rows; of no meaning in a block of selected rows.
+        stored: the rows (b, n_features), float32, float16, or the bits of bfloat16 in uint16.
+        y: class indices int64, shape (b,), or targets float32, shape (b, n_targets).
+        norms: L2 norms of the rows, shape (b,), float64.
+        joined: which of them a sample took, shape (b,); None for all.
     """
 
     start: int
-    x: NDArray[np.float32]
+    stored: NDArray[Any]
     y: NDArray[Any]
     norms: NDArray[np.float64]
     joined: NDArray[np.bool_] | None = None
+
+    @cached_property
+    def x(self) -> NDArray[np.float32]:
+        """The rows, float32."""
+        return widened(self.stored) if self.stored.dtype in (np.uint16, np.float16) else self.stored
 
 
 Piece = Callable[[], Block]
@@ -229,7 +238,7 @@ class ArrayRows(Rows):
     """Rows held in memory, already in training space.
 
     Args:
-        x: shape (n_rows, n_features): float32, float16, or the bits of bfloat16 in uint16. Blocks are float32.
+        x: shape (n_rows, n_features): float32, float16, or the bits of bfloat16 in uint16.
         y: class indices, shape (n_rows,), or float targets, shape (n_rows, n_targets).
         block_rows: rows per block, at most BLOCK_ROWS; changes no result beyond rounding.
     """
@@ -246,7 +255,7 @@ class ArrayRows(Rows):
             self.norms[part] = row_norms(widened(x[part]))
 
     def _block(self, start: int, part: slice | NDArray[np.intp]) -> Block:
-        return Block(start, widened(self.x[part]), self.y[part], self.norms[part])
+        return Block(start, self.x[part], self.y[part], self.norms[part])
 
     def pieces(self) -> Iterator[Piece]:
         """All rows in order; float32 rows are not copied."""
@@ -508,7 +517,7 @@ class ChainedRows(Rows):
 
 def _moved(piece: Piece, first: int) -> Block:
     block = piece()
-    return block._replace(start=first + block.start)
+    return replace(block, start=first + block.start)
 
 
 class ChangedRows(Rows):
@@ -535,7 +544,7 @@ class ChangedRows(Rows):
 
     @abstractmethod
     def change(self, block: Block) -> Block:
-        """The block with other `x` and `norms`; the one given must stay as it is."""
+        """The block with other rows and `norms`; the one given must stay as it is."""
 
     def _changed(self, piece: Piece) -> Block:
         return self.change(piece())
@@ -567,7 +576,7 @@ class TranslatedRows(ChangedRows):
         x = np.empty((len(block.x), self.n_features), dtype=np.float32)
         np.subtract(block.x, self._shift, out=x[:, :-1])
         x[:, -1] = self._column
-        return block._replace(x=x, norms=row_norms(x))
+        return replace(block, stored=x, norms=row_norms(x))
 
 
 def join(*parts: Rows) -> ArrayRows:

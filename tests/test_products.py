@@ -12,7 +12,7 @@ import pytest
 
 from linprobe import products
 from linprobe.products import NATIVE_CLASSES, SUM_ROWS, Part, Products
-from linprobe.storage import CACHE_LINE, aligned_empty
+from linprobe.storage import CACHE_LINE, STORAGE, aligned_empty, narrowed, widened
 
 RNG = np.random.default_rng(5)
 ROUNDING = 2.0**-24
@@ -216,6 +216,38 @@ def test_scores_of_parts_are_taken_on_the_way(first: int) -> None:
         of_part = slice(part.first, part.first + part.products.n_features)
         assert np.array_equal(scores, part.scores(x))
         np.testing.assert_allclose(scores, x[:, of_part] @ part.products._weights.T, rtol=1e-4, atol=1e-4)
+
+
+def same_bits(one: products.ClippedBlock, other: products.ClippedBlock) -> bool:
+    pairs = zip([*one[:3], *one.scores], [*other[:3], *other.scores], strict=True)
+    return all(np.array_equal(left, right, equal_nan=True) for left, right in pairs)
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+@pytest.mark.parametrize("precision", STORAGE)
+@pytest.mark.parametrize("n_features", [1, 15, 77, 130, 256])
+def test_rows_as_they_are_stored_are_taken_as_if_they_were_widened(precision: Any, n_features: int) -> None:
+    taken = Products(normal(10, n_features))
+    parts = [Part(n_features // 3, Products(normal(n, n_features - n_features // 3))) for n in (9, 80)]
+    for n_rows in ROWS:
+        x, y = narrowed(normal(n_rows, n_features), precision), RNG.integers(0, 10, n_rows)
+        lengths = np.linalg.norm(widened(x).astype(np.float64), axis=1)
+        wide = taken.clipped_sum(widened(x), y, lengths, 0.3, parts)
+        wide = wide._replace(total=wide.total.copy())
+        assert same_bits(taken.clipped_sum(x, y, lengths, 0.3, parts), wide)
+        assert same_bits(taken.clipped_sum(np.asfortranarray(x), y, lengths, 0.3, parts), wide)
+
+
+@needs_kernel
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_the_kernel_widens_every_number_exactly(precision: Any) -> None:
+    stored = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)[None]
+    stored = stored.view(STORAGE[precision])
+    stored = stored[:, np.isfinite(widened(stored))[0]]
+    taken = Products(np.zeros((2, stored.shape[1]), np.float32))
+    total = taken.clipped_sum(stored, np.array([0]), np.ones(1), np.inf).total
+    assert np.array_equal(total, np.outer([np.float32(-0.5), np.float32(0.5)], widened(stored)))
 
 
 @needs_kernel

@@ -7,6 +7,7 @@ shuffled pass, would not have the epsilon that is reported. An empty batch is a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -69,7 +70,7 @@ class SampledRows(Blocks):
 
     def _marked(self, piece: Piece) -> Block:
         block = piece()
-        return block._replace(joined=self._joined[block.start : block.start + len(block.y)])
+        return replace(block, joined=self._joined[block.start : block.start + len(block.y)])
 
     def pieces(self) -> Iterator[Piece]:
         """Blocks of the sampled rows; of all rows, with `joined` set, where they are observed."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,4 +107,4 @@ class FeatureClipped(ChangedRows):
         """Its rows, shortened where they are longer."""
         factors = np.minimum(1.0, self._longest / block.norms).astype(np.float32)
         x = block.x * factors[:, None]
-        return block._replace(x=x, norms=row_norms(x))
+        return replace(block, stored=x, norms=row_norms(x))

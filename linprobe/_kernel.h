@@ -104,7 +104,12 @@ TARGET static void KERNEL(clip)(float *r, const int64_t *y, const double *length
         for (int c = 1; c < n_classes; c++) largest = row[c] > largest ? row[c] : largest;
         for (int c = 0; c < n_classes; c++) row[c] -= largest;
     }
-    for (size_t k = 0; k < n * n_classes; k += LANES) *(VECTOR *)(r + k) = KERNEL(exp)(*(const VECTOR *)(r + k));
+    size_t all = n * n_classes, whole = all - all % LANES;
+    for (size_t k = 0; k < whole; k += LANES) *(VECTOR *)(r + k) = KERNEL(exp)(*(const VECTOR *)(r + k));
+    VECTOR end = {0};
+    memcpy(&end, r + whole, sizeof(float) * (all - whole));
+    end = KERNEL(exp)(end);
+    memcpy(r + whole, &end, sizeof(float) * (all - whole));
     for (size_t i = 0; i < n; i++, r += n_classes) {
         float sum = 0;
         double squares = 0;
@@ -240,6 +245,14 @@ TARGET static void KERNEL(clipped_sum)(const char *x, enum stored stored, float 
         KERNEL(group_sum)(rows, r, sums, count, d, n_classes, n_classes, x + size * d * GROUP, size);
         if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes);
     }
+}
+
+TARGET static void KERNEL(clip_all)(float *r, const int64_t *y, const double *lengths, double bound, double *r_norms,
+                                    double *factors, size_t n, int n_classes)
+{
+    for (size_t i = 0; i < n; i += GROUP)
+        KERNEL(clip)(r + n_classes * i, y + i, lengths + i, bound, r_norms + i, factors + i, LEAST(GROUP, n - i),
+                     n_classes);
 }
 
 #undef KERNEL

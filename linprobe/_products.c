@@ -86,7 +86,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* another number whenever a function below is called otherwise: INTERFACE in products.py */
 int linprobe_interface(void)
 {
-    return 3;
+    return 4;
 }
 
 /* out (n, n_classes) = scores of x (n, d), its rows stride floats apart, with w: of each panel (chunks, classes, CHUNK),
@@ -104,8 +104,15 @@ void linprobe_sum(const float *x, const float *r, double *total, float *sums, si
     CALL(sum, x, r, total, sums, n, d, n_classes, r_stride);
 }
 
-/* total (n_classes, d) += (c * r)^T x, where r (n, n_classes) are the residuals of softmax scores with w for classes y,
-   and c = min(1, bound / (length |r|)); also |r| to r_norms and c to factors, all (n), and the scores of parts. Rows are
+/* softmax scores r (n, n_classes), of any number of classes, to their residuals for classes y times
+   c = min(1, bound / (length |r|)); also |r| to r_norms and c to factors, all (n) */
+void linprobe_clip(float *r, const int64_t *y, const double *lengths, double bound, double *r_norms, double *factors,
+                   size_t n, int n_classes)
+{
+    CALL(clip_all, r, y, lengths, bound, r_norms, factors, n, n_classes);
+}
+
+/* total (n_classes, d) += (c * r)^T x, with scores with w and then as linprobe_clip; and the scores of parts. Rows are
    stored so, and widened to (32, d) floats at wide where they are not floats */
 void linprobe_clipped_sum(const void *x, int stored, float *wide, const float *w, const int64_t *y,
                           const double *lengths, double bound, double *r_norms, double *factors, double *total,

@@ -31,7 +31,7 @@ from linprobe.mechanisms.clipping import (
 )
 from linprobe.mechanisms.gaussian import Projection
 from linprobe.products import SUM_ROWS, Part
-from linprobe.rows import BLOCK_ROWS, Block, Blocks
+from linprobe.rows import BLOCK_ROWS, Block, Blocks, row_norms
 from linprobe.workers import in_order, n_threads, share
 
 LARGEST_WEIGHTS = 1e30
@@ -85,7 +85,11 @@ def _minus_targets(r: Array, y: Array, loss: Loss) -> Array:
 
 
 def _residual_norms(r: Array) -> Array:
-    return namespace(r).sqrt(double(namespace(r).einsum("ij,ij->i", r, r)))
+    """Of any size that float32 holds: residuals of squared loss may grow until `check_weights` ends it."""
+    if isinstance(r, np.ndarray):
+        return row_norms(r)
+    xp = namespace(r)
+    return xp.linalg.vector_norm(r, axis=1, dtype=xp.float64)
 
 
 def check_weights(weights: NDArray[np.floating]) -> None:
@@ -229,7 +233,7 @@ def clipped_sum(
     The sum is the same in every bit for any number of threads, and of processes that hold a part of the rows each.
     """
     narrow = _checked(single(weights.T))
-    rounding = arithmetic(geometry.amplification(clip_norm), weights.shape[1], weights.shape[0], rows.n_rows)
+    rounding = arithmetic(geometry.amplification(clip_norm), math.prod(weights.shape), rows.n_rows)
     contributions = rows.zeros(rows.n_held) if per_record and rows.observed else None
     clip = _Clip(clip_norm, rounding.margin, rounding.dtype is np.float64, geometry, loss, subspace, contributions)
     n_takers = min(_threads_for(rows, weights), max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape))))

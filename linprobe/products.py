@@ -31,7 +31,7 @@ CHUNK = 16
 TILE = 32  # features: a multiple of those that the kernel sums at a time
 GROUP = 32  # rows that the kernel widens at a time
 STORED = tuple(np.dtype(stored) for stored in STORAGE.values())  # as `enum stored` in _products.c
-INTERFACE = 3  # of the functions in _products.c
+INTERFACE = 4  # of the functions in _products.c
 
 
 class _Part(ctypes.Structure):
@@ -72,7 +72,8 @@ def _library() -> ctypes.CDLL | None:
         address,
         ctypes.c_int,
     ]
-    for name in ("scores", "sum", "clipped_sum"):
+    library.linprobe_clip.argtypes = [*[address] * 3, ctypes.c_double, *[address] * 2, *shape[1:]]
+    for name in ("scores", "sum", "clip", "clipped_sum"):
         getattr(library, f"linprobe_{name}").restype = None
     return library
 
@@ -113,9 +114,9 @@ class Products:
     def __init__(self, weights: NDArray[np.float32]) -> None:
         self._weights = np.ascontiguousarray(weights, dtype=np.float32)
         self.n_classes, self.n_features = self._weights.shape
+        self.clips = LIBRARY is not None and self.n_classes > 0
         self._library = LIBRARY if 0 < self.n_classes <= NATIVE_CLASSES else None
-        self.clips = self._library is not None
-        self._packed = _packed(self._weights) if self.clips else self._weights
+        self._packed = self._weights if self._library is None else _packed(self._weights)
 
     @cached_property
     def _total(self) -> NDArray[np.float64]:
@@ -124,7 +125,7 @@ class Products:
     @cached_property
     def _sums(self) -> NDArray[np.float32]:
         """For sums of a few rows; zeros between calls of the kernel."""
-        if self.clips:
+        if self._library is not None:
             return np.zeros((self.n_classes, -(-self.n_features // TILE) * TILE), np.float32)
         return np.empty((min(self.n_classes, SUM_CLASSES), self.n_features), np.float32)
 
@@ -169,12 +170,11 @@ class Products:
     ) -> ClippedBlock:
         """`sum` of softmax residuals r_i for classes y (b,), times c_i = min(1, bound / (length_i ||r_i||)).
 
-        `lengths` (b,) are norms of the rows, and `x` may be rows as they are stored. One pass: a row is scored, clipped
-        and summed while it is in cache. It is scored with `parts` too.
+        `lengths` (b,) are norms of the rows, and `x` may be rows as they are stored. With few classes it is one pass: a
+        row is scored, with `parts` too, clipped and summed while it is in cache.
         """
-        if self._library is None:
-            raise RuntimeError("the kernel was not built, or has no room for these weights; ask `clips` first")
-        x = np.ascontiguousarray(x, None if x.dtype in STORED else np.float32)
+        if LIBRARY is None or not self.clips:
+            raise RuntimeError("the kernel was not built, or there are no classes; ask `clips` first")
         y, lengths = np.asarray(y), np.ascontiguousarray(lengths, np.float64)
         inside = all(part.first + part.products.n_features <= self.n_features for part in parts)
         self._check(x, y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and inside)
@@ -182,19 +182,24 @@ class Products:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
         y = np.ascontiguousarray(y, np.int64)
         r_norms, factors = np.empty(len(x)), np.empty(len(x))
-        scores = [
-            np.empty((len(x), part.products.n_classes), np.float32) if part.products.clips else part.scores(widened(x))
-            for part in parts
-        ]
-        on_the_way = [
-            part.products._part(part.first, out) for part, out in zip(parts, scores, strict=True) if part.products.clips
-        ]
-        told = (_Part * len(on_the_way))(*on_the_way)
+        given = (y.ctypes.data, lengths.ctypes.data, bound, r_norms.ctypes.data, factors.ctypes.data)
+        if self._library is None:
+            x = widened(x)
+            r = self.scores(x)
+            LIBRARY.linprobe_clip(r.ctypes.data, *given, *r.shape)
+            return ClippedBlock(self.sum(r, x), r_norms, factors, [part.scores(x) for part in parts])
+        x = np.ascontiguousarray(x, None if x.dtype in STORED else np.float32)
+        told, scores = [], []
+        for part in parts:
+            if part.products._library is None:
+                scores.append(part.scores(widened(x)))
+            else:
+                scores.append(np.empty((len(x), part.products.n_classes), np.float32))
+                told.append(part.products._part(part.first, scores[-1]))
         self._total[:] = 0
-        rows = (x.ctypes.data, STORED.index(x.dtype), self._wide.ctypes.data)
-        given = (self._packed.ctypes.data, y.ctypes.data, lengths.ctypes.data, bound)
-        buffers = (r_norms.ctypes.data, factors.ctypes.data, self._total.ctypes.data, self._sums.ctypes.data)
-        self._library.linprobe_clipped_sum(*rows, *given, *buffers, *x.shape, self.n_classes, told, len(told))
+        rows = (x.ctypes.data, STORED.index(x.dtype), self._wide.ctypes.data, self._packed.ctypes.data)
+        sums = (self._total.ctypes.data, self._sums.ctypes.data, *x.shape, self.n_classes)
+        self._library.linprobe_clipped_sum(*rows, *given, *sums, (_Part * len(told))(*told), len(told))
         return ClippedBlock(self._total, r_norms, factors, scores)
 
     def _part(self, first: int, scores: NDArray[np.float32]) -> _Part:

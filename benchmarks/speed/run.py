@@ -132,7 +132,6 @@ class Machine:
 
             narrow_a, narrow_b = (torch.from_numpy(matrix).to(torch.bfloat16) for matrix in (a, b))
             self.steps["product_bfloat16"] = lambda: narrow_a @ narrow_b
-        # last, so that threads of the products have gone to sleep before the first contender
         self.steps["read_blas"] = lambda: x @ ones
         self.steps["read_threads"] = lambda: list(pool.map(np.add.reduce, parts))
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from threadpoolctl import threadpool_info
@@ -31,19 +32,22 @@ class Repeated:
 def shortest(
     contenders: Mapping[str, Callable[[], object]], rounds: int, budget: float = float("inf"), least: float = 0.0
 ) -> dict[str, float]:
-    """Shortest wall time of a step of each contender, seconds. Each runs once a round, so that a slow minute hits all.
+    """Shortest wall time of a step of each contender, seconds.
 
+    Each runs once a round, so that a slow minute hits all, in another order each time, as what went before can cost a
+    contender a tenth of its time.
     The first round warms up where there are more. A contender that has taken `budget` seconds sits the others out, and
     those that have not taken `least` seconds by then go on among themselves, for at most five times as many rounds.
     """
     taken: dict[str, list[float]] = {name: [] for name in contenders}
+    orders = Random(0)
     for number in range(6 * rounds):
-        for name, step in contenders.items():
+        for name in orders.sample(list(contenders), len(contenders)):
             if sum(taken[name]) > (budget if number < rounds else least):
                 continue
             time.sleep(PAUSE)
             start = time.perf_counter()
-            step()
+            contenders[name]()
             taken[name].append(time.perf_counter() - start)
     return {name: min(times) / getattr(contenders[name], "count", 1) for name, times in taken.items()}
 

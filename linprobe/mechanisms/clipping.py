@@ -9,7 +9,7 @@ moves by at most tau in exact arithmetic. In ours, with u = 2^-24 and A the larg
         at most n (n + 3) / 2 u A, with the record and without it; all other sums are the same numbers in both cases
     they are added up exactly: in float64, rounded to a public grid so coarse that no addition rounds (`ExactSum`),
         which moves one of them by at most a grid step an entry
-    norms of residuals are float32 sums of n_classes squares, off by n_classes u; factors and products by 2 u
+    norms of residuals are off by 17 u (`linprobe.rows.row_norms`), factors and products by 2 u
 
 The factors aim below tau by a margin that covers all of it; tests/mechanisms/test_clipping.py checks both the terms and
 that no attack on the rounding comes near.
@@ -66,24 +66,23 @@ class Arithmetic:
     dtype: type[np.float32] | type[np.float64]
 
 
-def arithmetic(amplification: float = 1.0, n_classes: int = 1, n_features: int = 1, n_rows: int = 1) -> Arithmetic:
+def arithmetic(amplification: float = 1.0, n_entries: int = 1, n_rows: int = 1) -> Arithmetic:
     """Margin and precision of a sum of `SUM_ROWS` rows at a time, these being added up exactly.
 
-    SUM_ROWS (SUM_ROWS + 3) u for the sums, a grid step for every entry, which tells above 10^9 of `n_rows`, n_classes u
-    for norms, and 2^-10 for all else: 0.2 % in all.
+    SUM_ROWS (SUM_ROWS + 3) u for the sums, a grid step for every entry of the gradient, which tells above 10^9 of
+    `n_rows`, and 2^-10 for all else: 0.2 % in all.
     `amplification` is how many times larger than the clip norm the summed numbers can be, measured as the clip measures
     (public); where float32 would need too wide a margin, sums are float64.
 
     Raises:
         ParameterError: an amplification beyond which rounding could not be bounded.
     """
-    small = SMALLEST_MARGIN + n_classes * FLOAT32_ROUNDING
-    grid = n_rows * math.sqrt(n_features * n_classes) * GRID_STEP
-    margin = small + amplification * (SUM_ROWS * (SUM_ROWS + 3) * FLOAT32_ROUNDING + grid)
+    grid = n_rows * math.sqrt(n_entries) * GRID_STEP
+    margin = SMALLEST_MARGIN + amplification * (SUM_ROWS * (SUM_ROWS + 3) * FLOAT32_ROUNDING + grid)
     if margin <= LARGEST_MARGIN:
         return Arithmetic(margin, np.float32)
     # the factors and residuals are float32 still
-    margin = small + amplification * (2.0**-20 + grid)
+    margin = SMALLEST_MARGIN + amplification * (2.0**-20 + grid)
     if margin > 0.5:
         raise ParameterError(
             f"gradients of {n_rows} rows are up to {amplification:.3g} times the clip norm before they are shifted or "

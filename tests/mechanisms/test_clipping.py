@@ -123,6 +123,16 @@ def hard_blocks():
     yield g.normal(size=(n, d)), g.normal(size=(n, 40))
 
 
+@pytest.mark.parametrize("size", [1e17, 1e20, 1e25])
+def test_residuals_of_diverging_weights_are_clipped_like_all_others(size: float) -> None:
+    """Squares of residuals that float32 holds may be too large for it."""
+    x, y, weights = random_rows(3, 200, 12, 4)
+    clipped = clipped_sum(ArrayRows(x, y), size * weights, 0.5, loss="squared")
+    lengths = np.minimum(1.0, size * np.linalg.norm(x @ weights, axis=1) * np.linalg.norm(x, axis=1) / 0.5)
+    np.testing.assert_allclose(clipped.contributions, lengths, rtol=2e-3)
+    assert 0 < np.linalg.norm(clipped.value) <= 0.5 * len(x)
+
+
 def test_the_margin_covers_all_that_float32_sums_can_lose() -> None:
     unit = FLOAT32_ROUNDING
     worst = 0.0
@@ -135,10 +145,10 @@ def test_the_margin_covers_all_that_float32_sums_can_lose() -> None:
         worst = max(worst, lost)
     assert worst > 10 * unit  # the blocks are hard
     for n_classes, n_rows in ((2, 10**3), (1000, 10**9), (1000, 10**10)):
-        rounding = arithmetic(1.0, n_classes, 1024, n_rows)
+        rounding = arithmetic(1.0, 1024 * n_classes, n_rows)
         # twice the loss of a sum, norms of residuals, four roundings of factors, and a grid step an entry
         step = 2.0 * n_rows * 2.0**-53 * (1024 * n_classes) ** 0.5
-        assert rounding.margin >= (SUM_ROWS * (SUM_ROWS + 3) + n_classes + 16) * unit + step
+        assert rounding.margin >= (SUM_ROWS * (SUM_ROWS + 3) + 17 + 16) * unit + step
         assert rounding.dtype is np.float32
     assert arithmetic(1e3).dtype is np.float64
 

@@ -29,10 +29,10 @@ def _explained(page: str, heading: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("method", ["adamix", "dpsgd-f"])
-def test_every_key_of_manifest_and_ledger_is_explained(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("words", [["adamix"], ["dpsgd-f", "--accountant", "rdp"]])
+def test_every_key_of_manifest_and_ledger_is_explained(tmp_path: Path, words: list[str]) -> None:
     folder = tmp_path / "first"
-    assert run(["train", "--method", method, "--eps", "3", "--steps", "2", "--out", str(folder)]) == 0
+    assert run(["train", "--method", *words, "--eps", "3", "--steps", "2", "--out", str(folder)]) == 0
     page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     assert _explained(page, "manifest.json, key by key") == set(manifest)

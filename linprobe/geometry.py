@@ -103,7 +103,7 @@ class Scale(Geometry):
     def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
         """||g_i / scale||; of positive terms, a sum loses at most as many roundings as it has terms."""
         squared: NDArray[np.float64] = np.einsum(
-            "ij,ij->i", np.square(block.x) @ self._inverse_square, np.square(r), dtype=np.float64
+            "ij,ij->i", np.square(block.x) @ self._inverse_square, np.square(r, dtype=np.float64)
         )
         return np.asarray(np.sqrt(squared * (1 + 2 * block.x.shape[1] * FLOAT32_ROUNDING)), dtype=np.float64)
 

@@ -289,12 +289,13 @@ def loss_and_gradient(rows: Blocks, weights: Weights, loss: Loss = "softmax") ->
 def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Weights:
     """Mean of the elementwise squares of per-example gradients, shape (n_features, n_classes). For public rows only.
 
-    The gradient is x r^T, so the sum of squares is (X * X)^T (R * R).
+    The gradient is x r^T, so the sum of squares is (X * X)^T (R * R); infinite where float32 has no room for it.
     """
     narrow = np.ascontiguousarray(weights, dtype=np.float32)
 
     def squares(block: Block) -> Array:
-        return np.square(residuals(block.x, block.y, narrow, loss)).T @ np.square(block.x)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.square(residuals(block.x, block.y, narrow, loss)).T @ np.square(block.x)
 
     total = np.zeros(weights.shape[::-1])
     for part in in_order(rows.pieces(), squares, _threads_for(rows, weights)):

@@ -184,6 +184,13 @@ def test_rounding_of_scaled_sums_stays_inside_the_margin_when_its_block_rounds_a
         assert moved <= charged <= 0.5
 
 
+def test_residuals_too_large_to_square_in_single_precision_are_clipped_in_a_scale() -> None:
+    x, y, weights, _ = problem("squared")
+    clipped = clipped_sum(ArrayRows(x, y), 1e25 * weights, 0.5, loss="squared", geometry=Scale(np.ones(weights.shape)))
+    np.testing.assert_allclose(clipped.contributions, 1, rtol=1e-6)
+    assert 0 < np.linalg.norm(clipped.value) <= 0.5 * len(x)
+
+
 def test_sums_are_taken_in_double_precision_where_single_would_cost_too_much() -> None:
     assert arithmetic().dtype is np.float32
     assert 2**-9 < arithmetic().margin < 2**-9 * 1.02

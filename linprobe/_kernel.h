@@ -215,7 +215,8 @@ TARGET static void KERNEL(sum)(const float *x, const float *r, double *total, fl
     }
 }
 
-/* out (n) = x (n), exactly: the bits of a float16 go to their places in a float, whose exponent counts from elsewhere */
+/* out (n) = x (n), finite, exactly: the bits of a float16 go to their places in a float, whose exponent counts from
+   elsewhere */
 TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *out, size_t n)
 {
     const float scale = stored == FLOAT16 ? 0x1p112f : 1;

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from linprobe.storage import STORAGE, aligned_empty, widened
 
 SUM_ROWS = 128  # rows that are summed in float32
-NATIVE_CLASSES = 48  # with more of them BLAS is as fast
+NATIVE_CLASSES = 48  # with more of them BLAS is as fast; MOST in _products.c is the most there can be
 SUM_CLASSES = 128  # that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c
 CHUNK = 16
@@ -103,9 +103,10 @@ class ClippedBlock(NamedTuple):
 
 
 class Products:
-    """Products of rows x (b, n_features) float32 with weights (n_classes, n_features) float32.
+    """Products of rows x (b, n_features), float32 or as they are stored, with weights (n_classes, n_features) float32.
 
-    Buffers are reused from call to call: each thread needs its own to take sums.
+    Numbers stored in less than 32 bits must be finite. Buffers are reused from call to call: each thread needs its own
+    to take sums.
 
     Attributes:
         clips: whether `clipped_sum` can be called.
@@ -133,10 +134,10 @@ class Products:
     def _wide(self) -> NDArray[np.float32]:
         return aligned_empty((GROUP, self.n_features), np.float32)
 
-    def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32, the caller's to write to. Some columns of rows are not copied."""
         self._check(x)
-        x, stride = _rows_apart(x)
+        x, stride = _rows_apart(widened(x))
         if self._library is None:
             return np.asarray(x @ self._weights.T)
         scores = np.empty((len(x), self.n_classes), np.float32)
@@ -144,13 +145,13 @@ class Products:
         self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
         return scores
 
-    def sum(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> NDArray[np.float64]:
+    def sum(self, r: NDArray[np.float32], x: NDArray[Any]) -> NDArray[np.float64]:
         """sum_i r_i x_i^T for r (b, n_classes) float32, shape (n_classes, n_features), overwritten by the next call.
 
         At most `SUM_ROWS` rows are summed in float32, and those sums in float64, in the order of the rows.
         """
         self._check(x, r.shape == (len(x), self.n_classes))
-        x = np.ascontiguousarray(x, np.float32)
+        x = np.ascontiguousarray(widened(x))
         r, stride = _rows_apart(r)
         self._total[:] = 0
         if self._library is None:
@@ -170,13 +171,13 @@ class Products:
     ) -> ClippedBlock:
         """`sum` of softmax residuals r_i for classes y (b,), times c_i = min(1, bound / (length_i ||r_i||)).
 
-        `lengths` (b,) are norms of the rows, and `x` may be rows as they are stored. With few classes it is one pass: a
-        row is scored, with `parts` too, clipped and summed while it is in cache.
+        `lengths` (b,) are norms of the rows. With few classes it is one pass: a row is scored, with `parts` too,
+        clipped and summed while it is in cache.
         """
         if LIBRARY is None or not self.clips:
             raise RuntimeError("the kernel was not built, or there are no classes; ask `clips` first")
         y, lengths = np.asarray(y), np.ascontiguousarray(lengths, np.float64)
-        inside = all(part.first + part.products.n_features <= self.n_features for part in parts)
+        inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         self._check(x, y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and inside)
         if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
@@ -192,7 +193,7 @@ class Products:
         told, scores = [], []
         for part in parts:
             if part.products._library is None:
-                scores.append(part.scores(widened(x)))
+                scores.append(part.scores(x))
             else:
                 scores.append(np.empty((len(x), part.products.n_classes), np.float32))
                 told.append(part.products._part(part.first, scores[-1]))

@@ -241,6 +241,9 @@ def test_rows_as_they_are_stored_are_taken_as_if_they_were_widened(precision: An
         wide = wide._replace(total=wide.total.copy())
         assert same_bits(taken.clipped_sum(x, y, lengths, 0.3, parts), wide)
         assert same_bits(taken.clipped_sum(np.asfortranarray(x), y, lengths, 0.3, parts), wide)
+        assert np.array_equal(taken.scores(x), taken.scores(widened(x)))
+        r = normal(n_rows, 10)
+        assert np.array_equal(taken.sum(r, widened(x)).copy(), taken.sum(r, x))
 
 
 @needs_kernel
@@ -292,7 +295,7 @@ def test_no_classes_have_no_scores(n_features: int) -> None:
 @pytest.mark.usefixtures("room_for_all")
 def test_what_does_not_fit_together_is_refused() -> None:
     taken, x, y, ones = Products(normal(3, 130)), normal(4, 130), np.zeros(4, np.int64), np.ones(4)
-    wide = Part(100, Products(normal(3, 31)))
+    wide, early = Part(100, Products(normal(3, 31))), Part(-1, Products(normal(3, 31)))
     for call in (
         lambda: taken.scores(normal(4, 131)),
         lambda: taken.sum(normal(4, 3), normal(4, 131)),
@@ -303,6 +306,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         lambda: taken.clipped_sum(x, y, ones[:3], 0.3),
         lambda: taken.clipped_sum(x, np.array([0.0, 1.0, 0.5, 2.0]), ones, 0.3),
         lambda: taken.clipped_sum(x, y, ones, 0.3, [wide]),
+        lambda: taken.clipped_sum(x, y, ones, 0.3, [early]),
     ):
         with pytest.raises(ValueError, match="do not fit"):
             call()

@@ -86,7 +86,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* another number whenever a function below is called otherwise: INTERFACE in products.py */
 int linprobe_interface(void)
 {
-    return 4;
+    return 5;
 }
 
 /* out (n, n_classes) = scores of x (n, d), its rows stride floats apart, with w: of each panel (chunks, classes, CHUNK),
@@ -102,6 +102,12 @@ void linprobe_sum(const float *x, const float *r, double *total, float *sums, si
                   size_t r_stride)
 {
     CALL(sum, x, r, total, sums, n, d, n_classes, r_stride);
+}
+
+/* out (n) floats = x (n), which are not */
+void linprobe_widen(const uint16_t *x, int stored, float *out, size_t n)
+{
+    CALL(widen, x, stored, out, n);
 }
 
 /* softmax scores r (n, n_classes), of any number of classes, to their residuals for classes y times

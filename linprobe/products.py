@@ -31,7 +31,7 @@ CHUNK = 16
 TILE = 32  # features: a multiple of those that the kernel sums at a time
 GROUP = 32  # rows that the kernel widens at a time
 STORED = tuple(np.dtype(stored) for stored in STORAGE.values())  # as `enum stored` in _products.c
-INTERFACE = 4  # of the functions in _products.c
+INTERFACE = 5  # of the functions in _products.c
 
 
 class _Part(ctypes.Structure):
@@ -73,7 +73,8 @@ def _library() -> ctypes.CDLL | None:
         ctypes.c_int,
     ]
     library.linprobe_clip.argtypes = [*[address] * 3, ctypes.c_double, *[address] * 2, *shape[1:]]
-    for name in ("scores", "sum", "clip", "clipped_sum"):
+    library.linprobe_widen.argtypes = [address, ctypes.c_int, address, ctypes.c_size_t]
+    for name in ("scores", "sum", "clip", "clipped_sum", "widen"):
         getattr(library, f"linprobe_{name}").restype = None
     return library
 
@@ -118,6 +119,7 @@ class Products:
         self.clips = LIBRARY is not None and self.n_classes > 0
         self._library = LIBRARY if 0 < self.n_classes <= NATIVE_CLASSES else None
         self._packed = self._weights if self._library is None else _packed(self._weights)
+        self._room: NDArray[np.float32] = np.empty((0, self.n_features), np.float32)
 
     @cached_property
     def _total(self) -> NDArray[np.float64]:
@@ -130,9 +132,19 @@ class Products:
             return np.zeros((self.n_classes, -(-self.n_features // TILE) * TILE), np.float32)
         return np.empty((min(self.n_classes, SUM_CLASSES), self.n_features), np.float32)
 
-    @cached_property
-    def _wide(self) -> NDArray[np.float32]:
-        return aligned_empty((GROUP, self.n_features), np.float32)
+    def _wide(self, n_rows: int) -> NDArray[np.float32]:
+        """Room for so many rows, the same in every call."""
+        if len(self._room) < n_rows:
+            self._room = aligned_empty((n_rows, self.n_features), np.float32)
+        return self._room[:n_rows]
+
+    def _widened(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        """`widened`, in memory that the next call takes again."""
+        if LIBRARY is None or x.dtype not in STORED[1:]:
+            return widened(x)
+        wide, x = self._wide(len(x)), np.ascontiguousarray(x)
+        LIBRARY.linprobe_widen(x.ctypes.data, STORED.index(x.dtype), wide.ctypes.data, x.size)
+        return wide
 
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32, the caller's to write to. Some columns of rows are not copied."""
@@ -185,7 +197,7 @@ class Products:
         r_norms, factors = np.empty(len(x)), np.empty(len(x))
         given = (y.ctypes.data, lengths.ctypes.data, bound, r_norms.ctypes.data, factors.ctypes.data)
         if self._library is None:
-            x = widened(x)
+            x = self._widened(x)
             r = self.scores(x)
             LIBRARY.linprobe_clip(r.ctypes.data, *given, *r.shape)
             return ClippedBlock(self.sum(r, x), r_norms, factors, [part.scores(x) for part in parts])
@@ -198,7 +210,7 @@ class Products:
                 scores.append(np.empty((len(x), part.products.n_classes), np.float32))
                 told.append(part.products._part(part.first, scores[-1]))
         self._total[:] = 0
-        rows = (x.ctypes.data, STORED.index(x.dtype), self._wide.ctypes.data, self._packed.ctypes.data)
+        rows = (x.ctypes.data, STORED.index(x.dtype), self._wide(GROUP).ctypes.data, self._packed.ctypes.data)
         sums = (self._total.ctypes.data, self._sums.ctypes.data, *x.shape, self.n_classes)
         self._library.linprobe_clipped_sum(*rows, *given, *sums, (_Part * len(told))(*told), len(told))
         return ClippedBlock(self._total, r_norms, factors, scores)

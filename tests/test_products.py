@@ -231,30 +231,36 @@ def same_bits(one: products.ClippedBlock, other: products.ClippedBlock) -> bool:
 @pytest.mark.usefixtures("room_for_all")
 @pytest.mark.parametrize("precision", STORAGE)
 @pytest.mark.parametrize("n_features", [1, 15, 77, 130, 256])
-def test_rows_as_they_are_stored_are_taken_as_if_they_were_widened(precision: Any, n_features: int) -> None:
-    taken = Products(normal(10, n_features))
+@pytest.mark.parametrize("n_classes", [10, 70])
+def test_rows_as_they_are_stored_are_taken_as_if_they_were_widened(
+    precision: Any, n_features: int, n_classes: int
+) -> None:
+    taken = Products(normal(n_classes, n_features))
     parts = [Part(n_features // 3, Products(normal(n, n_features - n_features // 3))) for n in (9, 80)]
     for n_rows in ROWS:
-        x, y = narrowed(normal(n_rows, n_features), precision), RNG.integers(0, 10, n_rows)
+        x, y = narrowed(normal(n_rows, n_features), precision), RNG.integers(0, n_classes, n_rows)
         lengths = np.linalg.norm(widened(x).astype(np.float64), axis=1)
         wide = taken.clipped_sum(widened(x), y, lengths, 0.3, parts)
         wide = wide._replace(total=wide.total.copy())
         assert same_bits(taken.clipped_sum(x, y, lengths, 0.3, parts), wide)
         assert same_bits(taken.clipped_sum(np.asfortranarray(x), y, lengths, 0.3, parts), wide)
         assert np.array_equal(taken.scores(x), taken.scores(widened(x)))
-        r = normal(n_rows, 10)
+        r = normal(n_rows, n_classes)
         assert np.array_equal(taken.sum(r, widened(x)).copy(), taken.sum(r, x))
 
 
 @needs_kernel
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_the_kernel_widens_every_number_exactly(precision: Any) -> None:
+@pytest.mark.parametrize("n_classes", [2, NATIVE_CLASSES + 1])
+def test_the_kernel_widens_every_number_exactly(precision: Any, n_classes: int) -> None:
     stored = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)[None]
     stored = stored.view(STORAGE[precision])
     stored = stored[:, np.isfinite(widened(stored))[0]]
-    taken = Products(np.zeros((2, stored.shape[1]), np.float32))
+    taken = Products(np.zeros((n_classes, stored.shape[1]), np.float32))
     total = taken.clipped_sum(stored, np.array([0]), np.ones(1), np.inf).total
-    assert np.array_equal(total, np.outer([np.float32(-0.5), np.float32(0.5)], widened(stored)))
+    r = np.full(n_classes, np.float32(1) / np.float32(n_classes))
+    r[0] -= 1
+    assert np.array_equal(total, np.outer(r, widened(stored)))
 
 
 @needs_kernel

@@ -5,8 +5,8 @@
 N = 50,000 private and 204 public rows of D = 2,048 float32 features, C = 100 classes. Methods on Poisson samples take
 all rows here (q = 1), so that the multiple is that of the method and not of the sample; `dp-sgd` is also timed at
 smaller q, with and without per-record losses, in units of q times the full step. A step's time is the difference of a
-run of several steps and a run of one, so that warm starts do not count. Rounds alternate between contenders; the
-shortest is kept.
+run of several steps and a run of one, so that warm starts do not count. Each contender runs once a round, in another
+order each time; the shortest is kept.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from random import Random
 
 import numpy as np
 from timing import shortest
@@ -61,8 +62,10 @@ def seconds(data: Problem, name: str, rate: float, n_steps: int, per_record: boo
 def step_seconds(data: Problem, contenders: dict[str, tuple[str, float, bool]], rounds: int) -> dict[str, float]:
     """Shortest difference between runs of 1 + STEPS steps and of one, by contender."""
     least = dict.fromkeys(contenders, float("inf"))
+    orders = Random(0)
     for _ in range(rounds):
-        for label, (name, rate, per_record) in contenders.items():
+        for label in orders.sample(list(contenders), len(contenders)):
+            name, rate, per_record = contenders[label]
             short, long = (seconds(data, name, rate, n, per_record) for n in (1, 1 + STEPS))
             least[label] = min(least[label], (long - short) / STEPS)
     return least

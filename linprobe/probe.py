@@ -30,7 +30,7 @@ from linprobe.mechanisms.clipping import (
     relative_contributions,
 )
 from linprobe.mechanisms.gaussian import Projection
-from linprobe.products import SUM_ROWS, Part
+from linprobe.products import Part
 from linprobe.rows import BLOCK_ROWS, Block, Blocks, row_norms
 from linprobe.workers import in_order, n_threads, share
 
@@ -206,13 +206,7 @@ class _Taker:
         """sum_i r_i x_i^T of those who joined."""
         if self._clip.wide or self._weights is not None:
             return double(r).T @ double(x)
-        if joined is None:
-            return self._products.sum(r, x)
-        total = np.zeros((r.shape[1], x.shape[1]))
-        for start in range(0, len(joined), SUM_ROWS):
-            run = start + np.flatnonzero(joined[start : start + SUM_ROWS])
-            total += self._products.sum(r[run], x[run])
-        return total
+        return self._products.sum(r, x) if joined is None else self._products.sum(r, x, joined)
 
 
 def clipped_sum(

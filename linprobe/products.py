@@ -157,21 +157,41 @@ class Products:
         self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
         return scores
 
-    def sum(self, r: NDArray[np.float32], x: NDArray[Any]) -> NDArray[np.float64]:
+    def sum(
+        self, r: NDArray[np.float32], x: NDArray[Any], joined: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.float64]:
         """sum_i r_i x_i^T for r (b, n_classes) float32, shape (n_classes, n_features), overwritten by the next call.
 
-        At most `SUM_ROWS` rows are summed in float32, and those sums in float64, in the order of the rows.
+        Of `SUM_ROWS` rows at a time, those who `joined` (b,), or all, are summed in float32, and those sums in float64,
+        in the order of the rows.
         """
-        self._check(x, r.shape == (len(x), self.n_classes))
+        self._check(x, r.shape == (len(x), self.n_classes) and (joined is None or joined.shape == (len(x),)))
         x = np.ascontiguousarray(widened(x))
-        r, stride = _rows_apart(r)
         self._total[:] = 0
-        if self._library is None:
-            self._add_by_blas(r, x)
+        if joined is None:
+            self._add(r, x)
         else:
+            for start in range(0, len(x), SUM_ROWS):
+                run: slice | NDArray[np.intp] = slice(start, start + SUM_ROWS)
+                if not joined[run].all():
+                    run = start + np.flatnonzero(joined[run])
+                self._add(r[run], x[run])
+        return self._total
+
+    def _add(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> None:
+        r, stride = _rows_apart(r)
+        if self._library is not None:
             buffers = (self._total.ctypes.data, self._sums.ctypes.data)
             self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
-        return self._total
+            return
+        for first in range(0, self.n_classes, SUM_CLASSES):
+            classes = slice(first, first + SUM_CLASSES)
+            total = self._total[classes]
+            part = self._sums[: len(total)]
+            for start in range(0, len(x), SUM_ROWS):
+                rows = slice(start, start + SUM_ROWS)
+                np.matmul(r[rows, classes].T, x[rows], out=part)
+                total += part
 
     def clipped_sum(
         self,
@@ -218,16 +238,6 @@ class Products:
     def _part(self, first: int, scores: NDArray[np.float32]) -> _Part:
         """What the kernel is told to score features from the `first` on, on the way."""
         return _Part(self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, self.n_classes)
-
-    def _add_by_blas(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> None:
-        for first in range(0, self.n_classes, SUM_CLASSES):
-            classes = slice(first, first + SUM_CLASSES)
-            total = self._total[classes]
-            part = self._sums[: len(total)]
-            for start in range(0, len(x), SUM_ROWS):
-                rows = slice(start, start + SUM_ROWS)
-                np.matmul(r[rows, classes].T, x[rows], out=part)
-                total += part
 
     def _check(self, x: NDArray[np.float32], others: bool = True) -> None:
         """ValueError unless rows are as wide as the weights and all else is as long as they: no kernel would see."""

@@ -96,6 +96,19 @@ def test_factors_and_rows_need_not_lie_together() -> None:
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("n_classes", [10, 150])
+def test_a_sum_of_those_who_joined_is_one_of_each_run_of_places(n_classes: int) -> None:
+    x, r, joined = normal(400, 77), normal(400, n_classes), RNG.random(400) < 0.3
+    joined[SUM_ROWS : 2 * SUM_ROWS] = False
+    taken, expected = Products(normal(n_classes, 77)), np.zeros((n_classes, 77))
+    for start in range(0, 400, SUM_ROWS):
+        run = start + np.flatnonzero(joined[start : start + SUM_ROWS])
+        expected += taken.sum(r[run], x[run])
+    assert np.array_equal(taken.sum(r, x, joined), expected)
+    assert np.array_equal(taken.sum(r, x, np.ones(400, bool)), taken.sum(r, x).copy())
+
+
+@pytest.mark.usefixtures("way")
 def test_a_row_with_zero_factors_adds_nothing() -> None:
     """An empty place and a row that is clipped to nothing are one and the same, bit by bit."""
     x, r = normal(300, 200), normal(300, 10)
@@ -306,6 +319,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         lambda: taken.scores(normal(4, 131)),
         lambda: taken.sum(normal(4, 3), normal(4, 131)),
         lambda: taken.sum(normal(3, 3), x),
+        lambda: taken.sum(normal(4, 3), x, np.ones(3, bool)),
         lambda: taken.sum(normal(4, 2), x),
         lambda: taken.clipped_sum(normal(4, 131), y, ones, 0.3),
         lambda: taken.clipped_sum(x, y[:3], ones, 0.3),

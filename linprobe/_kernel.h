@@ -182,16 +182,13 @@ TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums
     }
 }
 
-/* total (n_classes, d) += sums, which become zeros */
-TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_classes)
+/* total (n_classes, d), its rows `apart` doubles apart, += sums, which become zeros */
+TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_classes, size_t apart)
 {
-    for (int c = 0; c < n_classes; c++, sums += 2 * LANES, total += d) {
+    for (int c = 0; c < n_classes; c++, sums += 2 * LANES, total += apart) {
         float *sum = sums;
         for (size_t j = 0; j < d; j += 2 * LANES, sum += 2 * LANES * n_classes) {
-            if (j + 2 * LANES <= d)
-                EACH(q, LANES / 2) *(doubles *)(total + j + 4 * q) += __builtin_convertvector(((four *)sum)[q], doubles);
-            else
-                for (size_t l = 0; l < d - j; l++) total[j + l] += sum[l];
+            EACH(q, LANES / 2) *(doubles *)(total + j + 4 * q) += __builtin_convertvector(((four *)sum)[q], doubles);
             memset(sum, 0, sizeof(float) * 2 * LANES);
         }
     }
@@ -204,24 +201,93 @@ TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, si
         KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, LEAST(GROUP, n - i), d, n_classes, stride, 1);
 }
 
-TARGET static void KERNEL(sum)(const float *x, const float *r, double *total, float *sums, size_t n, size_t d,
-                               int n_classes, size_t r_stride)
+/* total (classes, 2 LANES), its rows `apart` doubles apart, += sums (classes, 2 LANES) */
+TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double *total, size_t apart, int classes)
 {
-    for (size_t i = 0; i < n; i += GROUP) {
-        const float *rows = x + d * i;
-        KERNEL(group_sum)(rows, r + r_stride * i, sums, LEAST(GROUP, n - i), d, n_classes, r_stride,
-                          (const char *)(rows + d * GROUP), sizeof *x);
-        if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes);
+    for (int c = 0; c < classes; c++, sums += 2 * LANES, total += apart)
+        EACH(q, LANES / 2) ((doubles *)total)[q] += __builtin_convertvector(((const four *)sums)[q], doubles);
+}
+
+/* total (classes, 2 LANES), its rows `apart` doubles apart, += r^T x for x (n, 2 LANES), summed in registers */
+TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *total, size_t n, size_t apart,
+                                    const int classes)
+{
+    VECTOR sum_a[PANEL] = {{0}}, sum_b[PANEL] = {{0}};
+    EACH(c, classes) EACH(l, LANES / 4) __builtin_prefetch(total + apart * c + LINE / sizeof *total * l, 1, 3);
+    for (size_t i = 0; i < n; i++, x += 2 * LANES, r += classes) {
+        VECTOR in_a = *(const VECTOR *)x, in_b = *(const VECTOR *)(x + LANES);
+        EACH(c, classes) {
+            sum_a[c] += in_a * r[c];
+            sum_b[c] += in_b * r[c];
+            IN_REGISTER(sum_a[c]);
+            IN_REGISTER(sum_b[c]);
+        }
+    }
+    float sums[PANEL * 2 * LANES] ALIGNED;
+    EACH(c, classes) {
+        *(VECTOR *)(sums + 2 * LANES * c) = sum_a[c];
+        *(VECTOR *)(sums + 2 * LANES * c + LANES) = sum_b[c];
+    }
+    KERNEL(add)(sums, total, apart, classes);
+}
+
+/* copies x (n, d) and r, of those rows, to room: tiles of x, (tiles, n, 2 LANES), ending in zeros, an odd number of
+   lines apart, as all rows of a tile may lie where the cache has room for few; then panels of r, whose address it gives */
+TARGET static float *KERNEL(packed)(const float *x, const float *r, const size_t *rows, float *room, size_t n, size_t d,
+                                    int n_classes, size_t r_stride)
+{
+    int panels = (n_classes + PANEL - 1) / PANEL;
+    size_t tiles = (d + 2 * LANES - 1) / (2 * LANES), step = (RUN + 1) * 2 * LANES;
+    float *panel = room + step * tiles, *to = panel;
+    for (size_t i = 0; i < n; i++) {
+        const float *row = x + d * rows[i];
+        float *tile = room + 2 * LANES * i;
+        for (size_t j = 0; j < d; j += 2 * LANES, tile += step) {
+            size_t width = LEAST(d - j, 2 * LANES);
+            if (width < 2 * LANES) {
+                memset(tile, 0, sizeof(float) * 2 * LANES);
+                memcpy(tile, row + j, sizeof(float) * width);
+            } else
+                EACH(h, 2) *(VECTOR *)(tile + LANES * h) = *(const VECTOR *)(row + j + LANES * h);
+        }
+    }
+    for (int p = 0, c = 0; p < panels; c += CLASSES(p), p++)
+        for (size_t i = 0; i < n; i++)
+            for (int k = 0; k < CLASSES(p); k++) *to++ = r[r_stride * rows[i] + c + k];
+    return panel;
+}
+
+TARGET static void KERNEL(sum)(const float *x, const float *r, const uint8_t *joined, double *total, float *room,
+                               size_t n, size_t d, int n_classes, size_t r_stride, size_t apart)
+{
+    int panels = (n_classes + PANEL - 1) / PANEL;
+    for (size_t i = 0; i < n; i += RUN) {
+        size_t rows[RUN], count = 0;
+        for (size_t t = i; t < LEAST(i + RUN, n); t++)
+            if (!joined || joined[t]) rows[count++] = t;
+        const float *panel = KERNEL(packed)(x, r, rows, room, count, d, n_classes, r_stride), *tile = room;
+        for (size_t j = 0; j < d; j += 2 * LANES, tile += (RUN + 1) * 2 * LANES) {
+            const float *factors = panel;
+            for (int p = 0, c = 0; p < panels; p++) {
+                int classes = CLASSES(p);
+                WITH_CLASSES(classes, KERNEL(tile_sum), tile, factors, total + apart * c + j, count, apart)
+                factors += count * classes;
+                c += classes;
+            }
+        }
     }
 }
 
-/* out (n) = x (n), finite, exactly: the bits of a float16 go to their places in a float, whose exponent counts from
-   elsewhere */
+/* out (n) = x (n), exactly: the bits of a float16 go to their places in a float, whose exponent counts from elsewhere */
 TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *out, size_t n)
 {
     const float scale = stored == FLOAT16 ? 0x1p112f : 1;
     for (size_t i = 0; i < n; i++) {
-        uint32_t half = x[i], placed = stored == FLOAT16 ? (half & 0x8000) << 16 | (half & 0x7fff) << 13 : half << 16;
+        uint32_t half = x[i], placed = half << 16;
+        if (stored == FLOAT16) {
+            placed = (half & 0x8000) << 16 | (half & 0x7fff) << 13;
+            if ((half & 0x7c00) == 0x7c00) placed |= 0x7f800000; /* infinite, or no number */
+        }
         float number;
         memcpy(&number, &placed, sizeof number);
         out[i] = number * scale;
@@ -231,7 +297,7 @@ TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *o
 TARGET static void KERNEL(clipped_sum)(const char *x, enum stored stored, float *wide, const float *w,
                                        const int64_t *y, const double *lengths, double bound, double *r_norms,
                                        double *factors, double *total, float *sums, size_t n, size_t d, int n_classes,
-                                       const struct part *parts, int n_parts)
+                                       size_t apart, const struct part *parts, int n_parts)
 {
     size_t size = stored == FLOAT32 ? sizeof(float) : sizeof(uint16_t);
     float r[GROUP * MOST] ALIGNED = {0};
@@ -244,7 +310,7 @@ TARGET static void KERNEL(clipped_sum)(const char *x, enum stored stored, float 
             KERNEL(group_scores)(rows + p->first, p->w, p->out + p->n_classes * i, count, p->d, p->n_classes, d, 0);
         KERNEL(clip)(r, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
         KERNEL(group_sum)(rows, r, sums, count, d, n_classes, n_classes, x + size * d * GROUP, size);
-        if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes);
+        if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes, apart);
     }
 }
 

@@ -33,7 +33,7 @@
     default: F(__VA_ARGS__, 6);                                                                                        \
     }
 
-/* GCC would load a vector anew for each use */
+/* GCC would load a vector anew for each use, or sum in memory */
 #if defined(__x86_64__)
 #define IN_REGISTER(v) __asm__("" : "+v"(v))
 #else
@@ -86,7 +86,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* another number whenever a function below is called otherwise: INTERFACE in products.py */
 int linprobe_interface(void)
 {
-    return 5;
+    return 6;
 }
 
 /* out (n, n_classes) = scores of x (n, d), its rows stride floats apart, with w: of each panel (chunks, classes, CHUNK),
@@ -96,12 +96,13 @@ void linprobe_scores(const float *x, const float *w, float *out, size_t n, size_
     CALL(scores, x, w, out, n, d, n_classes, stride);
 }
 
-/* total (n_classes, d) += r^T x for x (n, d) and r (n, n_classes), its rows r_stride floats apart; sums, zeros for d
-   rounded up to 32 and n_classes, are zeros again afterwards */
-void linprobe_sum(const float *x, const float *r, double *total, float *sums, size_t n, size_t d, int n_classes,
-                  size_t r_stride)
+/* total (n_classes, d rounded up to 32), its rows `apart` doubles apart, += r^T x for x (n, d) and r (n, n_classes), its
+   rows r_stride floats apart, of those who joined, or all if joined is null; room for (RUN + 1) times d rounded up to 32,
+   and RUN times n_classes floats */
+void linprobe_sum(const float *x, const float *r, const uint8_t *joined, double *total, float *room, size_t n, size_t d,
+                  int n_classes, size_t r_stride, size_t apart)
 {
-    CALL(sum, x, r, total, sums, n, d, n_classes, r_stride);
+    CALL(sum, x, r, joined, total, room, n, d, n_classes, r_stride, apart);
 }
 
 /* out (n) floats = x (n), which are not */
@@ -118,12 +119,14 @@ void linprobe_clip(float *r, const int64_t *y, const double *lengths, double bou
     CALL(clip_all, r, y, lengths, bound, r_norms, factors, n, n_classes);
 }
 
-/* total (n_classes, d) += (c * r)^T x, with scores with w and then as linprobe_clip; and the scores of parts. Rows are
-   stored so, and widened to (32, d) floats at wide where they are not floats */
+/* total, as in linprobe_sum, += (c * r)^T x, with scores with w and then as linprobe_clip; and the scores of parts. Rows
+   are stored so, and widened to (32, d) floats at wide where they are not floats; sums, zeros for d rounded up to 32 and
+   n_classes, are zeros again afterwards */
 void linprobe_clipped_sum(const void *x, int stored, float *wide, const float *w, const int64_t *y,
                           const double *lengths, double bound, double *r_norms, double *factors, double *total,
-                          float *sums, size_t n, size_t d, int n_classes, const struct part *parts, int n_parts)
+                          float *sums, size_t n, size_t d, int n_classes, size_t apart, const struct part *parts,
+                          int n_parts)
 {
-    CALL(clipped_sum, x, stored, wide, w, y, lengths, bound, r_norms, factors, total, sums, n, d, n_classes, parts,
-         n_parts);
+    CALL(clipped_sum, x, stored, wide, w, y, lengths, bound, r_norms, factors, total, sums, n, d, n_classes, apart,
+         parts, n_parts);
 }

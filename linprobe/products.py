@@ -9,77 +9,26 @@ same but for rounding.
 from __future__ import annotations
 
 import ctypes
-import os
-import sysconfig
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.storage import STORAGE, aligned_empty, widened
+from linprobe.kernel import LIBRARY, KernelPart
+from linprobe.storage import STORED, aligned_empty, widened
 
 SUM_ROWS = 128  # rows that are summed in float32
-NATIVE_CLASSES = 48  # with more of them BLAS is as fast; MOST in _products.c is the most there can be
+SCORED_ROWS = 4 * SUM_ROWS  # rows that BLAS scores at a time, so that they are still in cache when they are summed
+NATIVE_CLASSES = 48  # with more of them BLAS scores as fast; MOST in _products.c is the most there can be
 SUM_CLASSES = 128  # that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c
 CHUNK = 16
 TILE = 32  # features: a multiple of those that the kernel sums at a time
 GROUP = 32  # rows that the kernel widens at a time
-STORED = tuple(np.dtype(stored) for stored in STORAGE.values())  # as `enum stored` in _products.c
-INTERFACE = 5  # of the functions in _products.c
-
-
-class _Part(ctypes.Structure):
-    """Further scores of a clipped sum: `struct part` in _products.c."""
-
-    _fields_ = (
-        ("w", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("first", ctypes.c_size_t),
-        ("d", ctypes.c_size_t),
-        ("n_classes", ctypes.c_int),
-    )
-
-
-def _library() -> ctypes.CDLL | None:
-    """The kernel, or None where it was not built, not for this, or is turned off."""
-    path = Path(__file__).with_name("_products" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
-    if os.environ.get("LINPROBE_NATIVE") == "0" or not path.exists():
-        return None
-    try:
-        library = ctypes.CDLL(str(path))
-        interface = library.linprobe_interface()
-    except (OSError, AttributeError):  # built for another machine, or long ago
-        interface = None
-    if interface != INTERFACE:
-        warnings.warn(f"{path.name} was built for another machine or version; install linprobe again", stacklevel=2)
-        return None
-    address, shape = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
-    library.linprobe_scores.argtypes = [*[address] * 3, *shape, ctypes.c_size_t]
-    library.linprobe_sum.argtypes = [*[address] * 4, *shape, ctypes.c_size_t]
-    library.linprobe_clipped_sum.argtypes = [
-        address,
-        ctypes.c_int,
-        *[address] * 4,
-        ctypes.c_double,
-        *[address] * 4,
-        *shape,
-        address,
-        ctypes.c_int,
-    ]
-    library.linprobe_clip.argtypes = [*[address] * 3, ctypes.c_double, *[address] * 2, *shape[1:]]
-    library.linprobe_widen.argtypes = [address, ctypes.c_int, address, ctypes.c_size_t]
-    for name in ("scores", "sum", "clip", "clipped_sum", "widen"):
-        getattr(library, f"linprobe_{name}").restype = None
-    return library
-
-
-LIBRARY = _library()
+PADDING = 8  # doubles of a cache line
 
 
 @dataclass(frozen=True)
@@ -103,11 +52,28 @@ class ClippedBlock(NamedTuple):
     scores: list[NDArray[np.float32]]
 
 
+class _Clipped(NamedTuple):
+    """What rows are clipped by, and what becomes of them, all (b,); further parts, and their scores."""
+
+    y: NDArray[np.int64]
+    lengths: NDArray[np.float64]
+    bound: float
+    r_norms: NDArray[np.float64]
+    factors: NDArray[np.float64]
+    parts: Sequence[Part]
+    scores: list[NDArray[np.float32]]
+
+    def pointers(self, rows: slice = slice(None)) -> tuple[int | float, ...]:
+        """What the kernel is told to clip some of the rows."""
+        addresses = (array[rows].ctypes.data for array in (self.y, self.lengths, self.r_norms, self.factors))
+        y, lengths, r_norms, factors = addresses
+        return y, lengths, self.bound, r_norms, factors
+
+
 class Products:
     """Products of rows x (b, n_features), float32 or as they are stored, with weights (n_classes, n_features) float32.
 
-    Numbers stored in less than 32 bits must be finite. Buffers are reused from call to call: each thread needs its own
-    to take sums.
+    Buffers are reused from call to call: each thread needs its own to take sums.
 
     Attributes:
         clips: whether `clipped_sum` can be called.
@@ -119,32 +85,41 @@ class Products:
         self.clips = LIBRARY is not None and self.n_classes > 0
         self._library = LIBRARY if 0 < self.n_classes <= NATIVE_CLASSES else None
         self._packed = self._weights if self._library is None else _packed(self._weights)
-        self._room: NDArray[np.float32] = np.empty((0, self.n_features), np.float32)
+
+    @property
+    def _whole_tiles(self) -> int:
+        """Number of features, rounded up to whole tiles."""
+        return int(-(-self.n_features // TILE) * TILE)
 
     @cached_property
     def _total(self) -> NDArray[np.float64]:
-        return np.empty(self._weights.shape)
+        """The sum; its rows end in zeros, an odd number of cache lines apart, lest those of many classes share places.
+
+        So the kernel needs no end of a row, and the sums of a few features of all classes stay in cache.
+        """
+        total: NDArray[np.float64] = aligned_empty((self.n_classes, self._apart), np.float64)
+        total[:] = 0
+        return total[:, : self.n_features]
+
+    @property
+    def _apart(self) -> int:
+        """Doubles between two rows of the total."""
+        return self._whole_tiles + PADDING
 
     @cached_property
     def _sums(self) -> NDArray[np.float32]:
-        """For sums of a few rows; zeros between calls of the kernel."""
-        if self._library is not None:
-            return np.zeros((self.n_classes, -(-self.n_features // TILE) * TILE), np.float32)
-        return np.empty((min(self.n_classes, SUM_CLASSES), self.n_features), np.float32)
+        """For sums of a few rows in one pass: zeros between calls."""
+        return np.zeros((self.n_classes, self._whole_tiles), np.float32)
 
-    def _wide(self, n_rows: int) -> NDArray[np.float32]:
-        """Room for so many rows, the same in every call."""
-        if len(self._room) < n_rows:
-            self._room = aligned_empty((n_rows, self.n_features), np.float32)
-        return self._room[:n_rows]
+    @cached_property
+    def _room(self) -> NDArray[np.float32]:
+        """For a few rows in the kernel's order, with their factors."""
+        return aligned_empty(((SUM_ROWS + 1) * self._whole_tiles + SUM_ROWS * self.n_classes,), np.float32)
 
-    def _widened(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """`widened`, in memory that the next call takes again."""
-        if LIBRARY is None or x.dtype not in STORED[1:]:
-            return widened(x)
-        wide, x = self._wide(len(x)), np.ascontiguousarray(x)
-        LIBRARY.linprobe_widen(x.ctypes.data, STORED.index(x.dtype), wide.ctypes.data, x.size)
-        return wide
+    @cached_property
+    def _wide(self) -> NDArray[np.float32]:
+        """For rows that are widened."""
+        return aligned_empty((SCORED_ROWS if self._library is None else GROUP, self.n_features), np.float32)
 
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32, the caller's to write to. Some columns of rows are not copied."""
@@ -166,32 +141,25 @@ class Products:
         in the order of the rows.
         """
         self._check(x, r.shape == (len(x), self.n_classes) and (joined is None or joined.shape == (len(x),)))
-        x = np.ascontiguousarray(widened(x))
         self._total[:] = 0
-        if joined is None:
-            self._add(r, x)
-        else:
-            for start in range(0, len(x), SUM_ROWS):
-                run: slice | NDArray[np.intp] = slice(start, start + SUM_ROWS)
-                if not joined[run].all():
-                    run = start + np.flatnonzero(joined[run])
-                self._add(r[run], x[run])
+        self._add(r, np.ascontiguousarray(widened(x), np.float32), joined)
         return self._total
 
-    def _add(self, r: NDArray[np.float32], x: NDArray[np.float32]) -> None:
+    def _add(self, r: NDArray[np.float32], x: NDArray[np.float32], joined: NDArray[np.bool_] | None = None) -> None:
+        """`sum`, added to the total."""
         r, stride = _rows_apart(r)
-        if self._library is not None:
-            buffers = (self._total.ctypes.data, self._sums.ctypes.data)
-            self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
+        if LIBRARY is not None and self.n_classes:
+            chosen = None if joined is None else np.ascontiguousarray(joined, np.bool_)
+            given = (x.ctypes.data, r.ctypes.data, None if chosen is None else chosen.ctypes.data)
+            buffers = (self._total.ctypes.data, self._room.ctypes.data)
+            LIBRARY.linprobe_sum(*given, *buffers, *x.shape, self.n_classes, stride, self._apart)
             return
         for first in range(0, self.n_classes, SUM_CLASSES):
             classes = slice(first, first + SUM_CLASSES)
-            total = self._total[classes]
-            part = self._sums[: len(total)]
             for start in range(0, len(x), SUM_ROWS):
-                rows = slice(start, start + SUM_ROWS)
-                np.matmul(r[rows, classes].T, x[rows], out=part)
-                total += part
+                run = slice(start, start + SUM_ROWS)
+                rows = run if joined is None else start + np.flatnonzero(joined[run])
+                self._total[classes] += r[rows, classes].T @ x[rows]
 
     def clipped_sum(
         self,
@@ -213,31 +181,54 @@ class Products:
         self._check(x, y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and inside)
         if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
-        y = np.ascontiguousarray(y, np.int64)
-        r_norms, factors = np.empty(len(x)), np.empty(len(x))
-        given = (y.ctypes.data, lengths.ctypes.data, bound, r_norms.ctypes.data, factors.ctypes.data)
-        if self._library is None:
-            x = self._widened(x)
-            r = self.scores(x)
-            LIBRARY.linprobe_clip(r.ctypes.data, *given, *r.shape)
-            return ClippedBlock(self.sum(r, x), r_norms, factors, [part.scores(x) for part in parts])
         x = np.ascontiguousarray(x, None if x.dtype in STORED else np.float32)
-        told, scores = [], []
-        for part in parts:
-            if part.products._library is None:
-                scores.append(part.scores(x))
-            else:
-                scores.append(np.empty((len(x), part.products.n_classes), np.float32))
-                told.append(part.products._part(part.first, scores[-1]))
+        scores = [np.empty((len(x), part.products.n_classes), np.float32) for part in parts]
+        y = np.ascontiguousarray(y, np.int64)
+        rows = _Clipped(y, lengths, bound, np.empty(len(x)), np.empty(len(x)), parts, scores)
         self._total[:] = 0
-        rows = (x.ctypes.data, STORED.index(x.dtype), self._wide(GROUP).ctypes.data, self._packed.ctypes.data)
-        sums = (self._total.ctypes.data, self._sums.ctypes.data, *x.shape, self.n_classes)
-        self._library.linprobe_clipped_sum(*rows, *given, *sums, (_Part * len(told))(*told), len(told))
-        return ClippedBlock(self._total, r_norms, factors, scores)
+        if self._library is None:
+            self._take_by_pieces(LIBRARY, x, rows)
+        else:
+            self._take_at_once(self._library, x, rows)
+        return ClippedBlock(self._total, rows.r_norms, rows.factors, scores)
 
-    def _part(self, first: int, scores: NDArray[np.float32]) -> _Part:
+    def _take_at_once(self, library: ctypes.CDLL, x: NDArray[Any], rows: _Clipped) -> None:
+        """`clipped_sum` of few classes."""
+        told = []
+        for part, out in zip(rows.parts, rows.scores, strict=True):
+            if part.products._library is None:
+                out[:] = part.scores(x)
+            else:
+                told.append(part.products._part(part.first, out))
+        library.linprobe_clipped_sum(
+            x.ctypes.data,
+            STORED.index(x.dtype),
+            self._wide.ctypes.data,
+            self._packed.ctypes.data,
+            *rows.pointers(),
+            self._total.ctypes.data,
+            self._sums.ctypes.data,
+            *x.shape,
+            self.n_classes,
+            self._apart,
+            (KernelPart * len(told))(*told),
+            len(told),
+        )
+
+    def _take_by_pieces(self, library: ctypes.CDLL, x: NDArray[Any], rows: _Clipped) -> None:
+        """`clipped_sum` of many classes: BLAS scores a piece, the kernel clips and sums it."""
+        for start in range(0, len(x), SCORED_ROWS):
+            here = slice(start, start + SCORED_ROWS)
+            piece = widened(x[here], self._wide[: len(x[here])])
+            r = self.scores(piece)
+            library.linprobe_clip(r.ctypes.data, *rows.pointers(here), *r.shape)
+            self._add(r, piece)
+            for part, out in zip(rows.parts, rows.scores, strict=True):
+                out[here] = part.scores(piece)
+
+    def _part(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
         """What the kernel is told to score features from the `first` on, on the way."""
-        return _Part(self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, self.n_classes)
+        return KernelPart(self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, self.n_classes)
 
     def _check(self, x: NDArray[np.float32], others: bool = True) -> None:
         """ValueError unless rows are as wide as the weights and all else is as long as they: no kernel would see."""

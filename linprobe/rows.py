@@ -38,7 +38,8 @@ class Block:
 
     Attributes:
         start: place of the first among all rows; of no meaning in a block of selected rows.
-        stored: the rows (b, n_features), float32, float16, or the bits of bfloat16 in uint16.
+        stored: the rows (b, n_features), float32, float16, or the bits of bfloat16 in uint16; float64 where products
+            of them are to be.
         y: class indices int64, shape (b,), or targets float32, shape (b, n_targets).
         norms: L2 norms of the rows, shape (b,), float64.
         joined: which of them a sample took, shape (b,); None for all.
@@ -52,8 +53,8 @@ class Block:
 
     @cached_property
     def x(self) -> NDArray[np.float32]:
-        """The rows, float32."""
-        return widened(self.stored) if self.stored.dtype in (np.uint16, np.float16) else self.stored
+        """The rows, float32, or float64 if they are stored so."""
+        return widened(self.stored)
 
 
 Piece = Callable[[], Block]

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from linprobe.errors import UsageError
+from linprobe.kernel import LIBRARY
 
 CACHE_LINE = 64  # bytes
-FLOAT16_INFINITY = 0x7C00  # its bits
-HALF_OFFSET = np.float32(2.0**112)  # between the exponents of float16 and float32
 Precision = Literal["float32", "bfloat16", "float16"]
 STORAGE: dict[Precision, type[np.generic]] = {
     "float32": np.float32,
     "bfloat16": np.uint16,
     "float16": np.float16,
 }
+STORED = tuple(np.dtype(stored) for stored in STORAGE.values())  # as `enum stored` in _products.c
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -42,7 +42,7 @@ def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
     if precision == "float16":
         with np.errstate(over="ignore"):
             half = x.astype(np.float16)
-        bits, infinity, largest = half.view(np.uint16), FLOAT16_INFINITY, 65504.0
+        bits, infinity, largest = half.view(np.uint16), 0x7C00, 65504.0
     else:
         rounded = x.view(np.uint32) >> 16
         rounded &= 1
@@ -58,18 +58,16 @@ def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
     return half if precision == "float16" else bits
 
 
-def widened(x: NDArray[Any]) -> NDArray[np.float32]:
-    """Stored rows as float32, exactly: float32 as it is, float16, or bfloat16 as bits in uint16."""
-    if x.dtype == np.uint16:
-        bits: NDArray[np.uint32] = aligned_empty(x.shape, np.uint32)
-        np.left_shift(x, 16, out=bits, dtype=np.uint32)
-        return bits.view(np.float32)
-    if x.dtype != np.float16 or (x.view(np.uint16) & 0x7FFF).max(initial=0) >= FLOAT16_INFINITY:
-        return x.astype(np.float32, copy=False)
-    # sign, exponent and fraction to their places, then the exponent's offset: four times as fast as numpy's own
-    places = x.view(np.int16).astype(np.int32)
-    places <<= 13
-    places &= np.int32(-0x70000001)
-    wide = places.view(np.float32)
-    wide *= HALF_OFFSET
+def widened(x: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[Any]:
+    """float16, or bfloat16 as bits in uint16, as float32, exactly, in `out` if given; anything else as it is."""
+    if x.dtype not in STORED[1:]:
+        return x
+    wide: NDArray[np.float32] = aligned_empty(x.shape, np.float32) if out is None else out
+    if LIBRARY is not None:
+        x = np.ascontiguousarray(x)
+        LIBRARY.linprobe_widen(x.ctypes.data, STORED.index(x.dtype), wide.ctypes.data, x.size)
+    elif x.dtype == np.uint16:
+        np.left_shift(x, 16, out=wide.view(np.uint32), dtype=np.uint32)
+    else:
+        wide[...] = x
     return wide

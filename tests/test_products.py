@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe import products
+from linprobe import kernel, products
 from linprobe.products import NATIVE_CLASSES, SUM_ROWS, Part, Products
 from linprobe.storage import CACHE_LINE, STORAGE, aligned_empty, narrowed, widened
 
@@ -334,9 +334,9 @@ def test_what_does_not_fit_together_is_refused() -> None:
 
 @needs_kernel
 def test_a_library_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "INTERFACE", products.INTERFACE + 1)
+    monkeypatch.setattr(kernel, "INTERFACE", kernel.INTERFACE + 1)
     with pytest.warns(UserWarning, match="another machine or version; install linprobe again"):
-        assert products._library() is None
+        assert kernel.load() is None
 
 
 @needs_kernel
@@ -381,7 +381,7 @@ def test_the_environment_turns_the_kernel_off(value: str | None, native: bool) -
     if value is not None:
         environment["LINPROBE_NATIVE"] = value
     shown = subprocess.run(
-        [sys.executable, "-c", "from linprobe import products; print(products.LIBRARY is not None)"],
+        [sys.executable, "-c", "from linprobe import kernel; print(kernel.LIBRARY is not None)"],
         env=environment,
         capture_output=True,
         text=True,

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from linprobe import feature_file, memory
+from linprobe import feature_file, memory, storage
 from linprobe import rows as rows_module
 from linprobe.errors import DataError, UsageError
 from linprobe.feature_file import FeatureFile, LoadedFeatures
@@ -134,13 +134,19 @@ def test_norms_are_those_of_the_numbers_in_the_block(precision: Any) -> None:
             assert np.allclose(block.x, unrounded.x, rtol=2.0**-8, atol=2.0**-24)
 
 
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_every_stored_number_is_widened_exactly_and_narrowed_back(precision: Any) -> None:
+def test_every_stored_number_is_widened_exactly_and_narrowed_back(
+    precision: Any, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(storage, "LIBRARY", None)
     bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
     stored = bits.view(np.float16) if precision == "float16" else bits
     wide = widened(stored)
     expected = stored.astype(np.float32) if precision == "float16" else (bits.astype(np.uint32) << 16).view(np.float32)
-    assert np.array_equal(wide.view(np.uint32), expected.view(np.uint32))
+    assert np.array_equal(wide, expected, equal_nan=True)
+    assert np.array_equal(np.signbit(wide), np.signbit(expected))
     finite = np.isfinite(wide)
     again = widened(stored[finite])
     assert np.array_equal(again, wide[finite])

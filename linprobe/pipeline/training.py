@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe import artifact, products
+from linprobe import artifact, kernel
 from linprobe._version import __version__
 from linprobe.accounting.calibrate import DEFAULT_DELTA, check_epsilon
 from linprobe.accounting.ledger import Ledger
@@ -309,7 +309,7 @@ def _identity(
         "first model": file_digest(first) if first.is_file() else None,
         "linprobe": __version__,
         "NumPy": np.__version__,
-        "kernel": "NumPy" if products.LIBRARY is None else "native",
+        "kernel": "NumPy" if kernel.LIBRARY is None else "native",
     }
 
 

@@ -1,12 +1,12 @@
 """Orthogonal projections of the feature axis, as cheap as the range of a public gradient is narrow.
 
 Where P directions are asked of a matrix of rank k < P, the others are arbitrary, and coordinate axes cost least. Take
-the first P axes S and an orthonormal basis L of the range, turned so that L_S = V C with orthonormal V and a diagonal
-C of cosines (a singular value decomposition of the rows of L in S). With R the other rows of L,
+the first P - k axes S, and an orthonormal basis Q of the range of the other rows. What a column of the matrix has on S
+lies in the span of S, and the rest of it in that of Q, so that
 
-    span(U) = (span(S) without V) + range(L),   U U^T = I_S - V V^T + L L^T,   L = [V C; R]
+    span(U) = span(S) + span(Q),   U U^T = I on S, Q Q^T on the other features
 
-which has exactly P dimensions whatever the cosines are, and D x k numbers, [V; R], say all of it.
+holds the whole range and has P dimensions, once S has an axis more for each dimension that the other rows fall short.
 """
 
 from __future__ import annotations
@@ -22,60 +22,52 @@ from linprobe.products import Part, Products
 from linprobe.rows import Block, row_norms
 
 Squares = dict[tuple[int, int], NDArray[np.float64]]
-LARGEST_SINE = 0.99
 SLACK = 2.0**-16
 SQUARED_SLACK = 2.0**-14
-CANCELLED = 2.0**-8  # share of a square so small that it is taken again, coordinate by coordinate
 
 
 class OrthonormalSubspace:
-    """The span of U: the first `n_axes` coordinate axes, turned until they hold given directions.
+    """The span of the first `n_axes` coordinate axes and of some directions of the other features.
 
     Args:
-        columns: [V; R], shape (n_features, r), float64; V is its first `n_axes` rows.
-        cosines: diagonal of C, shape (r,).
-        n_axes: size of S. 0 leaves the span of R.
+        directions: Q, shape (n_features - n_axes, r), float64, orthonormal columns.
+        n_axes: size of S.
         squares: squared lengths on the axes of blocks met before, by number of axes and start; for one set of rows.
     """
 
-    def __init__(
-        self, columns: Weights, cosines: NDArray[np.float64], n_axes: int, squares: Squares | None = None
-    ) -> None:
-        self._columns, self._narrow = columns, np.ascontiguousarray(columns, dtype=np.float32)
-        self.parts = (Part(0, Products(self._narrow[:n_axes].T)), Part(n_axes, Products(self._narrow[n_axes:].T)))
-        self._cosines, self._n_axes = cosines, n_axes
+    def __init__(self, directions: Weights, n_axes: int, squares: Squares | None = None) -> None:
+        self._directions, self._n_axes = directions, n_axes
+        self.parts = (Part(n_axes, Products(directions.T.astype(np.float32))),)
         self._squares = {} if squares is None else squares
 
     def project(self, matrix: Weights) -> Weights:
         """U U^T `matrix` (n_features, m), same shape."""
-        axes, others = self._columns[: self._n_axes], self._columns[self._n_axes :]
-        cosines = self._cosines[:, None]
-        replaced = axes.T @ matrix[: self._n_axes]
-        inside = cosines * replaced + others.T @ matrix[self._n_axes :]
-        on_axes = matrix[: self._n_axes] + axes @ (cosines * inside - replaced)
-        return np.concatenate([on_axes, others @ inside])
+        projected = np.empty_like(matrix)
+        projected[: self._n_axes] = matrix[: self._n_axes]
+        np.matmul(self._directions, self._directions.T @ matrix[self._n_axes :], out=projected[self._n_axes :])
+        return projected
+
+    def energy(self, matrix: Weights) -> float:
+        """Share of the squared norm of `matrix` (n_features, m) that is inside; 1 of zeros."""
+        inside = self._directions.T @ matrix[self._n_axes :]
+        whole = _square(matrix)
+        return 1.0 if whole == 0 else (_square(matrix[: self._n_axes]) + _square(inside)) / whole
 
     def row_norms(self, block: Block, scores: Sequence[NDArray[np.float32]] | None = None) -> NDArray[np.float64]:
         """||U^T x|| of the rows of a block, rounded up, never above their full norms.
 
-        Lengths inside L, and on S where most of a row cancels, are in error by at most `SLACK` of x; the square on S
-        without V, elsewhere, by at most `SQUARED_SLACK` of the row's on S. As much is added, so that no length is
-        understated, and none is overstated by more than 0.0008 of x. tests/methods/test_subspace.py measures both.
+        Lengths inside Q are in error by at most `SLACK` of x, squares on S by at most `SQUARED_SLACK` of themselves. As
+        much is added, so that no length is understated, and none is overstated by more than 0.0001 of x.
+        tests/methods/test_subspace.py measures both.
         """
-        replaced, others = [part.scores(block.x) for part in self.parts] if scores is None else scores
-        inside = others + replaced * self._cosines.astype(np.float32)
-        if not self._n_axes:
-            return np.minimum(block.norms, np.sqrt(_squares(inside)) + SLACK * block.norms)
-        key = self._n_axes, block.start
-        if key not in self._squares:
-            self._squares[key] = self._on_axes(block)
-        whole = self._squares[key]
-        kept = (1 + SQUARED_SLACK) * whole - _squares(replaced)
-        cancelled = kept < CANCELLED * whole
-        if cancelled.any():
-            axes = self._narrow[: self._n_axes]
-            kept[cancelled] = _squares(block.x[cancelled, : self._n_axes] - replaced[cancelled] @ axes.T)
-        return np.minimum(block.norms, np.sqrt(_squares(inside) + kept) + SLACK * block.norms)
+        (inside,) = [part.scores(block.x) for part in self.parts] if scores is None else scores
+        squares: NDArray[np.float64] = np.einsum("ij,ij->i", inside, inside, dtype=np.float64)
+        if self._n_axes:
+            key = self._n_axes, block.start
+            if key not in self._squares:
+                self._squares[key] = (1 + SQUARED_SLACK) * self._on_axes(block)
+            squares += self._squares[key]
+        return np.minimum(block.norms, np.sqrt(squares) + SLACK * block.norms)
 
     def _on_axes(self, block: Block) -> NDArray[np.float64]:
         """Squared lengths of rows on S, from the smaller of the two parts."""
@@ -88,10 +80,10 @@ class OrthonormalSubspace:
         return np.asarray(squares)
 
 
-def _squares(x: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Squared length of each row."""
-    squared: NDArray[np.float64] = np.einsum("ij,ij->i", x, x, dtype=np.float64)
-    return squared
+def _square(matrix: Weights) -> float:
+    """Squared norm of all of it."""
+    flat = matrix.ravel()
+    return float(flat @ flat)
 
 
 def _top_left(matrix: Weights, dim: int, max_rank: int) -> Weights:
@@ -117,20 +109,14 @@ def top_left_subspace(
     """Top-`dim` left singular vectors of `matrix` (n_features, m); None when that is the whole space.
 
     `max_rank` is the rank of `matrix` in exact arithmetic, which rounding hides. Beyond it the remaining directions are
-    arbitrary: the first `dim` coordinate axes, as far as they are orthogonal to its range. `squares` are kept from one
-    subspace for the next: see `OrthonormalSubspace`.
+    arbitrary: coordinate axes. `squares` are kept from one subspace for the next: see `OrthonormalSubspace`.
     """
-    n_features = matrix.shape[0]
-    if dim >= n_features:
+    if dim >= matrix.shape[0]:
         return None
-    left = _top_left(matrix, dim, max_rank)
-    rank = left.shape[1]
-    if dim <= rank:
-        return OrthonormalSubspace(left, np.zeros(rank), 0, squares)
-    if n_features - dim < rank:
-        # the rest of the range lies in S and changes nothing, unless V has to be made up for a cosine of nothing
-        _, sines, right = np.linalg.svd(left[dim:], full_matrices=False)
-        if sines[0] < LARGEST_SINE:
-            left = left @ right.T
-    axes, cosines, right = np.linalg.svd(left[:dim], full_matrices=False)
-    return OrthonormalSubspace(np.concatenate([axes, left[dim:] @ right.T]), cosines, dim, squares)
+    n_axes = max(0, dim - max_rank)
+    while True:
+        directions = _top_left(matrix[n_axes:], dim - n_axes, max_rank)
+        missing = dim - n_axes - directions.shape[1]
+        if not missing:
+            return OrthonormalSubspace(directions, n_axes, squares)
+        n_axes += missing

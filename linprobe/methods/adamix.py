@@ -42,8 +42,8 @@ from linprobe.methods._base import (
 )
 from linprobe.methods._iterates import Iterates
 from linprobe.methods._output import Output
-from linprobe.methods._subspace import OrthonormalSubspace, Squares, top_left_subspace
-from linprobe.probe import Weights, gradient_norms, loss_and_gradient
+from linprobe.methods._subspace import Squares, top_left_subspace
+from linprobe.probe import gradient_norms, loss_and_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +80,6 @@ class AdaMixOptions:
     text_scale: float = 100.0
     radius: float | None = None
     strong_convexity: float = 0.5
-
-
-def _captured_energy(subspace: OrthonormalSubspace | None, public_gradient: Weights) -> float:
-    """Share of the public gradient's squared norm inside the subspace."""
-    if subspace is None or not public_gradient.any():
-        return 1.0
-    return float((subspace.project(public_gradient) ** 2).sum() / (public_gradient**2).sum())
 
 
 def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
@@ -127,7 +120,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
             weights,
             clip_norm=tau,
             learning_rate=eta,
-            captured_energy=_captured_energy(subspace, public_gradient),
+            captured_energy=1.0 if subspace is None else subspace.energy(public_gradient),
             public_loss=public_loss / public.n_rows,
         )
     return Fitted(iterates.result(), iterates.history)

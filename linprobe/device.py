@@ -110,8 +110,11 @@ class DeviceProducts:
         """x W^T, shape (b, n_classes), float32."""
         return x @ self._weights.T
 
-    def sum(self, r: Tensor, x: Tensor) -> Tensor:
-        """sum_i r_i x_i^T for r (b, n_classes), shape (n_classes, n_features), float64: float32 within `SUM_ROWS`."""
+    def sum(self, r: Tensor, x: Tensor, joined: None = None) -> Tensor:
+        """sum_i r_i x_i^T for r (b, n_classes), shape (n_classes, n_features), float64: float32 within `SUM_ROWS`.
+
+        All rows join: samples are taken on the host.
+        """
         total = torch.zeros(self._weights.shape, dtype=torch.float64, device=x.device)
         whole = len(x) // SUM_ROWS * SUM_ROWS
         for start in range(0, whole, self._group):

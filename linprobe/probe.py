@@ -206,7 +206,7 @@ class _Taker:
         """sum_i r_i x_i^T of those who joined."""
         if self._clip.wide or self._weights is not None:
             return double(r).T @ double(x)
-        return self._products.sum(r, x) if joined is None else self._products.sum(r, x, joined)
+        return self._products.sum(r, x, joined)
 
 
 def clipped_sum(
@@ -283,13 +283,15 @@ def loss_and_gradient(rows: Blocks, weights: Weights, loss: Loss = "softmax") ->
 def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Weights:
     """Mean of the elementwise squares of per-example gradients, shape (n_features, n_classes). For public rows only.
 
-    The gradient is x r^T, so the sum of squares is (X * X)^T (R * R); infinite where float32 has no room for it.
+    The gradient is x r^T, so the sum of squares is (X * X)^T (R * R), in float64, as residuals of squared loss may be
+    larger than the squares that float32 holds.
     """
+    check_weights(weights)
     narrow = np.ascontiguousarray(weights, dtype=np.float32)
 
     def squares(block: Block) -> Array:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.square(residuals(block.x, block.y, narrow, loss)).T @ np.square(block.x)
+        r = residuals(block.x, block.y, narrow, loss)
+        return np.square(r, dtype=np.float64).T @ np.square(block.x, dtype=np.float64)
 
     total = np.zeros(weights.shape[::-1])
     for part in in_order(rows.pieces(), squares, _threads_for(rows, weights)):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from linprobe.errors import ParameterError
+from linprobe.errors import LinprobeError, ParameterError
 from linprobe.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.mechanisms.clipping import arithmetic
 from linprobe.mechanisms.sampling import SampledRows
@@ -86,6 +86,18 @@ def test_second_moment_is_the_mean_square_of_per_example_gradients(loss) -> None
     x, y, weights, gradients = problem(loss)
     expected = (gradients**2).mean(axis=0)
     np.testing.assert_allclose(second_moment(ArrayRows(x, y, 4), weights, loss), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_second_moment_is_finite_until_weights_diverge() -> None:
+    x, y, weights, _ = problem("squared")
+    rows = ArrayRows(x, y, 4)
+    large = 1e25 * weights
+    residuals_there = x @ large.astype(np.float32)  # beside which no target tells
+    expected = np.square(x.astype(np.float64)).T @ np.square(residuals_there.astype(np.float64)) / len(x)
+    np.testing.assert_allclose(second_moment(rows, large, "squared"), expected, rtol=1e-4)
+    for bad in (1e31, np.nan):
+        with pytest.raises(LinprobeError, match="training diverged"):
+            second_moment(rows, np.full(weights.shape, bad), "squared")
 
 
 def moved_by(geometry, x, y, weights, clip_norm, removed: int, loss: str = "softmax", block_rows: int = 1024):

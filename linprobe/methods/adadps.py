@@ -23,12 +23,10 @@ Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from linprobe.errors import LinprobeError
 from linprobe.geometry import Scale
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
 from linprobe.methods._descent import Descent, DescentOptions
@@ -47,17 +45,8 @@ class AdaDPSOptions(DescentOptions):
 
 
 def public_scale(moment: Weights, floor: float) -> Weights:
-    """A from the public second moment, same shape; ones where the public gradient vanishes.
-
-    Raises:
-        LinprobeError: a moment that is no number, of weights that diverged.
-    """
+    """A from the public second moment, same shape; ones where the public gradient vanishes."""
     root_mean_square = float(np.sqrt(moment.mean()))
-    if not math.isfinite(root_mean_square):
-        raise LinprobeError(
-            "training diverged: the squares of public gradients leave single precision; nothing was written; "
-            "lower --learning-rate"
-        )
     if root_mean_square == 0:
         return np.ones_like(moment)
     return np.asarray(np.sqrt(moment) / root_mean_square + floor, dtype=np.float64)

@@ -241,24 +241,21 @@ def clipped_sum(
     return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
 
 
-def gradient_norms(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> NDArray[np.float64]:
-    """||x_i|| ||r_i|| of every row, shape (n_rows,), on the host. For public rows only: nothing is noised."""
-    narrow = single(weights)
-
-    def norms(block: Block) -> NDArray[np.float64]:
-        return on_host(block.norms * _residual_norms(residuals(block.x, block.y, narrow, loss)))
-
-    return np.concatenate(list(in_order(rows.pieces(), norms, _threads_for(rows, weights))))
-
-
 def loss_and_gradient(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> tuple[float, Weights]:
     """Summed loss and its gradient (n_features, n_classes). For public rows, or without privacy.
 
     The loss is cross-entropy in nats, or half the squared residuals; on a device a tensor of no dimension.
     """
+    return loss_gradient_and_norms(rows, weights, loss)[:2]
+
+
+def loss_gradient_and_norms(
+    rows: Blocks, weights: Weights, loss: Loss = "softmax"
+) -> tuple[float, Weights, Sequence[Array]]:
+    """`loss_and_gradient`, and blocks of the norms ||x_i|| ||r_i|| of every row's own gradient, in order."""
     narrow = single(weights)
 
-    def of_block(block: Block) -> tuple[Any, Array]:
+    def of_block(block: Block) -> tuple[Any, Array, Array]:
         scores = block.x @ narrow
         xp, value = namespace(scores), 0.0
         if loss == "softmax":
@@ -271,13 +268,14 @@ def loss_and_gradient(rows: Blocks, weights: Weights, loss: Loss = "softmax") ->
         r = _minus_targets(scores, block.y, loss)
         if loss == "squared":
             value = xp.sum(double(r) ** 2) / 2
-        return value, r.T @ block.x
+        return value, r.T @ block.x, block.norms * _residual_norms(r)
 
-    total, summed_loss = rows.zeros(*weights.shape[::-1]), 0.0
-    for value, part in in_order(rows.pieces(), of_block, _threads_for(rows, weights)):
+    total, summed_loss, norms = rows.zeros(*weights.shape[::-1]), 0.0, []
+    for value, part, lengths in in_order(rows.pieces(), of_block, _threads_for(rows, weights)):
         summed_loss = summed_loss + value
         total += part
-    return summed_loss, total.T
+        norms.append(lengths)
+    return summed_loss, total.T, norms
 
 
 def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Weights:

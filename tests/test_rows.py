@@ -25,7 +25,7 @@ from linprobe.estimators import (
     NonPrivate,
 )
 from linprobe.evaluation.metrics import class_scores
-from linprobe.probe import clipped_sum, gradient_norms, loss_and_gradient
+from linprobe.probe import clipped_sum, loss_gradient_and_norms
 from linprobe.rows import (
     ArrayRows,
     ArraySource,
@@ -175,14 +175,15 @@ def test_block_size_changes_no_sum_beyond_rounding(name: str, size: int) -> None
     whole = ArrayRows(x, LABELS)
     in_blocks = ArrayRows(x, LABELS, block_rows=size)
     streamed = StreamedRows(lambda: _blocks(size), len(RAW), x.shape[1], preprocessing)
-    expected, norms = clipped_sum(whole, weights, 0.4), gradient_norms(whole, weights)
-    loss, gradient = loss_and_gradient(whole, weights)
+    expected = clipped_sum(whole, weights, 0.4)
+    loss, gradient, norms = loss_gradient_and_norms(whole, weights)
     for other in (in_blocks, streamed):
         found = clipped_sum(other, weights, 0.4)
         assert np.allclose(found.value, expected.value, rtol=1e-5, atol=1e-3)
-        assert np.allclose(gradient_norms(other, weights), norms, rtol=1e-5)
-        assert loss_and_gradient(other, weights)[0] == pytest.approx(loss, rel=1e-6)
-        assert np.allclose(loss_and_gradient(other, weights)[1], gradient, rtol=1e-5, atol=1e-3)
+        other_loss, other_gradient, other_norms = loss_gradient_and_norms(other, weights)
+        assert np.allclose(np.concatenate(other_norms), np.concatenate(norms), rtol=1e-5)
+        assert other_loss == pytest.approx(loss, rel=1e-6)
+        assert np.allclose(other_gradient, gradient, rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", PREPROCESSINGS)

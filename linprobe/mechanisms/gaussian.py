@@ -181,9 +181,13 @@ class GaussianMechanism:
             self._source.draws += 1
             return clipped.value
         std = noise_multiplier * clipped.sensitivity
-        value = clipped.value + std * self._source.standard_normal(tuple(clipped.value.shape))
+        value: NDArray[np.float64] = self._source.standard_normal(tuple(clipped.value.shape))
+        value *= std
+        value += clipped.value
         if projection is not None:
             value = projection.project(value)
         grid = 2.0 ** (math.floor(math.log2(std)) - GRID_BITS)
-        released: NDArray[np.float64] = (value / grid).round() * grid
+        value /= grid
+        released = value.round()
+        released *= grid
         return released

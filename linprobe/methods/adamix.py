@@ -27,6 +27,7 @@ from typing import Literal
 
 import numpy as np
 
+from linprobe.arrays import on_host
 from linprobe.errors import ParameterError
 from linprobe.methods import adamix_theory
 from linprobe.methods._base import (
@@ -43,7 +44,7 @@ from linprobe.methods._base import (
 from linprobe.methods._iterates import Iterates
 from linprobe.methods._output import Output
 from linprobe.methods._subspace import Squares, top_left_subspace
-from linprobe.probe import gradient_norms, loss_and_gradient
+from linprobe.probe import loss_gradient_and_norms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +109,9 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     squares: Squares = {}
     for _ in run.steps(iterates):
         weights = iterates.weights
-        norms = gradient_norms(public, weights)
-        tau = max(options.clip_floor, float(np.quantile(norms, options.clip_quantile)))
-        public_loss, public_gradient = loss_and_gradient(public, weights)
+        public_loss, public_gradient, norms = loss_gradient_and_norms(public, weights)
+        quantile = np.quantile(np.concatenate([on_host(block) for block in norms]), options.clip_quantile)
+        tau = max(options.clip_floor, float(quantile))
         if options.subspace == "gradient":
             subspace = top_left_subspace(public_gradient, dim, problem.n_classes - 1, squares)
         gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace)

@@ -18,9 +18,11 @@ from typing import Any
 
 from linprobe.methods import METHODS
 from linprobe.pipeline.progress import Silent
+from linprobe.pipeline.sources import open_features
 from linprobe.pipeline.training import TrainRequest, train
 
 EPSILONS = (1.0, 3.0)
+N_PUBLIC = "n_public"  # stands for the number of public rows
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "no centring": {"centre": "none"},
@@ -30,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "100 steps": {"steps": 100},
     "last iterate": {"options": {"output": "last"}},
     "subspace gradient, P = rank": {"options": {"subspace": "gradient"}},
-    "subspace features, P = n_public": {"options": {"subspace": "features", "subspace_dim": 10**6}},
+    "subspace features, P = n_public": {"options": {"subspace": "features", "subspace_dim": N_PUBLIC}},
     "theory variant": {"options": {"variant": "theory"}},
     "preset paper": {"preset": "paper"},
 }
@@ -43,6 +45,11 @@ PIXELS: dict[str, dict[str, Any]] = {
 
 def accuracies(features: Path | None, seeds: int, shots: int, **request: Any) -> list[float]:
     """Test accuracy for each seed."""
+    options = request.get("options", {})
+    if N_PUBLIC in options.values():
+        with open_features(features) as file:
+            n_public = shots * len(file.description.class_names)
+        request["options"] = {name: n_public if value == N_PUBLIC else value for name, value in options.items()}
     figures = []
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:

@@ -86,21 +86,31 @@ def _square(matrix: Weights) -> float:
     return float(flat @ flat)
 
 
+def _orthonormal(columns: Weights) -> Weights:
+    """The same span; columns are orthonormal already but for digits lost."""
+    lower = np.linalg.cholesky(columns.T @ columns)
+    return np.asarray(scipy.linalg.solve_triangular(lower, columns.T, lower=True)).T
+
+
 def _top_left(matrix: Weights, dim: int, max_rank: int) -> Weights:
     """Orthonormal basis of the top `dim` left singular vectors, or of the range where that has fewer dimensions."""
-    n_features = matrix.shape[0]
-    if n_features < matrix.shape[1]:
+    tolerance = matrix.shape[0] * np.finfo(np.float32).eps
+    if matrix.shape[0] < matrix.shape[1]:
         matrix = np.asarray(np.linalg.qr(matrix.T, mode="r")).T
     # squaring the matrix halves the digits, and leaves more of them than the float32 tolerance asks for
-    squares, right = np.linalg.eigh(matrix.T @ matrix)
-    singular = np.sqrt(np.maximum(squares[::-1], 0.0))
-    rank = int((singular > singular[:1].max(initial=0.0) * n_features * np.finfo(np.float32).eps).sum())
-    kept = min(rank, max_rank, dim)
-    left = matrix @ right[:, ::-1][:, :kept]
-    left /= np.linalg.norm(left, axis=0)
-    # orthogonal up to the digits lost; the range stays
-    lower = np.linalg.cholesky(left.T @ left)
-    return np.asarray(scipy.linalg.solve_triangular(lower, left.T, lower=True)).T
+    squares = matrix.T @ matrix
+    if dim >= max_rank:
+        # as many columns as there are dimensions, if so many are far from dependent, have the whole range
+        least = tolerance**2 * float(squares.trace())
+        factor, order, rank, _ = scipy.linalg.lapack.dpstrf(squares, tol=least)
+        if rank >= max_rank:
+            upper, columns = factor[:max_rank, :max_rank], matrix[:, order[:max_rank] - 1]
+            return _orthonormal(np.asarray(scipy.linalg.solve_triangular(upper, columns.T, trans="T")).T)
+    lengths, right = np.linalg.eigh(squares)
+    singular = np.sqrt(np.maximum(lengths[::-1], 0.0))
+    rank = int((singular > singular[:1].max(initial=0.0) * tolerance).sum())
+    left = matrix @ right[:, ::-1][:, : min(rank, max_rank, dim)]
+    return _orthonormal(left / np.linalg.norm(left, axis=0))
 
 
 def top_left_subspace(

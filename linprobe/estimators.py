@@ -36,19 +36,10 @@ from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism, Noise
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Method, Problem, Run, Sampling, Schedule
+from linprobe.preprocessing import Preprocessing, normalise_rows
 from linprobe.probe import check_weights
 from linprobe.reporting.manifest import privacy_statement
-from linprobe.rows import (
-    ArrayRows,
-    ArraySource,
-    ChainedSource,
-    Preprocessing,
-    Rows,
-    Source,
-    normalise_rows,
-    prepare,
-    prepare_part,
-)
+from linprobe.rows import ArrayRows, ArraySource, ChainedSource, Rows, Source, prepare, prepare_part
 from linprobe.storage import Precision
 from linprobe.workers import blas_held_to_one_thread
 

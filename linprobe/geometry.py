@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import ParameterError
-from linprobe.rows import SEGMENT, Block
+from linprobe.preprocessing import SEGMENT
+from linprobe.rows import Block
 
 FLOAT32_ROUNDING = 2.0**-24
 LARGEST_SPREAD = 1e6

@@ -30,8 +30,9 @@ from linprobe.mechanisms.clipping import (
     relative_contributions,
 )
 from linprobe.mechanisms.gaussian import Projection
+from linprobe.preprocessing import row_norms
 from linprobe.products import Part
-from linprobe.rows import BLOCK_ROWS, Block, Blocks, row_norms
+from linprobe.rows import BLOCK_ROWS, Block, Blocks
 from linprobe.workers import in_order, n_threads, share
 
 LARGEST_WEIGHTS = 1e30

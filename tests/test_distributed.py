@@ -31,7 +31,8 @@ from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.pipeline.progress import Silent
 from linprobe.pipeline.training import TrainRequest, make_settings, train
-from linprobe.rows import PART_ROWS, ArraySource, Preprocessing, prepare_part
+from linprobe.preprocessing import Preprocessing
+from linprobe.rows import PART_ROWS, ArraySource, prepare_part
 from tests.conftest import gaussian_rows
 from tests.test_checkpoint import BUDGETS, SAMPLED, check_equal, remember_budgets, unfinished
 

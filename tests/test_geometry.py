@@ -12,8 +12,9 @@ from linprobe.errors import LinprobeError, ParameterError
 from linprobe.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.mechanisms.clipping import arithmetic
 from linprobe.mechanisms.sampling import SampledRows
+from linprobe.preprocessing import row_norms
 from linprobe.probe import clipped_sum, loss_and_gradient, residuals, second_moment
-from linprobe.rows import ArrayRows, row_norms
+from linprobe.rows import ArrayRows
 
 N, D, C = 23, 9, 5
 LOSSES = ("softmax", "squared")

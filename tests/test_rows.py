@@ -25,18 +25,9 @@ from linprobe.estimators import (
     NonPrivate,
 )
 from linprobe.evaluation.metrics import class_scores
+from linprobe.preprocessing import Preprocessing, normalise_rows, row_norms
 from linprobe.probe import clipped_sum, loss_gradient_and_norms
-from linprobe.rows import (
-    ArrayRows,
-    ArraySource,
-    ChainedSource,
-    Preprocessing,
-    StreamedRows,
-    join,
-    normalise_rows,
-    prepare,
-    row_norms,
-)
+from linprobe.rows import ArrayRows, ArraySource, ChainedSource, StreamedRows, join, prepare
 
 RNG = np.random.default_rng(11)
 RAW = (RNG.standard_normal((2500, 6)) + 0.7).astype(np.float32)

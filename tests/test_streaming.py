@@ -25,6 +25,7 @@ from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods.dpsgd_f_theory import FeatureClipped
 from linprobe.pipeline.sources import FileSource
 from linprobe.prefetch import prefetched
+from linprobe.preprocessing import Preprocessing, row_norms
 from linprobe.probe import clipped_sum
 from linprobe.rows import (
     BLOCK_ROWS,
@@ -34,12 +35,10 @@ from linprobe.rows import (
     Blocks,
     ChainedRows,
     ChainedSource,
-    Preprocessing,
     Rows,
     StreamedRows,
     TranslatedRows,
     prepare,
-    row_norms,
 )
 from linprobe.storage import STORAGE, narrowed, widened
 

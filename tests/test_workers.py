@@ -22,8 +22,9 @@ from linprobe import memory, probe
 from linprobe.geometry import PLAIN, Origin
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
+from linprobe.preprocessing import Preprocessing
 from linprobe.probe import clipped_sum, gradient_norms, loss_and_gradient
-from linprobe.rows import ArrayRows, ArraySource, Blocks, Piece, Preprocessing, prepare
+from linprobe.rows import ArrayRows, ArraySource, Blocks, Piece, prepare
 from linprobe.storage import Precision
 from linprobe.workers import blas_held_to_one_thread, in_order, n_threads, share
 

@@ -30,7 +30,8 @@ from linprobe.device import DeviceNoise, DeviceRows, Stream, check_device
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule
-from linprobe.rows import ArrayRows, normalise_rows
+from linprobe.preprocessing import normalise_rows
+from linprobe.rows import ArrayRows
 from linprobe.storage import narrowed
 
 N, D, RATE, STEPS = 200_000, 2048, 0.1, 5

@@ -30,8 +30,9 @@ from linprobe.accounting.per_instance import ORDERS
 from linprobe.mechanisms.clipping import SMALLEST_MARGIN
 from linprobe.mechanisms.entropy import WORDS_PER_BLOCK, NoiseSource
 from linprobe.mechanisms.gaussian import LEVELS
+from linprobe.preprocessing import normalise_rows
 from linprobe.probe import WEIGHT_STEPS, clipped_sum
-from linprobe.rows import BLOCK_ROWS, ArrayRows, normalise_rows
+from linprobe.rows import BLOCK_ROWS, ArrayRows
 from linprobe.storage import narrowed
 
 N, D = 10**9, 1024

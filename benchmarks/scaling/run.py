@@ -28,9 +28,10 @@ from linprobe.distributed import group
 from linprobe.group import Group
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.preprocessing import normalise_rows
 from linprobe.probe import clipped_sum
 from linprobe.reporting.plots import figure
-from linprobe.rows import PART_ROWS, ArrayRows, PartRows, normalise_rows
+from linprobe.rows import PART_ROWS, ArrayRows, PartRows
 from linprobe.workers import blas_held_to_one_thread
 
 ROUNDS, STEPS, WARM_UP = 3, 8, 2

@@ -24,7 +24,8 @@ from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.rows import ArrayRows, normalise_rows
+from linprobe.preprocessing import normalise_rows
+from linprobe.rows import ArrayRows
 
 N, N_PUBLIC, D, C, SIGMA = 50_000, 204, 2048, 100, 10.0
 STEPS = 4

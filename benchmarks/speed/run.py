@@ -30,7 +30,8 @@ from timing import Repeated, flags, machine, shortest
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.rows import ArrayRows, normalise_rows
+from linprobe.preprocessing import normalise_rows
+from linprobe.rows import ArrayRows
 from linprobe.storage import narrowed
 from linprobe.workers import blas_held_to_one_thread
 

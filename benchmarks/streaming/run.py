@@ -29,7 +29,8 @@ import numpy as np
 from linprobe.feature_file import Description, FeatureFile, FeatureWriter
 from linprobe.pipeline.progress import Silent
 from linprobe.pipeline.training import TrainRequest, train
-from linprobe.rows import BLOCK_ROWS, Preprocessing, StreamedRows
+from linprobe.preprocessing import Preprocessing
+from linprobe.rows import BLOCK_ROWS, StreamedRows
 
 CLASSES, STEPS, TEST_ROWS = 10, 3, 2000
 WIDTH = 1024

@@ -10,7 +10,8 @@ import numpy as np
 
 from linprobe.errors import UsageError
 from linprobe.methods._base import public_generator
-from linprobe.rows import BLOCK_ROWS, ArrayRows, normalise_rows
+from linprobe.preprocessing import normalise_rows
+from linprobe.rows import BLOCK_ROWS, ArrayRows
 
 
 def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:

@@ -17,9 +17,10 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from linprobe.preprocessing import row_norms
 from linprobe.probe import Weights
 from linprobe.products import Part, Products
-from linprobe.rows import Block, row_norms
+from linprobe.rows import Block
 
 Squares = dict[tuple[int, int], NDArray[np.float64]]
 SLACK = 2.0**-16

@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from linprobe.mechanisms.clipping import ClippedSum, row_sum
 from linprobe.methods._base import Run, Share, public_generator
+from linprobe.preprocessing import row_norms
 from linprobe.probe import Weights
-from linprobe.rows import Block, ChangedRows, Rows, row_norms
+from linprobe.rows import Block, ChangedRows, Rows
 
 ROUNDS = 10
 QUANTILE = 0.9

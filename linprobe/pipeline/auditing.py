@@ -17,7 +17,8 @@ from linprobe.methods import METHODS, find_method
 from linprobe.pipeline.progress import Progress
 from linprobe.pipeline.sources import FileSource, open_features, public_source
 from linprobe.pipeline.training import TrainRequest, make_settings
-from linprobe.rows import ArrayRows, Preprocessing, Source
+from linprobe.preprocessing import Preprocessing
+from linprobe.rows import ArrayRows, Source
 
 DEFAULT_RUNS = 100
 DEFAULT_CANARIES = 100

@@ -15,7 +15,8 @@ from linprobe.artifact import LoadedRun
 from linprobe.builtin import write_digits
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.feature_file import FeatureFile, FeatureReader, common_keys
-from linprobe.rows import ChainedSource, row_keys
+from linprobe.preprocessing import row_keys
+from linprobe.rows import ChainedSource
 from linprobe.splits import public_shots
 
 DIGITS = "digits"

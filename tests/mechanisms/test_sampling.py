@@ -15,8 +15,9 @@ from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
 from linprobe.methods import METHODS, Problem, Run, Schedule
+from linprobe.preprocessing import Preprocessing
 from linprobe.probe import clipped_sum
-from linprobe.rows import ArrayRows, ArraySource, ChainedRows, Preprocessing, StreamedRows, TranslatedRows
+from linprobe.rows import ArrayRows, ArraySource, ChainedRows, StreamedRows, TranslatedRows
 
 G = np.random.default_rng(5)
 X = (G.normal(size=(2600, 6)) / 2.5).astype(np.float32)

@@ -12,8 +12,9 @@ from linprobe.methods._output import IterateOutput
 from linprobe.methods._subspace import top_left_subspace
 from linprobe.methods.adamix import AdaMixOptions
 from linprobe.methods.noisy_gd import NoisyGDOptions
+from linprobe.preprocessing import normalise_rows
 from linprobe.probe import loss_and_gradient, loss_gradient_and_norms
-from linprobe.rows import ArrayRows, normalise_rows
+from linprobe.rows import ArrayRows
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
 
 

@@ -13,7 +13,8 @@ from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule, adadps, dope_sgd
 from linprobe.methods._descent import Descent, DescentOptions
 from linprobe.methods._output import IterateOutput
-from linprobe.rows import ArrayRows, normalise_rows
+from linprobe.preprocessing import normalise_rows
+from linprobe.rows import ArrayRows
 from tests.methods.test_contract import C, D, problem
 
 STEPS, SIGMA, RATE, SEED = 8, 3.0, 0.3, 11

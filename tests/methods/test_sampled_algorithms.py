@@ -17,8 +17,9 @@ from linprobe.methods.adadps import public_scale
 from linprobe.methods.dope_sgd import clip_origin
 from linprobe.methods.dpsgd_f_theory import FeatureClipped, ball
 from linprobe.methods.mirror_descent import MirrorDescentOptions, alphas, mirror_map
+from linprobe.preprocessing import normalise_rows
 from linprobe.probe import loss_and_gradient, residuals, second_moment
-from linprobe.rows import ArrayRows, TranslatedRows, normalise_rows
+from linprobe.rows import ArrayRows, TranslatedRows
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
 
 # mirror descent

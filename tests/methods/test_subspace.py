@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
-from linprobe.rows import Block, row_norms
+from linprobe.preprocessing import row_norms
+from linprobe.rows import Block
 
 D, C = 64, 10
 

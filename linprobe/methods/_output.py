@@ -63,16 +63,13 @@ class IterateOutput:
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """What was taken in so far, to be kept in a checkpoint."""
-        if self._voters:
-            return {"output": namespace(self._voters[0]).stack(list(self._voters))}
-        return {"output": np.asarray(self._sum) if isinstance(self._sum, float) else self._sum}
+        total = np.asarray(self._sum) if isinstance(self._sum, float) else self._sum
+        return {"output": total, **{f"voter_{place}": voter for place, voter in enumerate(self._voters)}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from a `state`."""
-        if self._kind == "vote":
-            self._voters.extend(state["output"] if state["output"].ndim else ())
-        else:
-            self._sum = state["output"]
+        self._sum = state["output"]
+        self._voters.extend(state[f"voter_{place}"] for place in range(self._size) if f"voter_{place}" in state)
 
     def result(self) -> Weights:
         """What is released, on the host: (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""

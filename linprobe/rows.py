@@ -1,4 +1,4 @@
-"""Sets of rows in training space, passed over in blocks: in memory or streamed from a file, whole or one part of many."""
+"""Sets of rows in training space, passed over in blocks: in memory or streamed from a file, whole or a part of many."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from linprobe.geometry import PLAIN, Origin
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
 from linprobe.preprocessing import Preprocessing
-from linprobe.probe import clipped_sum, gradient_norms, loss_and_gradient
+from linprobe.probe import clipped_sum, loss_gradient_and_norms
 from linprobe.rows import ArrayRows, ArraySource, Blocks, Piece, prepare
 from linprobe.storage import Precision
 from linprobe.workers import blas_held_to_one_thread, in_order, n_threads, share
@@ -248,7 +248,8 @@ def test_public_sums_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.
     monkeypatch.setattr(probe, "WORTH_A_THREAD", 1)
     for threads in (1, 2, 4):
         monkeypatch.setattr(probe, "n_threads", lambda threads=threads: threads)
-        found.append((*loss_and_gradient(rows, WEIGHTS), gradient_norms(rows, WEIGHTS)))
+        loss, gradient, norms = loss_gradient_and_norms(rows, WEIGHTS)
+        found.append((loss, gradient, np.concatenate(norms)))
     for loss, gradient, norms in found[1:]:
         assert loss == found[0][0]
         assert np.array_equal(gradient, found[0][1])

@@ -26,6 +26,7 @@ from linprobe.rows import ArrayRows, Block, Piece, Rows
 DEVICE_ROWS = 1 << 16  # rows of a block
 SUMS_BYTES = 1 << 28  # of float32 sums at once
 
+NO_SAMPLES = "samples cannot be taken of rows on a device; use device cpu"
 CHUNK_BLOCKS = 1 << 18
 STREAM_WORDS = WORDS_PER_BLOCK << 32
 CONSTANTS = b"expand 32-byte k"
@@ -82,7 +83,7 @@ class DeviceRows(Rows):
         Raises:
             UsageError: always.
         """
-        raise UsageError("samples cannot be taken of rows on a device; use device cpu")
+        raise UsageError(NO_SAMPLES)
 
     def put(self, array: NDArray[Any]) -> Tensor:
         """A copy on the device."""
@@ -110,11 +111,16 @@ class DeviceProducts:
         """x W^T, shape (b, n_classes), float32."""
         return x @ self._weights.T
 
-    def sum(self, r: Tensor, x: Tensor, joined: None = None) -> Tensor:
+    def sum(self, r: Tensor, x: Tensor, joined: NDArray[np.bool_] | None = None) -> Tensor:
         """sum_i r_i x_i^T for r (b, n_classes), shape (n_classes, n_features), float64: float32 within `SUM_ROWS`.
 
-        All rows join: samples are taken on the host.
+        All rows join.
+
+        Raises:
+            UsageError: a sample, which is taken on the host.
         """
+        if joined is not None:
+            raise UsageError(NO_SAMPLES)
         total = torch.zeros(self._weights.shape, dtype=torch.float64, device=x.device)
         whole = len(x) // SUM_ROWS * SUM_ROWS
         for start in range(0, whole, self._group):

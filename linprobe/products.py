@@ -93,9 +93,9 @@ class Products:
 
     @cached_property
     def _total(self) -> NDArray[np.float64]:
-        """The sum; its rows end in zeros, an odd number of cache lines apart, lest those of many classes share places.
+        """The sum; its rows, which go on to whole tiles, are an odd number of cache lines apart.
 
-        So the kernel needs no end of a row, and the sums of a few features of all classes stay in cache.
+        So the kernel needs no end of a row, and the sums of a few features of all classes do not share places in cache.
         """
         total: NDArray[np.float64] = aligned_empty((self.n_classes, self._apart), np.float64)
         total[:] = 0

@@ -23,7 +23,8 @@ from linprobe.products import Part, Products
 from linprobe.rows import Block
 
 Squares = dict[tuple[int, int], NDArray[np.float64]]
-SLACK = 2.0**-16
+SLACK = 2.0**-14  # eight times the worst rounding found, of terms made for it, up to so many features
+SLACK_FEATURES = 4096
 SQUARED_SLACK = 2.0**-14
 
 
@@ -40,6 +41,7 @@ class OrthonormalSubspace:
         self._directions, self._n_axes = directions, n_axes
         self.parts = (Part(n_axes, Products(directions.T.astype(np.float32))),)
         self._squares = {} if squares is None else squares
+        self._slack = SLACK * max(1.0, len(directions) / SLACK_FEATURES)
 
     def project(self, matrix: Weights) -> Weights:
         """U U^T `matrix` (n_features, m), same shape."""
@@ -57,8 +59,9 @@ class OrthonormalSubspace:
     def row_norms(self, block: Block, scores: Sequence[NDArray[np.float32]] | None = None) -> NDArray[np.float64]:
         """||U^T x|| of the rows of a block, rounded up, never above their full norms.
 
-        Lengths inside Q are in error by at most `SLACK` of x, squares on S by at most `SQUARED_SLACK` of themselves. As
-        much is added, so that no length is understated, and none is overstated by more than 0.0001 of x.
+        Lengths inside Q are in error by at most `SLACK` of x, in proportion for more than `SLACK_FEATURES`, and squares
+        on S by at most `SQUARED_SLACK` of themselves. As much is added, so that no length is understated, and with so
+        many features none is overstated by more than 0.00015 of x.
         tests/methods/test_subspace.py measures both.
         """
         (inside,) = [part.scores(block.x) for part in self.parts] if scores is None else scores
@@ -68,7 +71,7 @@ class OrthonormalSubspace:
             if key not in self._squares:
                 self._squares[key] = (1 + SQUARED_SLACK) * self._on_axes(block)
             squares += self._squares[key]
-        return np.minimum(block.norms, np.sqrt(squares) + SLACK * block.norms)
+        return np.minimum(block.norms, np.sqrt(squares) + self._slack * block.norms)
 
     def _on_axes(self, block: Block) -> NDArray[np.float64]:
         """Squared lengths of rows on S, from the smaller of the two parts."""
@@ -95,7 +98,7 @@ def _orthonormal(columns: Weights) -> Weights:
 
 def _top_left(matrix: Weights, dim: int, max_rank: int) -> Weights:
     """Orthonormal basis of the top `dim` left singular vectors, or of the range where that has fewer dimensions."""
-    tolerance = matrix.shape[0] * np.finfo(np.float32).eps
+    tolerance = matrix.shape[0] * float(np.finfo(np.float32).eps)
     if matrix.shape[0] < matrix.shape[1]:
         matrix = np.asarray(np.linalg.qr(matrix.T, mode="r")).T
     # squaring the matrix halves the digits, and leaves more of them than the float32 tolerance asks for

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linprobe import products
 from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
 from linprobe.preprocessing import row_norms
 from linprobe.rows import Block
@@ -166,7 +167,7 @@ def test_no_length_is_understated_and_hardly_any_overstated(kind: str, dim: int,
     # never below, but for the rounding of the full norms above which nothing goes
     assert np.all(found >= exact - 1e-6 * norms)
     assert np.all(found[found < norms] >= exact[found < norms])
-    assert np.all(found <= exact + 1e-4 * norms)
+    assert np.all(found <= exact + 1.5e-4 * norms)
     long = exact > 0.5 * norms
     np.testing.assert_allclose(found[long], exact[long], rtol=2e-4)
 
@@ -180,7 +181,7 @@ def test_long_rows_do_not_round_beyond_the_slack(kind: str, dim: int) -> None:
     exact = np.linalg.norm(subspace.project(x.T.astype(np.float64)), axis=0)
     found = subspace.row_norms(_block(x))
     assert np.all((found >= exact) | (found == norms))
-    assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1e-4 * norms))
+    assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1.5e-4 * norms))
 
 
 @pytest.mark.parametrize("on_axes", [0.0, 0.035, 1.0])
@@ -201,7 +202,37 @@ def test_rows_whose_terms_all_round_one_way_are_not_understated(on_axes: float, 
         norms = row_norms(x)
         found = subspace.row_norms(_block(x))
         assert np.all((found >= exact) | (found == norms))
-        assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1e-4 * norms))
+        assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1.5e-4 * norms))
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("n", [768, 4096, 1 << 17])
+def test_rows_each_of_whose_terms_is_lost_beside_the_first_are_not_understated(
+    n: int, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(products, "LIBRARY", None)
+    direction = np.full((n, 1), np.sqrt(0.499 * 2.0**-23))  # squared, a little less than half of what one can gain
+    direction[:2] = 1
+    direction /= np.linalg.norm(direction)
+    first = direction[0, 0] ** 2
+    row = direction.T * (2.0 ** np.ceil(np.log2(first)) / first * 1.00001)
+    row[0, -2:] += -0.02, 0.02  # outside, so that the full norm is not reached
+    x = row.astype(np.float32)
+    exact, norms = abs(x.astype(np.float64) @ direction)[:, 0], row_norms(x)
+    found = OrthonormalSubspace(direction, 0).row_norms(_block(x))
+    assert np.all((found >= exact) & (found <= exact + 1.5e-4 * max(1, n / 4096) * norms))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-17, 1e-20, 1e-30, 1e30])
+def test_what_is_tiny_has_a_range_too(scale: float) -> None:
+    for seed in range(50):
+        matrix = np.zeros((8, 7))
+        matrix[5:7] = scale * np.random.default_rng(seed).normal(size=(2, 7))
+        projector = _subspace(matrix, 6, 5).project(np.eye(8))
+        assert np.trace(projector) == pytest.approx(6, abs=1e-8)
+        np.testing.assert_allclose(projector @ projector, projector, atol=1e-10)
+        np.testing.assert_allclose(projector @ matrix, matrix, rtol=1e-9, atol=1e-9 * scale)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -229,7 +260,7 @@ def test_any_shape_gives_a_projector_and_the_lengths_inside_it(
     exact = np.linalg.norm(x.astype(np.float64) @ projector, axis=1)
     norms = row_norms(x)
     found = subspace.row_norms(_block(x))
-    assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1e-4 * norms))
+    assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1.5e-4 * norms))
 
 
 @pytest.mark.parametrize("dim", [12, 56])
@@ -253,4 +284,4 @@ def test_a_gradient_of_nothing_leaves_the_axes(n_features: int, dim: int) -> Non
     assert subspace is not None
     block = _block(np.random.default_rng(1).normal(size=(9, n_features)).astype(np.float32))
     exact = np.linalg.norm(block.x[:, : min(dim, n_features - 1)].astype(np.float64), axis=1)
-    np.testing.assert_allclose(subspace.row_norms(block), exact, rtol=1e-3)
+    np.testing.assert_allclose(subspace.row_norms(block), exact, rtol=2e-3)

@@ -171,39 +171,35 @@ def measure(x: dict[str, NDArray[Any]], n_classes: int, quick: bool, left_out: d
 
 
 def growth(quick: bool, left_out: dict[str, str]) -> dict[str, Any]:
-    """Seconds of noisy-gd and the limit, and without `quick` of the fast peers, against N, D and C."""
+    """Seconds of noisy-gd and the limit, and without `quick` of the fast peers, against N, D and C.
+
+    All sizes of an axis take turns, so that a slow minute bends no line.
+    """
     rivals = [] if quick else [name for name in FAST_PEERS if name not in left_out]
     sizes = {axis: values[::2] if quick else values for axis, values in GROWTH.items()}
     most = max(max(sizes["n"]) * D, N * max(sizes["d"]))
     raw = np.random.default_rng(2).standard_normal(most, dtype=np.float32)
-    rounds = QUICK_ROUNDS
     usual = {"n": N, "d": D, "c": GROWTH_CLASSES}
     found: dict[str, Any] = {}
     for axis, values in sizes.items():
-        series: dict[str, list[float]] = {}
-        for value in values:
-            n, d, n_classes = (usual | {axis: value}).values()
-            for name, seconds in growth_point(raw, n, d, n_classes, rounds, rivals).items():
-                series.setdefault(name, []).append(seconds)
+        shapes = [tuple((usual | {axis: value}).values()) for value in values]
+        most_rows = max(n for n, _, _ in shapes)
+        rows = {d: normalise_rows(raw[: most_rows * d].reshape(most_rows, d)) for d in {d for _, d, _ in shapes}}
+        bounds = Machine(rows[max(rows)])
+        steps: dict[tuple[str, tuple[int, ...]], Step] = {}
+        for n, d, n_classes in shapes:
+            x, y = rows[d][:n], np.random.default_rng(3).integers(0, n_classes, n)
+            steps["noisy_gd_float32", (n, d, n_classes)] = noisy_gd(ArrayRows(x, y), n_classes)
+            for name in rivals:
+                steps[name, (n, d, n_classes)] = in_a_row(PEERS[name](x, y, n_classes, CLIP, SIGMA))
+        seconds = shortest(bounds.steps | steps, QUICK_ROUNDS, BUDGET, QUICK_LEAST)
+        rates = bounds.rates(seconds)
+        series = {name: [seconds[name, shape] for shape in shapes] for name in ("noisy_gd_float32", *rivals)}
+        series["limit_float32"] = [limit(rates, *shape) for shape in shapes]
         found[axis] = {"values": list(values), "seconds": series}
     found["n"]["exponent"] = exponent(sizes["n"], found["n"]["seconds"]["noisy_gd_float32"])
     print(f"\nnoisy-gd grows as N^{found['n']['exponent']:.3f}", flush=True)
     return {"usual": usual, **found}
-
-
-def growth_point(
-    raw: NDArray[np.float32], n: int, d: int, n_classes: int, rounds: int, rivals: Sequence[str]
-) -> dict[str, float]:
-    """Seconds at one size."""
-    x = normalise_rows(raw[: n * d].reshape(n, d))
-    y = np.random.default_rng(3).integers(0, n_classes, n)
-    bounds = Machine(x)
-    steps = {"noisy_gd_float32": noisy_gd(ArrayRows(x, y), n_classes)}
-    for name in rivals:
-        steps[name] = in_a_row(PEERS[name](x, y, n_classes, CLIP, SIGMA))
-    seconds = shortest(bounds.steps | steps, rounds, BUDGET, QUICK_LEAST)
-    figures = {name: seconds[name] for name in steps}
-    return {**figures, "limit_float32": limit(bounds.rates(seconds), n, d, n_classes)}
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:

@@ -30,8 +30,8 @@ class Repeated:
 
 
 def shortest(
-    contenders: Mapping[str, Callable[[], object]], rounds: int, budget: float = float("inf"), least: float = 0.0
-) -> dict[str, float]:
+    contenders: Mapping[Any, Callable[[], object]], rounds: int, budget: float = float("inf"), least: float = 0.0
+) -> dict[Any, float]:
     """Shortest wall time of a step of each contender, seconds.
 
     Each runs once a round, so that a slow minute hits all, in another order each time, as what went before can cost a
@@ -39,7 +39,7 @@ def shortest(
     The first round warms up where there are more. A contender that has taken `budget` seconds sits the others out, and
     those that have not taken `least` seconds by then go on among themselves, for at most five times as many rounds.
     """
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    taken: dict[Any, list[float]] = {name: [] for name in contenders}
     orders = Random(0)
     for number in range(6 * rounds):
         for name in orders.sample(list(contenders), len(contenders)):

@@ -278,16 +278,13 @@ TARGET static void KERNEL(sum)(const float *x, const float *r, const uint8_t *jo
     }
 }
 
-/* out (n) = x (n), exactly: the bits of a float16 go to their places in a float, whose exponent counts from elsewhere */
+/* out (n) = x (n), finite if float16, exactly: its bits go to their places in a float, whose exponent counts from
+   elsewhere */
 TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *out, size_t n)
 {
     const float scale = stored == FLOAT16 ? 0x1p112f : 1;
     for (size_t i = 0; i < n; i++) {
-        uint32_t half = x[i], placed = half << 16;
-        if (stored == FLOAT16) {
-            placed = (half & 0x8000) << 16 | (half & 0x7fff) << 13;
-            if ((half & 0x7c00) == 0x7c00) placed |= 0x7f800000; /* infinite, or no number */
-        }
+        uint32_t half = x[i], placed = stored == FLOAT16 ? (half & 0x8000) << 16 | (half & 0x7fff) << 13 : half << 16;
         float number;
         memcpy(&number, &placed, sizeof number);
         out[i] = number * scale;

@@ -59,7 +59,7 @@ enum stored { FLOAT32, BFLOAT16, FLOAT16 };
 #define LANES 4
 #include "_kernel.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(PLAIN)
 
 typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
 #define KERNEL(name) avx2_##name
@@ -108,7 +108,16 @@ void linprobe_sum(const float *x, const float *r, const uint8_t *joined, double 
 /* out (n) floats = x (n), which are not */
 void linprobe_widen(const uint16_t *x, int stored, float *out, size_t n)
 {
+    int odd = 0;
     CALL(widen, x, stored, out, n);
+    for (size_t i = 0; i < n; i++) odd |= stored == FLOAT16 && (x[i] & 0x7c00) == 0x7c00;
+    for (size_t i = 0; odd && i < n; i++)
+        if ((x[i] & 0x7c00) == 0x7c00) { /* infinite, or no number */
+            uint32_t bits;
+            memcpy(&bits, out + i, sizeof bits);
+            bits |= 0x7f800000;
+            memcpy(out + i, &bits, sizeof bits);
+        }
 }
 
 /* softmax scores r (n, n_classes), of any number of classes, to their residuals for classes y times
@@ -119,7 +128,7 @@ void linprobe_clip(float *r, const int64_t *y, const double *lengths, double bou
     CALL(clip_all, r, y, lengths, bound, r_norms, factors, n, n_classes);
 }
 
-/* total, as in linprobe_sum, += (c * r)^T x, with scores with w and then as linprobe_clip; and the scores of parts. Rows
+/* total, as in linprobe_sum, += (c * r)^T x, finite if float16, with scores with w and then as linprobe_clip; and the scores of parts. Rows
    are stored so, and widened to (32, d) floats at wide where they are not floats; sums, zeros for d rounded up to 32 and
    n_classes, are zeros again afterwards */
 void linprobe_clipped_sum(const void *x, int stored, float *wide, const float *w, const int64_t *y,

@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 
 INTERFACE = 6  # of the functions in _products.c
+PATH = Path(__file__).with_name("_products" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 
 class KernelPart(ctypes.Structure):
@@ -26,9 +27,8 @@ class KernelPart(ctypes.Structure):
     )
 
 
-def load() -> ctypes.CDLL | None:
+def load(path: Path = PATH) -> ctypes.CDLL | None:
     """The kernel, or None where it was not built, not for this, or is turned off."""
-    path = Path(__file__).with_name("_products" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
     if os.environ.get("LINPROBE_NATIVE") == "0" or not path.exists():
         return None
     try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from linprobe.products import NATIVE_CLASSES, SUM_ROWS, Part, Products
 from linprobe.storage import CACHE_LINE, STORAGE, aligned_empty, narrowed, widened
 
 RNG = np.random.default_rng(5)
+SOURCE = Path(__file__).parents[1] / "linprobe/_products.c"
 ROUNDING = 2.0**-24
 WAYS = [
     "blas",
@@ -163,6 +166,22 @@ def test_a_clipped_sum_is_its_parts_one_after_another(n_classes: int, bound: flo
         for n_features in (1, 16, 77, 130):
             x, y = normal(n_rows, n_features), RNG.integers(0, n_classes, n_rows)
             check_clipped(x, normal(n_classes, n_features), y, np.linalg.norm(x, axis=1).astype(np.float64), bound)
+
+
+@pytest.mark.skipif(not SOURCE.exists() or shutil.which("cc") is None, reason="no C compiler, or no source")
+@pytest.mark.usefixtures("room_for_all")
+def test_the_copy_for_any_processor_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["cc", "-O1", "-std=gnu11", "-DPLAIN", "-fPIC", "-shared", str(SOURCE), "-o", "plain.so", "-lm"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    monkeypatch.setattr(products, "LIBRARY", kernel.load(tmp_path / "plain.so"))
+    for n_rows, n_features, n_classes in [(5, 1, 1), (131, 77, 10), (300, 200, 5), (520, 40, 70), (64, 1024, 16)]:
+        x, weights, y = normal(n_rows, n_features), normal(n_classes, n_features), RNG.integers(0, n_classes, n_rows)
+        check(x, weights, normal(n_rows, n_classes))
+        check_clipped(x, weights, y, np.linalg.norm(x, axis=1).astype(np.float64), 0.3)
+        taken, stored = Products(weights), narrowed(x, "float16")
+        lengths = np.linalg.norm(widened(stored), axis=1).astype(np.float64)
+        wide = taken.clipped_sum(widened(stored), y, lengths, 0.3).total.copy()
+        assert np.array_equal(taken.clipped_sum(stored, y, lengths, 0.3).total, wide)
 
 
 @needs_kernel

@@ -181,8 +181,7 @@ class GaussianMechanism:
             self._source.draws += 1
             return clipped.value
         std = noise_multiplier * clipped.sensitivity
-        value: NDArray[np.float64] = self._source.standard_normal(tuple(clipped.value.shape))
-        value *= std
+        value: NDArray[np.float64] = std * self._source.standard_normal(tuple(clipped.value.shape))
         value += clipped.value
         if projection is not None:
             value = projection.project(value)

@@ -23,7 +23,7 @@ from linprobe.products import Part, Products
 from linprobe.rows import Block
 
 Squares = dict[tuple[int, int], NDArray[np.float64]]
-SLACK = 2.0**-14  # eight times the worst rounding found, of terms made for it, up to so many features
+SLACK = 2.0**-14  # at least twice the worst rounding found, of terms made for it, up to so many features
 SLACK_FEATURES = 4096
 SQUARED_SLACK = 2.0**-14
 
@@ -35,12 +35,15 @@ class OrthonormalSubspace:
         directions: Q, shape (n_features - n_axes, r), float64, orthonormal columns.
         n_axes: size of S.
         squares: squared lengths on the axes of blocks met before, by number of axes and start; for one set of rows.
+            Those on other axes are dropped.
     """
 
     def __init__(self, directions: Weights, n_axes: int, squares: Squares | None = None) -> None:
         self._directions, self._n_axes = directions, n_axes
         self.parts = (Part(n_axes, Products(directions.T.astype(np.float32))),)
         self._squares = {} if squares is None else squares
+        for key in [key for key in self._squares if key[0] != n_axes]:
+            del self._squares[key]
         self._slack = SLACK * max(1.0, len(directions) / SLACK_FEATURES)
 
     def project(self, matrix: Weights) -> Weights:
@@ -61,7 +64,7 @@ class OrthonormalSubspace:
 
         Lengths inside Q are in error by at most `SLACK` of x, in proportion for more than `SLACK_FEATURES`, and squares
         on S by at most `SQUARED_SLACK` of themselves. As much is added, so that no length is understated, and with so
-        many features none is overstated by more than 0.00015 of x.
+        many features none is overstated by more than 0.00016 of x.
         tests/methods/test_subspace.py measures both.
         """
         (inside,) = [part.scores(block.x) for part in self.parts] if scores is None else scores

@@ -1,9 +1,12 @@
 """What single methods compute."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from linprobe.errors import LinprobeError
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, Problem, Run, Schedule
@@ -65,6 +68,17 @@ def test_adamix_clips_at_the_quantile_of_public_norms_and_counts_the_public_grad
     _, gradient, (norms,) = loss_gradient_and_norms(data.public, zeros)
     assert spy.events[0].sensitivity == pytest.approx(np.quantile(norms, 0.8))
     np.testing.assert_allclose(weights, -0.1 * (spy.values[0] + gradient), atol=1e-6)
+
+
+@pytest.mark.parametrize("subspace", ["none", "gradient"])
+def test_adamix_says_that_training_diverged(subspace: str) -> None:
+    given = {"init": "zero", "subspace": subspace, "learning_rate": 1e9, "weight_decay": 1e9, "reference": "zero"}
+    with (
+        pytest.raises(LinprobeError, match="training diverged"),
+        np.errstate(over="ignore", invalid="ignore"),
+        warnings.catch_warnings(action="ignore"),
+    ):
+        METHODS["adamix"].fit(problem(), AdaMixOptions(**given), noiseless(30))
 
 
 def test_adamix_release_lies_in_the_public_gradients_subspace() -> None:

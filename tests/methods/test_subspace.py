@@ -167,7 +167,7 @@ def test_no_length_is_understated_and_hardly_any_overstated(kind: str, dim: int,
     # never below, but for the rounding of the full norms above which nothing goes
     assert np.all(found >= exact - 1e-6 * norms)
     assert np.all(found[found < norms] >= exact[found < norms])
-    assert np.all(found <= exact + 1.5e-4 * norms)
+    assert np.all(found <= exact + 1.6e-4 * norms)
     long = exact > 0.5 * norms
     np.testing.assert_allclose(found[long], exact[long], rtol=2e-4)
 
@@ -181,7 +181,7 @@ def test_long_rows_do_not_round_beyond_the_slack(kind: str, dim: int) -> None:
     exact = np.linalg.norm(subspace.project(x.T.astype(np.float64)), axis=0)
     found = subspace.row_norms(_block(x))
     assert np.all((found >= exact) | (found == norms))
-    assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1.5e-4 * norms))
+    assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1.6e-4 * norms))
 
 
 @pytest.mark.parametrize("on_axes", [0.0, 0.035, 1.0])
@@ -202,13 +202,13 @@ def test_rows_whose_terms_all_round_one_way_are_not_understated(on_axes: float, 
         norms = row_norms(x)
         found = subspace.row_norms(_block(x))
         assert np.all((found >= exact) | (found == norms))
-        assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1.5e-4 * norms))
+        assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1.6e-4 * norms))
 
 
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("n", [768, 4096, 1 << 17])
+@pytest.mark.parametrize(("n", "n_directions"), [(768, 1), (4096, 1), (4096, 60), (1 << 17, 1)])
 def test_rows_each_of_whose_terms_is_lost_beside_the_first_are_not_understated(
-    n: int, native: bool, monkeypatch: pytest.MonkeyPatch
+    n: int, n_directions: int, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
         monkeypatch.setattr(products, "LIBRARY", None)
@@ -219,9 +219,11 @@ def test_rows_each_of_whose_terms_is_lost_beside_the_first_are_not_understated(
     row = direction.T * (2.0 ** np.ceil(np.log2(first)) / first * 1.00001)
     row[0, -2:] += -0.02, 0.02  # outside, so that the full norm is not reached
     x = row.astype(np.float32)
-    exact, norms = abs(x.astype(np.float64) @ direction)[:, 0], row_norms(x)
-    found = OrthonormalSubspace(direction, 0).row_norms(_block(x))
-    assert np.all((found >= exact) & (found <= exact + 1.5e-4 * max(1, n / 4096) * norms))
+    others = np.random.default_rng(0).normal(size=(n, n_directions - 1))
+    directions = np.linalg.qr(np.concatenate([direction, others], axis=1))[0]
+    exact, norms = np.linalg.norm(x.astype(np.float64) @ directions, axis=1), row_norms(x)
+    found = OrthonormalSubspace(directions, 0).row_norms(_block(x))
+    assert np.all((found >= exact) & (found <= exact + 1.6e-4 * max(1, n / 4096) * norms))
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-17, 1e-20, 1e-30, 1e30])
@@ -260,21 +262,21 @@ def test_any_shape_gives_a_projector_and_the_lengths_inside_it(
     exact = np.linalg.norm(x.astype(np.float64) @ projector, axis=1)
     norms = row_norms(x)
     found = subspace.row_norms(_block(x))
-    assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1.5e-4 * norms))
+    assert np.all((found >= exact - 1e-6 * norms) & (found <= exact + 1.6e-4 * norms))
 
 
 @pytest.mark.parametrize("dim", [12, 56])
 def test_what_is_kept_of_a_block_is_of_that_block_and_that_many_axes(dim: int) -> None:
     g = np.random.default_rng(7)
     x, squares = g.normal(size=(40, D)).astype(np.float32), {}
-    subspaces = [top_left_subspace(_gradient("random"), n, C - 1, squares) for n in (dim, dim + 1, dim)]
-    for subspace in subspaces:
+    for n in (dim, dim + 1, dim, dim):
+        subspace = top_left_subspace(_gradient("random"), n, C - 1, squares)
         assert subspace is not None
         for start in (0, 20):
             block = _block(x[start : start + 20], start)
             alone = OrthonormalSubspace(subspace._directions, subspace._n_axes)
             assert np.array_equal(subspace.row_norms(block), alone.row_norms(block))
-    assert sorted(squares) == [(n - C + 1, start) for n in (dim, dim + 1) for start in (0, 20)]
+        assert sorted(squares) == [(n - C + 1, start) for start in (0, 20)]
 
 
 @pytest.mark.parametrize("n_features", [64, 300])

@@ -1,4 +1,4 @@
-/* Clipped sums of softmax gradients with few classes, for whose products BLAS libraries copy the rows.
+/* Clipped sums of softmax gradients, and what they are made of, where BLAS libraries copy more than they compute.
 
    Rows come in groups that stay in cache until they are done with, and meanwhile the next group is fetched. Classes come
    in panels of at most PANEL, as equal as they can be, so that the sums of two rows, or of two vectors of features, stay
@@ -15,7 +15,7 @@
 #define GROUP 32 /* rows that are scored, then summed */
 #define SLAB 64  /* chunks whose weights are in cache meanwhile */
 #define RUN 128  /* rows that are summed in float32: SUM_ROWS in products.py */
-#define MOST 64  /* classes at most */
+#define MOST 64  /* classes at most of linprobe_clipped_sum */
 
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64)))
@@ -83,7 +83,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 #define CALL(name, ...) plain_##name(__VA_ARGS__)
 #endif
 
-/* another number whenever a function below is called otherwise: INTERFACE in products.py */
+/* another number whenever a function below is called otherwise: INTERFACE in kernel.py */
 int linprobe_interface(void)
 {
     return 6;
@@ -128,9 +128,9 @@ void linprobe_clip(float *r, const int64_t *y, const double *lengths, double bou
     CALL(clip_all, r, y, lengths, bound, r_norms, factors, n, n_classes);
 }
 
-/* total, as in linprobe_sum, += (c * r)^T x, finite if float16, with scores with w and then as linprobe_clip; and the scores of parts. Rows
-   are stored so, and widened to (32, d) floats at wide where they are not floats; sums, zeros for d rounded up to 32 and
-   n_classes, are zeros again afterwards */
+/* total, as in linprobe_sum, += (c * r)^T x, with scores with w and then as linprobe_clip; and the scores of parts. Rows
+   are stored so, finite if float16, and widened to (32, d) floats at wide where they are not floats; sums, zeros for d
+   rounded up to 32 and n_classes, are zeros again afterwards */
 void linprobe_clipped_sum(const void *x, int stored, float *wide, const float *w, const int64_t *y,
                           const double *lengths, double bound, double *r_norms, double *factors, double *total,
                           float *sums, size_t n, size_t d, int n_classes, size_t apart, const struct part *parts,

@@ -1,9 +1,8 @@
 """The two matrix products of a step: scores of a block of rows, and the sum of its outer products.
 
-With few classes BLAS copies every row for a product that uses it a few times. A kernel of our own (`_products.c`, built
-on installation where there is a C compiler) reads them as they lie, and takes both products and what is between them
-while a row is in cache; without it, or with LINPROBE_NATIVE=0 in the environment, products are BLAS's. Results are the
-same but for rounding.
+With few classes BLAS copies every row for a product that uses it a few times. A kernel of our own (`linprobe.kernel`)
+reads them as they lie, and takes both products and what is between them while a row is in cache. With many, BLAS scores
+and the kernel clips and sums; without it, products are BLAS's. Results are the same but for rounding.
 """
 
 from __future__ import annotations

@@ -182,15 +182,19 @@ TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums
     }
 }
 
-/* total (n_classes, d), its rows `apart` doubles apart, += sums, which become zeros */
+/* total (classes, 2 LANES), its rows `apart` doubles apart, += sums (classes, 2 LANES) */
+TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double *total, size_t apart, int classes)
+{
+    for (int c = 0; c < classes; c++, sums += 2 * LANES, total += apart)
+        EACH(q, LANES / 2) ((doubles *)total)[q] += __builtin_convertvector(((const four *)sums)[q], doubles);
+}
+
+/* total (n_classes, d), its rows `apart` doubles apart, += sums (tiles, n_classes, 2 LANES), which become zeros */
 TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_classes, size_t apart)
 {
-    for (int c = 0; c < n_classes; c++, sums += 2 * LANES, total += apart) {
-        float *sum = sums;
-        for (size_t j = 0; j < d; j += 2 * LANES, sum += 2 * LANES * n_classes) {
-            EACH(q, LANES / 2) *(doubles *)(total + j + 4 * q) += __builtin_convertvector(((four *)sum)[q], doubles);
-            memset(sum, 0, sizeof(float) * 2 * LANES);
-        }
+    for (size_t j = 0; j < d; j += 2 * LANES, sums += 2 * LANES * n_classes) {
+        KERNEL(add)(sums, total + j, apart, n_classes);
+        memset(sums, 0, sizeof(float) * 2 * LANES * n_classes);
     }
 }
 
@@ -199,13 +203,6 @@ TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, si
 {
     for (size_t i = 0; i < n; i += GROUP)
         KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, LEAST(GROUP, n - i), d, n_classes, stride, 1);
-}
-
-/* total (classes, 2 LANES), its rows `apart` doubles apart, += sums (classes, 2 LANES) */
-TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double *total, size_t apart, int classes)
-{
-    for (int c = 0; c < classes; c++, sums += 2 * LANES, total += apart)
-        EACH(q, LANES / 2) ((doubles *)total)[q] += __builtin_convertvector(((const four *)sums)[q], doubles);
 }
 
 /* total (classes, 2 LANES), its rows `apart` doubles apart, += r^T x for x (n, 2 LANES), summed in registers */

@@ -254,7 +254,7 @@ def loss_gradient_and_norms(
     rows: Blocks, weights: Weights, loss: Loss = "softmax"
 ) -> tuple[float, Weights, Sequence[Array]]:
     """`loss_and_gradient`, and blocks of the norms ||x_i|| ||r_i|| of every row's own gradient, in order."""
-    narrow = single(weights)
+    narrow = _checked(single(weights))
 
     def of_block(block: Block) -> tuple[Any, Array, Array]:
         scores = block.x @ narrow

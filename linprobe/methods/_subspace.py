@@ -17,6 +17,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from linprobe.arrays import norm
 from linprobe.preprocessing import row_norms
 from linprobe.probe import Weights
 from linprobe.products import Part, Products
@@ -56,8 +57,8 @@ class OrthonormalSubspace:
     def energy(self, matrix: Weights) -> float:
         """Share of the squared norm of `matrix` (n_features, m) that is inside; 1 of zeros."""
         inside = self._directions.T @ matrix[self._n_axes :]
-        whole = _square(matrix)
-        return 1.0 if whole == 0 else (_square(matrix[: self._n_axes]) + _square(inside)) / whole
+        whole = norm(matrix)
+        return 1.0 if whole == 0 else float((norm(matrix[: self._n_axes]) / whole) ** 2 + (norm(inside) / whole) ** 2)
 
     def row_norms(self, block: Block, scores: Sequence[NDArray[np.float32]] | None = None) -> NDArray[np.float64]:
         """||U^T x|| of the rows of a block, rounded up, never above their full norms.
@@ -85,12 +86,6 @@ class OrthonormalSubspace:
         small = squares < block.norms**2 / 4
         squares[small] = row_norms(on_axes[small]) ** 2
         return np.asarray(squares)
-
-
-def _square(matrix: Weights) -> float:
-    """Squared norm of all of it."""
-    flat = matrix.ravel()
-    return float(flat @ flat)
 
 
 def _orthonormal(columns: Weights) -> Weights:

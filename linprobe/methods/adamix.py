@@ -44,7 +44,7 @@ from linprobe.methods._base import (
 from linprobe.methods._iterates import Iterates
 from linprobe.methods._output import Output
 from linprobe.methods._subspace import Squares, top_left_subspace
-from linprobe.probe import check_weights, loss_gradient_and_norms
+from linprobe.probe import loss_gradient_and_norms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,6 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         quantile = np.quantile(np.concatenate([on_host(block) for block in norms]), options.clip_quantile)
         tau = max(options.clip_floor, float(quantile))
         if options.subspace == "gradient":
-            check_weights(weights)
             subspace = top_left_subspace(public_gradient, dim, problem.n_classes - 1, squares)
         gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace)
         eta = learning_rate(options.learning_rate, options.score_noise, schedule, tau)

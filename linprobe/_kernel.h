@@ -3,6 +3,7 @@
 #if !defined(TARGET)
 #define TARGET
 #endif
+#define TILE_STEP ((RUN + 1) * 2 * LANES) /* floats from a packed tile to the next */
 
 /* adds to the scores of rows a and b those of some chunks, fetching from next_a and next_b meanwhile if there are any */
 TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, float *out_a, float *out_b,
@@ -182,18 +183,21 @@ TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums
     }
 }
 
-/* total (classes, 2 LANES), its rows `apart` doubles apart, += sums (classes, 2 LANES) */
-TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double *total, size_t apart, int classes)
+/* total (classes, 2 LANES), its rows `apart` doubles apart, += sums (classes, 2 LANES), rounded by shift */
+TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double *total, size_t apart, double shift,
+                                                         int classes)
 {
     for (int c = 0; c < classes; c++, sums += 2 * LANES, total += apart)
-        EACH(q, LANES / 2) ((doubles *)total)[q] += __builtin_convertvector(((const four *)sums)[q], doubles);
+        EACH(q, LANES / 2)
+            ((doubles *)total)[q] += __builtin_convertvector(((const four *)sums)[q], doubles) + shift - shift;
 }
 
-/* total (n_classes, d), its rows `apart` doubles apart, += sums (tiles, n_classes, 2 LANES), which become zeros */
-TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_classes, size_t apart)
+/* total (n_classes, d), its rows `apart` doubles apart, += sums (tiles, n_classes, 2 LANES), rounded by shift, which
+   become zeros */
+TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_classes, size_t apart, double shift)
 {
     for (size_t j = 0; j < d; j += 2 * LANES, sums += 2 * LANES * n_classes) {
-        KERNEL(add)(sums, total + j, apart, n_classes);
+        KERNEL(add)(sums, total + j, apart, shift, n_classes);
         memset(sums, 0, sizeof(float) * 2 * LANES * n_classes);
     }
 }
@@ -205,8 +209,9 @@ TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, si
         KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, LEAST(GROUP, n - i), d, n_classes, stride, 1);
 }
 
-/* total (classes, 2 LANES), its rows `apart` doubles apart, += r^T x for x (n, 2 LANES), summed in registers */
-TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *total, size_t n, size_t apart,
+/* total (classes, 2 LANES), its rows `apart` doubles apart, += r^T x for x (n, 2 LANES), summed in registers and rounded
+   by shift */
+TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *total, size_t n, size_t apart, double shift,
                                     const int classes)
 {
     VECTOR sum_a[PANEL] = {{0}}, sum_b[PANEL] = {{0}};
@@ -225,7 +230,7 @@ TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *tota
         *(VECTOR *)(sums + 2 * LANES * c) = sum_a[c];
         *(VECTOR *)(sums + 2 * LANES * c + LANES) = sum_b[c];
     }
-    KERNEL(add)(sums, total, apart, classes);
+    KERNEL(add)(sums, total, apart, shift, classes);
 }
 
 /* copies x (n, d) and r, of those rows, to room: tiles of x, (tiles, n, 2 LANES), ending in zeros, an odd number of
@@ -234,12 +239,12 @@ TARGET static float *KERNEL(packed)(const float *x, const float *r, const size_t
                                     int n_classes, size_t r_stride)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
-    size_t tiles = (d + 2 * LANES - 1) / (2 * LANES), step = (RUN + 1) * 2 * LANES;
-    float *panel = room + step * tiles, *to = panel;
+    size_t tiles = (d + 2 * LANES - 1) / (2 * LANES);
+    float *panel = room + TILE_STEP * tiles, *to = panel;
     for (size_t i = 0; i < n; i++) {
         const float *row = x + d * rows[i];
         float *tile = room + 2 * LANES * i;
-        for (size_t j = 0; j < d; j += 2 * LANES, tile += step) {
+        for (size_t j = 0; j < d; j += 2 * LANES, tile += TILE_STEP) {
             size_t width = LEAST(d - j, 2 * LANES);
             if (width < 2 * LANES) {
                 memset(tile, 0, sizeof(float) * 2 * LANES);
@@ -255,7 +260,7 @@ TARGET static float *KERNEL(packed)(const float *x, const float *r, const size_t
 }
 
 TARGET static void KERNEL(sum)(const float *x, const float *r, const uint8_t *joined, double *total, float *room,
-                               size_t n, size_t d, int n_classes, size_t r_stride, size_t apart)
+                               size_t n, size_t d, int n_classes, size_t r_stride, size_t apart, double shift)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
     for (size_t i = 0; i < n; i += RUN) {
@@ -263,11 +268,11 @@ TARGET static void KERNEL(sum)(const float *x, const float *r, const uint8_t *jo
         for (size_t t = i; t < LEAST(i + RUN, n); t++)
             if (!joined || joined[t]) rows[count++] = t;
         const float *panel = KERNEL(packed)(x, r, rows, room, count, d, n_classes, r_stride), *tile = room;
-        for (size_t j = 0; j < d; j += 2 * LANES, tile += (RUN + 1) * 2 * LANES) {
+        for (size_t j = 0; j < d; j += 2 * LANES, tile += TILE_STEP) {
             const float *factors = panel;
             for (int p = 0, c = 0; p < panels; p++) {
                 int classes = CLASSES(p);
-                WITH_CLASSES(classes, KERNEL(tile_sum), tile, factors, total + apart * c + j, count, apart)
+                WITH_CLASSES(classes, KERNEL(tile_sum), tile, factors, total + apart * c + j, count, apart, shift)
                 factors += count * classes;
                 c += classes;
             }
@@ -291,7 +296,7 @@ TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *o
 TARGET static void KERNEL(clipped_sum)(const char *x, enum stored stored, float *wide, const float *w,
                                        const int64_t *y, const double *lengths, double bound, double *r_norms,
                                        double *factors, double *total, float *sums, size_t n, size_t d, int n_classes,
-                                       size_t apart, const struct part *parts, int n_parts)
+                                       size_t apart, double shift, const struct part *parts, int n_parts)
 {
     size_t size = stored == FLOAT32 ? sizeof(float) : sizeof(uint16_t);
     float r[GROUP * MOST] ALIGNED = {0};
@@ -304,7 +309,7 @@ TARGET static void KERNEL(clipped_sum)(const char *x, enum stored stored, float 
             KERNEL(group_scores)(rows + p->first, p->w, p->out + p->n_classes * i, count, p->d, p->n_classes, d, 0);
         KERNEL(clip)(r, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
         KERNEL(group_sum)(rows, r, sums, count, d, n_classes, n_classes, x + size * d * GROUP, size);
-        if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes, apart);
+        if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
     }
 }
 
@@ -317,6 +322,7 @@ TARGET static void KERNEL(clip_all)(float *r, const int64_t *y, const double *le
 }
 
 #undef KERNEL
+#undef TILE_STEP
 #undef TARGET
 #undef VECTOR
 #undef LANES

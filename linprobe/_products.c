@@ -86,7 +86,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* another number whenever a function below is called otherwise: INTERFACE in kernel.py */
 int linprobe_interface(void)
 {
-    return 6;
+    return 7;
 }
 
 /* out (n, n_classes) = scores of x (n, d), its rows stride floats apart, with w: of each panel (chunks, classes, CHUNK),
@@ -97,12 +97,12 @@ void linprobe_scores(const float *x, const float *w, float *out, size_t n, size_
 }
 
 /* total (n_classes, d rounded up to 32), its rows `apart` doubles apart, += r^T x for x (n, d) and r (n, n_classes), its
-   rows r_stride floats apart, of those who joined, or all if joined is null; room for (RUN + 1) times d rounded up to 32,
-   and RUN times n_classes floats */
+   rows r_stride floats apart, of those who joined, or all if joined is null. The sum of every RUN rows is rounded: shift
+   is added and taken off again. Room for (RUN + 1) times d rounded up to 32, and RUN times n_classes floats */
 void linprobe_sum(const float *x, const float *r, const uint8_t *joined, double *total, float *room, size_t n, size_t d,
-                  int n_classes, size_t r_stride, size_t apart)
+                  int n_classes, size_t r_stride, size_t apart, double shift)
 {
-    CALL(sum, x, r, joined, total, room, n, d, n_classes, r_stride, apart);
+    CALL(sum, x, r, joined, total, room, n, d, n_classes, r_stride, apart, shift);
 }
 
 /* out (n) floats = x (n), which are not */
@@ -133,9 +133,9 @@ void linprobe_clip(float *r, const int64_t *y, const double *lengths, double bou
    rounded up to 32 and n_classes, are zeros again afterwards */
 void linprobe_clipped_sum(const void *x, int stored, float *wide, const float *w, const int64_t *y,
                           const double *lengths, double bound, double *r_norms, double *factors, double *total,
-                          float *sums, size_t n, size_t d, int n_classes, size_t apart, const struct part *parts,
-                          int n_parts)
+                          float *sums, size_t n, size_t d, int n_classes, size_t apart, double shift,
+                          const struct part *parts, int n_parts)
 {
     CALL(clipped_sum, x, stored, wide, w, y, lengths, bound, r_norms, factors, total, sums, n, d, n_classes, apart,
-         parts, n_parts);
+         shift, parts, n_parts);
 }

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linprobe.errors import ParameterError, UsageError
+from linprobe.exact import ExactSum
 from linprobe.mechanisms.entropy import WORDS_PER_BLOCK, NoiseSource
 from linprobe.products import SUM_ROWS
 from linprobe.rows import ArrayRows, Block, Piece, Rows
@@ -111,8 +112,12 @@ class DeviceProducts:
         """x W^T, shape (b, n_classes), float32."""
         return x @ self._weights.T
 
-    def sum(self, r: Tensor, x: Tensor, joined: NDArray[np.bool_] | None = None) -> Tensor:
-        """sum_i r_i x_i^T for r (b, n_classes), shape (n_classes, n_features), float64: float32 within `SUM_ROWS`.
+    def zeros(self) -> Tensor:
+        """The sum of no rows (n_classes, n_features)."""
+        return torch.zeros(self._weights.shape, dtype=torch.float64, device=self._weights.device)
+
+    def add(self, total: ExactSum, r: Tensor, x: Tensor, joined: NDArray[np.bool_] | None = None) -> None:
+        """Adds sum_i r_i x_i^T, for r (b, n_classes), to a `total` that began with `zeros`: float32 in `SUM_ROWS` rows.
 
         All rows join.
 
@@ -121,13 +126,14 @@ class DeviceProducts:
         """
         if joined is not None:
             raise UsageError(NO_SAMPLES)
-        total = torch.zeros(self._weights.shape, dtype=torch.float64, device=x.device)
+        block_sum = self.zeros()
         whole = len(x) // SUM_ROWS * SUM_ROWS
         for start in range(0, whole, self._group):
             part = slice(start, min(start + self._group, whole))
             runs_of_r = r[part].reshape(-1, SUM_ROWS, r.shape[1]).transpose(1, 2)
-            total += torch.bmm(runs_of_r, x[part].reshape(-1, SUM_ROWS, x.shape[1])).sum(dim=0, dtype=torch.float64)
-        return total + r[whole:].T @ x[whole:]
+            sums = torch.bmm(runs_of_r, x[part].reshape(-1, SUM_ROWS, x.shape[1]))
+            block_sum += sums.sum(dim=0, dtype=torch.float64)
+        total.add(block_sum + r[whole:].T @ x[whole:])
 
 
 class Stream:

@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 from pathlib import Path
 
-INTERFACE = 6  # of the functions in _products.c
+INTERFACE = 7  # of the functions in _products.c
 PATH = Path(__file__).with_name("_products" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 
@@ -43,9 +43,12 @@ def load(path: Path = PATH) -> ctypes.CDLL | None:
     clip = [*[address] * 2, real, *[address] * 2]
     signatures = {
         "scores": [*[address] * 3, size, size, count, size],
-        "sum": [*[address] * 5, size, size, count, size, size],
+        "sum": [*[address] * 5, size, size, count, size, size, real],
         "clip": [address, *clip, size, count],
-        "clipped_sum": [address, count, *[address] * 2, *clip, *[address] * 2, size, size, count, size, address, count],
+        "clipped_sum": [
+            *[address, count, address, address, *clip, address, address],
+            *[size, size, count, size, real, address, count],
+        ],
         "widen": [address, count, address, size],
     }
     for name, arguments in signatures.items():

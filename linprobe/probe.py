@@ -4,7 +4,7 @@ The gradient of one record is the rank-one matrix `x r^T` with residual `r = sof
 `r = W^T x - y`, so its norm is `||x|| ||r||` and a clipped sum is `X^T (c * R)`: no per-example gradient is ever formed
 (`linprobe.geometry` has the norms of shifted and scaled ones). Scores, residuals, norms and products of a block are
 taken by one thread while it is in cache; other threads take other blocks. What is summed does not depend on who took
-which (`linprobe.mechanisms.clipping.ExactSum`).
+which (`linprobe.exact.ExactSum`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from scipy.optimize import minimize
 
 from linprobe.arrays import Array, double, namespace, norm, numbers_like, on_host, single
 from linprobe.errors import LinprobeError, ParameterError
+from linprobe.exact import ExactSum
 from linprobe.geometry import PLAIN, Geometry
 from linprobe.mechanisms.clipping import (
     ClippedSum,
-    ExactSum,
     arithmetic,
     clip_factors,
     longest_left,
@@ -143,7 +143,7 @@ class _Clip:
 
 
 class _Taker:
-    """One thread's share of a clipped sum: `total` (n_classes, n_features) of the blocks it took, and their `weight`.
+    """One thread's share of a clipped sum: the `sum` (n_classes, n_features) of the blocks it took, and their `weight`.
 
     What is rounded to float32 must not depend on who joined a sample, except for the one who did. Where blocks hold all
     rows, scores are taken of all, and sums over those who joined of `SUM_ROWS` places at a time. Where they hold a
@@ -157,7 +157,7 @@ class _Taker:
         self._products, self._clip = rows.products(weights), clip
         self._weights = None if rows.observed else double(weights)
         self._at_once = self._products.clips and rows.observed and clip.simple
-        self.total = ExactSum(rows.zeros(*weights.shape), clip.geometry.longest(clip.clip_norm).T, rows.n_rows)
+        self.sum = ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, rows.n_rows)
         self.weight = 0
 
     def take(self, block: Block) -> None:
@@ -165,9 +165,8 @@ class _Taker:
         if self._at_once and block.joined is None:
             bound = longest_left(self._clip.clip_norm, self._clip.margin)
             parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
-            taken = self._products.clipped_sum(block.stored, block.y, block.norms, bound, parts)
+            taken = self._products.add_clipped(self.sum, block.stored, block.y, block.norms, bound, parts)
             self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
-            self.total.add(taken.total)
             return
         clip, x = self._clip, block.x
         if self._weights is None:
@@ -183,7 +182,10 @@ class _Taker:
         if block.joined is not None:
             narrow_factors *= block.joined
         r *= narrow_factors[:, None]
-        self.total.add(self._sum(r, x, block.joined))
+        if clip.wide or self._weights is not None:
+            self.sum.add(double(r).T @ double(x))
+        else:
+            self._products.add(self.sum, r, x, block.joined)
         if clip.geometry.weighs:
             self.weight += int((narrow_factors * WEIGHT_STEPS).round().sum(dtype=np.float64))
 
@@ -202,12 +204,6 @@ class _Taker:
         lengths = norms if clip.subspace is None else clip.subspace.row_norms(block, scores) * r_norms
         here = slice(block.start, block.start + len(block.y))
         clip.contributions[here] = relative_contributions(factors * lengths, clip.clip_norm, clip.margin)
-
-    def _sum(self, r: Array, x: Array, joined: NDArray[np.bool_] | None) -> Array:
-        """sum_i r_i x_i^T of those who joined."""
-        if self._clip.wide or self._weights is not None:
-            return double(r).T @ double(x)
-        return self._products.sum(r, x, joined)
 
 
 def clipped_sum(
@@ -234,9 +230,9 @@ def clipped_sum(
     n_takers = min(_threads_for(rows, weights), max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape))))
     takers = [_Taker(rows, narrow, clip) for _ in range(n_takers)]
     share(rows.pieces(), [taker.take for taker in takers])
-    total = takers[0].total.total
+    total = takers[0].sum.total
     for taker in takers[1:]:
-        total += taker.total.total
+        total += taker.sum.total
     weight = rows.summed(np.array(float(sum(taker.weight for taker in takers)))) / WEIGHT_STEPS
     value = geometry.finish(rows.summed(total).T, float(weight))
     return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)

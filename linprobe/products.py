@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.exact import ExactSum
 from linprobe.kernel import LIBRARY, KernelPart
 from linprobe.storage import STORED, aligned_empty, widened
 
@@ -43,9 +44,8 @@ class Part:
 
 
 class ClippedBlock(NamedTuple):
-    """A clipped sum of a block, as `Products.sum` has it; norms of residuals and factors (b,); scores of parts."""
+    """Of a block that was clipped and summed: norms of residuals and factors (b,); scores of parts."""
 
-    total: NDArray[np.float64]
     r_norms: NDArray[np.float64]
     factors: NDArray[np.float64]
     scores: list[NDArray[np.float32]]
@@ -75,7 +75,7 @@ class Products:
     Buffers are reused from call to call: each thread needs its own to take sums.
 
     Attributes:
-        clips: whether `clipped_sum` can be called.
+        clips: whether `add_clipped` can be called.
     """
 
     def __init__(self, weights: NDArray[np.float32]) -> None:
@@ -90,11 +90,11 @@ class Products:
         """Number of features, rounded up to whole tiles."""
         return int(-(-self.n_features // TILE) * TILE)
 
-    @cached_property
-    def _total(self) -> NDArray[np.float64]:
-        """The sum; its rows, which go on to whole tiles, are an odd number of cache lines apart.
+    def zeros(self) -> NDArray[np.float64]:
+        """The sum of no rows (n_classes, n_features), in memory as `add` and `add_clipped` want it.
 
-        So the kernel needs no end of a row, and the sums of a few features of all classes do not share places in cache.
+        Its rows go on to whole tiles, so that the kernel needs no end of a row, and are an odd number of cache lines
+        apart, so that the sums of a few features of all classes do not share places in cache.
         """
         total: NDArray[np.float64] = aligned_empty((self.n_classes, self._apart), np.float64)
         total[:] = 0
@@ -102,8 +102,13 @@ class Products:
 
     @property
     def _apart(self) -> int:
-        """Doubles between two rows of the total."""
+        """Doubles between two rows of a sum."""
         return self._whole_tiles + PADDING
+
+    @cached_property
+    def _block_sum(self) -> NDArray[np.float64]:
+        """For the sum of a block that is rounded as a whole."""
+        return self.zeros()
 
     @cached_property
     def _sums(self) -> NDArray[np.float32]:
@@ -131,68 +136,88 @@ class Products:
         self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
         return scores
 
-    def sum(
-        self, r: NDArray[np.float32], x: NDArray[Any], joined: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.float64]:
-        """sum_i r_i x_i^T for r (b, n_classes) float32, shape (n_classes, n_features), overwritten by the next call.
+    def add(
+        self, total: ExactSum, r: NDArray[np.float32], x: NDArray[Any], joined: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Adds sum_i r_i x_i^T, for r (b, n_classes) float32, to a `total` that began with `zeros`.
 
-        Of `SUM_ROWS` rows at a time, those who `joined` (b,), or all, are summed in float32, and those sums in float64,
-        in the order of the rows.
+        Of `SUM_ROWS` rows at a time, those who `joined` (b,), or all, are summed in float32, and those sums exactly.
         """
         self._check(x, r.shape == (len(x), self.n_classes) and (joined is None or joined.shape == (len(x),)))
-        self._total[:] = 0
-        self._add(r, np.ascontiguousarray(widened(x), np.float32), joined)
-        return self._total
+        self._add(total, r, np.ascontiguousarray(widened(x), np.float32), joined)
 
-    def _add(self, r: NDArray[np.float32], x: NDArray[np.float32], joined: NDArray[np.bool_] | None = None) -> None:
-        """`sum`, added to the total."""
-        r, stride = _rows_apart(r)
-        if LIBRARY is not None and self.n_classes:
-            chosen = None if joined is None else np.ascontiguousarray(joined, np.bool_)
-            given = (x.ctypes.data, r.ctypes.data, None if chosen is None else chosen.ctypes.data)
-            buffers = (self._total.ctypes.data, self._room.ctypes.data)
-            LIBRARY.linprobe_sum(*given, *buffers, *x.shape, self.n_classes, stride, self._apart)
-            return
-        for first in range(0, self.n_classes, SUM_CLASSES):
-            classes = slice(first, first + SUM_CLASSES)
-            for start in range(0, len(x), SUM_ROWS):
-                run = slice(start, start + SUM_ROWS)
-                rows = run if joined is None else start + np.flatnonzero(joined[run])
-                self._total[classes] += r[rows, classes].T @ x[rows]
-
-    def clipped_sum(
+    def _add(
         self,
+        total: ExactSum,
+        r: NDArray[np.float32],
+        x: NDArray[np.float32],
+        joined: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """`add`, of what fits together."""
+        if LIBRARY is not None and isinstance(total.shift, float) and self.n_classes:
+            self._add_by_kernel(LIBRARY, total.total, total.shift, r, x, joined)
+            return
+        self._block_sum[:] = 0
+        if LIBRARY is not None and self.n_classes:
+            self._add_by_kernel(LIBRARY, self._block_sum, 0.0, r, x, joined)
+        else:
+            for first in range(0, self.n_classes, SUM_CLASSES):
+                classes = slice(first, first + SUM_CLASSES)
+                for start in range(0, len(x), SUM_ROWS):
+                    run = slice(start, start + SUM_ROWS)
+                    rows = run if joined is None else start + np.flatnonzero(joined[run])
+                    self._block_sum[classes] += r[rows, classes].T @ x[rows]
+        total.add(self._block_sum)
+
+    def _add_by_kernel(
+        self,
+        library: ctypes.CDLL,
+        total: NDArray[np.float64],
+        shift: float,
+        r: NDArray[np.float32],
+        x: NDArray[np.float32],
+        joined: NDArray[np.bool_] | None,
+    ) -> None:
+        r, stride = _rows_apart(r)
+        chosen = None if joined is None else np.ascontiguousarray(joined, np.bool_)
+        given = (x.ctypes.data, r.ctypes.data, None if chosen is None else chosen.ctypes.data)
+        buffers = (self._address(total), self._room.ctypes.data)
+        library.linprobe_sum(*given, *buffers, *x.shape, self.n_classes, stride, self._apart, shift)
+
+    def add_clipped(
+        self,
+        total: ExactSum,
         x: NDArray[Any],
         y: NDArray[np.int64],
         lengths: NDArray[np.float64],
         bound: float,
         parts: Sequence[Part] = (),
     ) -> ClippedBlock:
-        """`sum` of softmax residuals r_i for classes y (b,), times c_i = min(1, bound / (length_i ||r_i||)).
+        """`add` of softmax residuals r_i for classes y (b,), times c_i = min(1, bound / (length_i ||r_i||)).
 
-        `lengths` (b,) are norms of the rows. With few classes it is one pass: a row is scored, with `parts` too,
-        clipped and summed while it is in cache.
+        `lengths` (b,) are norms of the rows; the total has one `shift` for all entries. With few classes it is one
+        pass: a row is scored, with `parts` too, clipped and summed while it is in cache.
         """
         if LIBRARY is None or not self.clips:
             raise RuntimeError("the kernel was not built, or there are no classes; ask `clips` first")
         y, lengths = np.asarray(y), np.ascontiguousarray(lengths, np.float64)
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
-        self._check(x, y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and inside)
+        fit = y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and isinstance(total.shift, float)
+        self._check(x, fit and inside)
         if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
         x = np.ascontiguousarray(x, None if x.dtype in STORED else np.float32)
         scores = [np.empty((len(x), part.products.n_classes), np.float32) for part in parts]
         y = np.ascontiguousarray(y, np.int64)
         rows = _Clipped(y, lengths, bound, np.empty(len(x)), np.empty(len(x)), parts, scores)
-        self._total[:] = 0
         if self._library is None:
-            self._take_by_pieces(LIBRARY, x, rows)
+            self._take_by_pieces(LIBRARY, total, x, rows)
         else:
-            self._take_at_once(self._library, x, rows)
-        return ClippedBlock(self._total, rows.r_norms, rows.factors, scores)
+            self._take_at_once(self._library, total, x, rows)
+        return ClippedBlock(rows.r_norms, rows.factors, scores)
 
-    def _take_at_once(self, library: ctypes.CDLL, x: NDArray[Any], rows: _Clipped) -> None:
-        """`clipped_sum` of few classes."""
+    def _take_at_once(self, library: ctypes.CDLL, total: ExactSum, x: NDArray[Any], rows: _Clipped) -> None:
+        """`add_clipped` of few classes."""
         told = []
         for part, out in zip(rows.parts, rows.scores, strict=True):
             if part.products._library is None:
@@ -205,25 +230,34 @@ class Products:
             self._wide.ctypes.data,
             self._packed.ctypes.data,
             *rows.pointers(),
-            self._total.ctypes.data,
+            self._address(total.total),
             self._sums.ctypes.data,
             *x.shape,
             self.n_classes,
             self._apart,
+            total.shift,
             (KernelPart * len(told))(*told),
             len(told),
         )
 
-    def _take_by_pieces(self, library: ctypes.CDLL, x: NDArray[Any], rows: _Clipped) -> None:
-        """`clipped_sum` of many classes: BLAS scores a piece, the kernel clips and sums it."""
+    def _take_by_pieces(self, library: ctypes.CDLL, total: ExactSum, x: NDArray[Any], rows: _Clipped) -> None:
+        """`add_clipped` of many classes: BLAS scores a piece, the kernel clips and sums it."""
         for start in range(0, len(x), SCORED_ROWS):
             here = slice(start, start + SCORED_ROWS)
             piece = widened(x[here], self._wide[: len(x[here])])
             r = self.scores(piece)
             library.linprobe_clip(r.ctypes.data, *rows.pointers(here), *r.shape)
-            self._add(r, piece)
+            self._add(total, r, piece)
             for part, out in zip(rows.parts, rows.scores, strict=True):
                 out[here] = part.scores(piece)
+
+    def _address(self, total: NDArray[np.float64]) -> int:
+        """Of a sum that began with `zeros`; ValueError of another, where the kernel would write beside it."""
+        whole = self._apart * total.itemsize
+        begun = total.shape == self._weights.shape and total.dtype == np.float64 and total.strides == (whole, 8)
+        if not begun or total.base is None or total.base.nbytes < whole * self.n_classes:
+            raise ValueError("a sum that does not begin with zeros() of these products")
+        return int(total.ctypes.data)
 
     def _part(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
         """What the kernel is told to score features from the `first` on, on the way."""

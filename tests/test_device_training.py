@@ -11,6 +11,7 @@ from linprobe import device as device_module
 from linprobe.device import DeviceNoise, DeviceProducts, DeviceRows
 from linprobe.errors import UsageError
 from linprobe.estimators import DPSGD, NGD, AdaMix, FullyPrivate, NoisyGD
+from linprobe.exact import ExactSum
 from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import Run, Schedule
@@ -94,9 +95,11 @@ def test_products_are_those_of_the_host(b, monkeypatch) -> None:
     there, host = DeviceProducts(torch.from_numpy(weights)), Products(weights)
     tx, tr = torch.from_numpy(x), torch.from_numpy(r)
     np.testing.assert_allclose(there.scores(tx).numpy(), host.scores(x), atol=1e-4)
-    found = there.sum(tr, tx)
-    assert found.dtype == torch.float64
-    np.testing.assert_allclose(found.numpy(), host.sum(r, x), atol=1e-3)
+    found, expected = (ExactSum(taken.zeros(), np.array(1e3), 1) for taken in (there, host))
+    there.add(found, tr, tx)
+    host.add(expected, r, x)
+    assert found.total.dtype == torch.float64
+    np.testing.assert_allclose(found.total.numpy(), expected.total, atol=1e-3)
 
 
 def test_weights_that_grew_too_large_meet_no_record_on_a_device() -> None:

@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from linprobe import kernel, products
+from linprobe.exact import ExactSum
 from linprobe.products import NATIVE_CLASSES, SUM_ROWS, Part, Products
 from linprobe.storage import CACHE_LINE, STORAGE, aligned_empty, narrowed, widened
 
@@ -49,6 +50,33 @@ def normal(*shape: int) -> Any:
     return RNG.standard_normal(shape, dtype=np.float32)
 
 
+def unrounded(taken: Products) -> ExactSum:
+    """A sum without a grid."""
+    return ExactSum(taken.zeros(), np.array(np.inf), 1)
+
+
+def summed(taken: Products, r: Any, x: Any, joined: Any = None) -> Any:
+    """What is added for these rows."""
+    total = unrounded(taken)
+    taken.add(total, r, x, joined)
+    return total.total
+
+
+class Clipped(NamedTuple):
+    """What is added for clipped rows, and what else is told of them."""
+
+    total: Any
+    r_norms: Any
+    factors: Any
+    scores: list[Any]
+
+
+def clipped(taken: Products, *given: Any) -> Clipped:
+    total = unrounded(taken)
+    block = taken.add_clipped(total, *given)
+    return Clipped(total.total, *block)
+
+
 def check(x: Any, weights: Any, r: Any) -> None:
     """Each entry within the bound for sums of its terms, in whatever order: a rounding per term."""
     taken = Products(weights)
@@ -57,7 +85,7 @@ def check(x: Any, weights: Any, r: Any) -> None:
     assert scores.shape == (len(x), len(weights))
     assert (np.abs(scores - x @ wide.T) <= (x.shape[1] + 2) * ROUNDING * (np.abs(x) @ np.abs(wide).T)).all()
     for _ in range(2):  # the second call must not see the first
-        total = taken.sum(r, x)
+        total = summed(taken, r, x)
         assert total.dtype == np.float64
         assert total.shape == weights.shape
         wide_r = r.astype(np.float64)
@@ -106,9 +134,9 @@ def test_a_sum_of_those_who_joined_is_one_of_each_run_of_places(n_classes: int) 
     taken, expected = Products(normal(n_classes, 77)), np.zeros((n_classes, 77))
     for start in range(0, 400, SUM_ROWS):
         run = start + np.flatnonzero(joined[start : start + SUM_ROWS])
-        expected += taken.sum(r[run], x[run])
-    assert np.array_equal(taken.sum(r, x, joined), expected)
-    assert np.array_equal(taken.sum(r, x, np.ones(400, bool)), taken.sum(r, x).copy())
+        expected += summed(taken, r[run], x[run])
+    assert np.array_equal(summed(taken, r, x, joined), expected)
+    assert np.array_equal(summed(taken, r, x, np.ones(400, bool)), summed(taken, r, x))
 
 
 @pytest.mark.usefixtures("way")
@@ -119,8 +147,8 @@ def test_a_row_with_zero_factors_adds_nothing() -> None:
     emptied = x.copy()
     emptied[137] = 0
     taken = Products(normal(10, 200))
-    before = taken.sum(r, x).copy()
-    assert (taken.sum(r, emptied) == before).all()
+    before = summed(taken, r, x)
+    assert (summed(taken, r, emptied) == before).all()
 
 
 @pytest.mark.usefixtures("way")
@@ -128,7 +156,7 @@ def test_at_most_sum_rows_are_summed_in_float32() -> None:
     """2^24 swallows ones in float32: a run of it and ones loses those of its own run only."""
     x, r = np.ones((4 * SUM_ROWS, 130), np.float32), np.ones((4 * SUM_ROWS, 3), np.float32)
     x[0] = 2.0**24
-    lost = 2.0**24 + len(x) - 1 - Products(normal(3, 130)).sum(r, x)
+    lost = 2.0**24 + len(x) - 1 - summed(Products(normal(3, 130)), r, x)
     assert lost.min() > 0  # so that the bound below is about float32 at all
     assert lost.max() <= SUM_ROWS
 
@@ -148,7 +176,7 @@ def check_clipped(x: Any, weights: Any, y: Any, lengths: Any, bound: float) -> N
     r = softmax_residuals(wide_x @ weights.T.astype(np.float64), y)
     off = 2.0**-20 + 4 * (x.shape[1] + 2) * ROUNDING * (np.abs(wide_x) @ np.abs(weights).T).max(initial=0)
     for _ in range(2):  # the second call must not see the first
-        total, r_norms, factors, _ = taken.clipped_sum(x, y, lengths, bound)
+        total, r_norms, factors, _ = clipped(taken, x, y, lengths, bound)
         np.testing.assert_allclose(r_norms, np.linalg.norm(r, axis=1), atol=off * len(weights) ** 0.5)
         with np.errstate(divide="ignore"):
             assert np.array_equal(factors, np.minimum(1, bound / (lengths * r_norms)))
@@ -180,8 +208,37 @@ def test_the_copy_for_any_processor_does_the_same(tmp_path: Path, monkeypatch: p
         check_clipped(x, weights, y, np.linalg.norm(x, axis=1).astype(np.float64), 0.3)
         taken, stored = Products(weights), narrowed(x, "float16")
         lengths = np.linalg.norm(widened(stored), axis=1).astype(np.float64)
-        wide = taken.clipped_sum(widened(stored), y, lengths, 0.3).total.copy()
-        assert np.array_equal(taken.clipped_sum(stored, y, lengths, 0.3).total, wide)
+        wide = clipped(taken, widened(stored), y, lengths, 0.3).total
+        assert np.array_equal(clipped(taken, stored, y, lengths, 0.3).total, wide)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("longest", [np.array(0.1), np.linspace(0.1, 9, 5 * 77).reshape(5, 77)])
+def test_sums_are_rounded_so_that_their_order_changes_no_bit(longest: Any) -> None:
+    x, r, taken = normal(900, 77), normal(900, 5), Products(normal(5, 77))
+    sums = []
+    for starts in (range(0, 900, 300), (600, 0, 300)):
+        sums.append(ExactSum(taken.zeros(), longest, 10**12))
+        for start in starts:
+            taken.add(sums[-1], r[start : start + 300], x[start : start + 300])
+    assert np.array_equal(sums[0].total, sums[1].total)
+    assert not np.array_equal(sums[0].total, summed(taken, r, x))
+    assert np.abs(sums[0].total - summed(taken, r, x)).max() < 9 * longest.max() * 1e12 * 2.0**-52
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+@pytest.mark.parametrize("n_classes", [10, 70])
+def test_clipped_sums_are_rounded_a_run_at_a_time(n_classes: int) -> None:
+    x, y = normal(300, 77), RNG.integers(0, n_classes, 300)
+    lengths, taken = np.linalg.norm(x, axis=1).astype(np.float64), Products(normal(n_classes, 77))
+    found, expected = (ExactSum(taken.zeros(), np.array(0.3), 10**12) for _ in range(2))
+    taken.add_clipped(found, x, y, lengths, 0.3)
+    for start in range(0, 300, SUM_ROWS):
+        run = slice(start, start + SUM_ROWS)
+        expected.add(clipped(taken, x[run], y[run], lengths[run], 0.3).total)
+    assert np.array_equal(found.total, expected.total)
+    assert not np.array_equal(found.total, clipped(taken, x, y, lengths, 0.3).total)
 
 
 @needs_kernel
@@ -189,7 +246,7 @@ def test_the_copy_for_any_processor_does_the_same(tmp_path: Path, monkeypatch: p
 def test_at_most_sum_rows_are_summed_in_float32_in_one_pass() -> None:
     x, y = np.ones((4 * SUM_ROWS, 130), np.float32), np.zeros(4 * SUM_ROWS, np.int64)
     x[0] = 2.0**24
-    total, *_ = Products(np.zeros((2, 130), np.float32)).clipped_sum(x, y, np.ones(len(x)), np.inf)
+    total, *_ = clipped(Products(np.zeros((2, 130), np.float32)), x, y, np.ones(len(x)), np.inf)
     lost = (2.0**24 + len(x) - 1) - 2 * total[1]
     assert lost.min() > 0
     assert lost.max() <= SUM_ROWS
@@ -205,7 +262,7 @@ def test_no_row_contributes_more_than_the_bound_whatever_its_scores(n_classes: i
             lengths, taken = np.linalg.norm(x.astype(np.float64), axis=1), Products(weights)
             for row in range(60):
                 here = slice(row, row + 1)
-                total, *_ = taken.clipped_sum(x[here], np.array([row % n_classes]), lengths[here], 0.3)
+                total, *_ = clipped(taken, x[here], np.array([row % n_classes]), lengths[here], 0.3)
                 assert np.linalg.norm(total) <= 0.3 * (1 + 2.0**-20)
 
 
@@ -218,9 +275,9 @@ def test_a_row_is_clipped_alike_wherever_it_stands(n_classes: int) -> None:
     weights = RNG.integers(-9, 10, (n_classes, 333)).astype(np.float32)
     lengths = np.linalg.norm(x, axis=1).astype(np.float64)
     taken = Products(weights)
-    _, r_norms, factors, _ = taken.clipped_sum(x, y, lengths, 0.3)
+    _, r_norms, factors, _ = clipped(taken, x, y, lengths, 0.3)
     for start in (1, 31, 32, 33, 150):
-        moved = taken.clipped_sum(x[start:], y[start:], lengths[start:], 0.3)
+        moved = clipped(taken, x[start:], y[start:], lengths[start:], 0.3)
         assert np.array_equal(moved.r_norms, r_norms[start:])
         assert np.array_equal(moved.factors, factors[start:])
 
@@ -231,7 +288,7 @@ def test_what_is_not_a_number_stays_so() -> None:
     x, weights = np.ones((40, 130), np.float32), np.zeros((3, 130), np.float32)
     for bad in (np.nan, np.inf):
         weights[1, 5] = bad
-        total, *_ = Products(weights).clipped_sum(x, np.zeros(40, np.int64), np.ones(40), 0.3)
+        total, *_ = clipped(Products(weights), x, np.zeros(40, np.int64), np.ones(40), 0.3)
         assert np.isnan(total).all()
 
 
@@ -246,7 +303,7 @@ def test_scores_of_parts_are_taken_on_the_way(first: int) -> None:
         Part(3, Products(normal(80, 100))),  # more than the kernel has room for
         Part(first, Products(normal(7, 200 - first))),
     ]
-    alone, together = taken.clipped_sum(x, y, lengths, 0.3), taken.clipped_sum(x, y, lengths, 0.3, parts)
+    alone, together = clipped(taken, x, y, lengths, 0.3), clipped(taken, x, y, lengths, 0.3, parts)
     assert np.array_equal(alone.factors, together.factors)
     for part, scores in zip(parts, together.scores, strict=True):
         of_part = slice(part.first, part.first + part.products.n_features)
@@ -272,13 +329,12 @@ def test_rows_as_they_are_stored_are_taken_as_if_they_were_widened(
     for n_rows in ROWS:
         x, y = narrowed(normal(n_rows, n_features), precision), RNG.integers(0, n_classes, n_rows)
         lengths = np.linalg.norm(widened(x).astype(np.float64), axis=1)
-        wide = taken.clipped_sum(widened(x), y, lengths, 0.3, parts)
-        wide = wide._replace(total=wide.total.copy())
-        assert same_bits(taken.clipped_sum(x, y, lengths, 0.3, parts), wide)
-        assert same_bits(taken.clipped_sum(np.asfortranarray(x), y, lengths, 0.3, parts), wide)
+        wide = clipped(taken, widened(x), y, lengths, 0.3, parts)
+        assert same_bits(clipped(taken, x, y, lengths, 0.3, parts), wide)
+        assert same_bits(clipped(taken, np.asfortranarray(x), y, lengths, 0.3, parts), wide)
         assert np.array_equal(taken.scores(x), taken.scores(widened(x)))
         r = normal(n_rows, n_classes)
-        assert np.array_equal(taken.sum(r, widened(x)).copy(), taken.sum(r, x))
+        assert np.array_equal(summed(taken, r, widened(x)), summed(taken, r, x))
 
 
 @needs_kernel
@@ -289,7 +345,7 @@ def test_the_kernel_widens_every_number_exactly(precision: Any, n_classes: int) 
     stored = stored.view(STORAGE[precision])
     stored = stored[:, np.isfinite(widened(stored))[0]]
     taken = Products(np.zeros((n_classes, stored.shape[1]), np.float32))
-    total = taken.clipped_sum(stored, np.array([0]), np.ones(1), np.inf).total
+    total = clipped(taken, stored, np.array([0]), np.ones(1), np.inf).total
     r = np.full(n_classes, np.float32(1) / np.float32(n_classes))
     r[0] -= 1
     assert np.array_equal(total, np.outer(r, widened(stored)))
@@ -300,10 +356,10 @@ def test_the_kernel_widens_every_number_exactly(precision: Any, n_classes: int) 
 def test_a_row_emptied_in_its_place_changes_no_bit_of_the_others() -> None:
     x, weights, y = normal(300, 333), 1e6 * normal(10, 333), RNG.integers(0, 10, 300)
     lengths = np.linalg.norm(x, axis=1).astype(np.float64)
-    whole = Products(weights).clipped_sum(x, y, lengths, 0.3)
+    whole = clipped(Products(weights), x, y, lengths, 0.3)
     others = np.arange(300) != 77
     emptied = x * others[:, None].astype(np.float32)
-    without = Products(weights).clipped_sum(emptied, y, lengths * others, 0.3)
+    without = clipped(Products(weights), emptied, y, lengths * others, 0.3)
     assert np.array_equal(whole.r_norms[others], without.r_norms[others])
     assert np.array_equal(whole.factors[others], without.factors[others])
     moved = np.linalg.norm(whole.total - without.total)
@@ -314,10 +370,10 @@ def test_a_row_emptied_in_its_place_changes_no_bit_of_the_others() -> None:
 @pytest.mark.usefixtures("room_for_all")
 def test_a_class_far_behind_has_no_probability_left() -> None:
     weights = np.array([[0.0] * 130, [-1.0] * 130, [-1e30] * 130], np.float32)
-    taken = Products(weights).clipped_sum(np.ones((5, 130), np.float32), np.zeros(5, np.int64), np.ones(5), np.inf)
+    taken = clipped(Products(weights), np.ones((5, 130), np.float32), np.zeros(5, np.int64), np.ones(5), np.inf)
     assert np.array_equal(taken.r_norms, np.zeros(5))
     weights[2] = -np.inf
-    taken = Products(weights).clipped_sum(np.ones((5, 130), np.float32), np.ones(5, np.int64), np.ones(5), np.inf)
+    taken = clipped(Products(weights), np.ones((5, 130), np.float32), np.ones(5, np.int64), np.ones(5), np.inf)
     np.testing.assert_allclose(taken.r_norms, 2**0.5, rtol=1e-6)
 
 
@@ -326,7 +382,7 @@ def test_a_class_far_behind_has_no_probability_left() -> None:
 def test_no_classes_have_no_scores(n_features: int) -> None:
     taken = Products(np.zeros((0, n_features), np.float32))
     assert taken.scores(normal(7, n_features)).shape == (7, 0)
-    assert taken.sum(normal(7, 0), normal(7, n_features)).shape == (0, n_features)
+    assert summed(taken, normal(7, 0), normal(7, n_features)).shape == (0, n_features)
 
 
 @needs_kernel
@@ -336,19 +392,30 @@ def test_what_does_not_fit_together_is_refused() -> None:
     wide, early = Part(100, Products(normal(3, 31))), Part(-1, Products(normal(3, 31)))
     for call in (
         lambda: taken.scores(normal(4, 131)),
-        lambda: taken.sum(normal(4, 3), normal(4, 131)),
-        lambda: taken.sum(normal(3, 3), x),
-        lambda: taken.sum(normal(4, 3), x, np.ones(3, bool)),
-        lambda: taken.sum(normal(4, 2), x),
-        lambda: taken.clipped_sum(normal(4, 131), y, ones, 0.3),
-        lambda: taken.clipped_sum(x, y[:3], ones, 0.3),
-        lambda: taken.clipped_sum(x, y, ones[:3], 0.3),
-        lambda: taken.clipped_sum(x, np.array([0.0, 1.0, 0.5, 2.0]), ones, 0.3),
-        lambda: taken.clipped_sum(x, y, ones, 0.3, [wide]),
-        lambda: taken.clipped_sum(x, y, ones, 0.3, [early]),
+        lambda: summed(taken, normal(4, 3), normal(4, 131)),
+        lambda: summed(taken, normal(3, 3), x),
+        lambda: summed(taken, normal(4, 3), x, np.ones(3, bool)),
+        lambda: summed(taken, normal(4, 2), x),
+        lambda: clipped(taken, normal(4, 131), y, ones, 0.3),
+        lambda: clipped(taken, x, y[:3], ones, 0.3),
+        lambda: clipped(taken, x, y, ones[:3], 0.3),
+        lambda: clipped(taken, x, np.array([0.0, 1.0, 0.5, 2.0]), ones, 0.3),
+        lambda: clipped(taken, x, y, ones, 0.3, [wide]),
+        lambda: clipped(taken, x, y, ones, 0.3, [early]),
     ):
         with pytest.raises(ValueError, match="do not fit"):
             call()
+
+
+@needs_kernel
+@pytest.mark.parametrize("zeros", [np.zeros((3, 130)), np.zeros((3, 160)), np.zeros((3, 168), np.float32)])
+def test_the_kernel_adds_to_no_sum_that_has_no_room_for_whole_tiles(zeros: Any) -> None:
+    taken = Products(normal(3, 130))
+    other = ExactSum(zeros[:, :130], np.array(np.inf), 1)
+    with pytest.raises(ValueError, match="does not begin with zeros"):
+        taken.add(other, normal(4, 3), normal(4, 130))
+    with pytest.raises(ValueError, match="does not begin with zeros"):
+        taken.add_clipped(other, normal(4, 130), np.zeros(4, np.int64), np.ones(4), 0.3)
 
 
 @needs_kernel
@@ -364,7 +431,7 @@ def test_a_library_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPa
 def test_a_class_that_there_is_not_is_refused(label: int) -> None:
     taken = Products(normal(3, 130))
     with pytest.raises(IndexError, match="allowed: 0 to 2"):
-        taken.clipped_sum(normal(2, 130), np.array([0, label]), np.ones(2), 0.3)
+        clipped(taken, normal(2, 130), np.array([0, label]), np.ones(2), 0.3)
 
 
 def test_without_the_kernel_nothing_is_clipped_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +439,7 @@ def test_without_the_kernel_nothing_is_clipped_in_one_pass(monkeypatch: pytest.M
     taken = Products(normal(3, 130))
     assert not taken.clips
     with pytest.raises(RuntimeError, match="ask `clips` first"):
-        taken.clipped_sum(normal(2, 130), np.array([0, 1]), np.ones(2), 0.3)
+        clipped(taken, normal(2, 130), np.array([0, 1]), np.ones(2), 0.3)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (1000, 33)])

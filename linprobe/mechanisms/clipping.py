@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from linprobe.arrays import Array
 from linprobe.errors import ParameterError
+from linprobe.exact import GRID_STEP, ExactSum
 from linprobe.geometry import FLOAT32_ROUNDING
 from linprobe.products import SUM_ROWS
-from linprobe.rows import BLOCK_ROWS, Block, Rows
+from linprobe.rows import Block, Rows
 from linprobe.workers import share
 
-GRID_STEP = 2.0**-52  # of the grid of `ExactSum`, relative to its bound
 SMALLEST_MARGIN = 2.0**-10
 LARGEST_MARGIN = 2.0**-4
 
@@ -89,30 +89,6 @@ def arithmetic(amplification: float = 1.0, n_entries: int = 1, n_rows: int = 1) 
             f"scaled; allowed: at most {0.49 / (2.0**-20 + grid):.3g} times; raise --clip-norm"
         )
     return Arithmetic(margin, np.float64)
-
-
-class ExactSum:
-    """A float64 sum of blocks that does not depend on their order: each is rounded to one public grid first.
-
-    Args:
-        zeros: the sum of no blocks, float64.
-        longest: bound on what one row adds to an entry: one number, or one for every entry.
-        n_rows: bound on the number of rows in all, wherever they are. A grid step is at most 2^-52 of
-            `longest * n_rows`, and the sum at most 2^53 steps, which float64 counts exactly.
-    """
-
-    def __init__(self, zeros: Array, longest: NDArray[np.float64], n_rows: int) -> None:
-        self.total = zeros
-        bound = longest * max(n_rows, 8 * BLOCK_ROWS)
-        # next to this number float64 has the grid's step, so that adding and subtracting it rounds to the grid
-        shift = 1.5 * 2.0 ** (np.ceil(np.log2(bound)) - 1) if np.isfinite(bound).all() else np.zeros(())
-        self._shift = shift if shift.ndim else float(shift)
-
-    def add(self, block: Array) -> None:
-        """Take in a block, which is rounded in place."""
-        block += self._shift
-        block -= self._shift
-        self.total += block
 
 
 def longest_left(clip_norm: float, margin: float) -> float:

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe import products
+from linprobe.exact import ExactSum
 from linprobe.geometry import Scale
-from linprobe.mechanisms.clipping import FLOAT32_ROUNDING, ExactSum, arithmetic, clip_factors
+from linprobe.mechanisms.clipping import FLOAT32_ROUNDING, arithmetic, clip_factors
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._subspace import top_left_subspace
 from linprobe.probe import clipped_sum, loss_and_gradient, loss_gradient_and_norms
@@ -139,8 +140,10 @@ def test_the_margin_covers_all_that_float32_sums_can_lose() -> None:
     for x, r in hard_blocks():
         x, r = x.astype(np.float32), r.astype(np.float32)
         longest = (np.linalg.norm(x, axis=1) * np.linalg.norm(r, axis=1)).max()
-        found = Products(np.zeros((r.shape[1], x.shape[1]), np.float32)).sum(r, x)
-        lost = np.linalg.norm(found - r.T.astype(np.float64) @ x.astype(np.float64)) / longest
+        taken = Products(np.zeros((r.shape[1], x.shape[1]), np.float32))
+        exact = ExactSum(taken.zeros(), np.array(np.inf), len(x))
+        taken.add(exact, r, x)
+        lost = np.linalg.norm(exact.total - r.T.astype(np.float64) @ x.astype(np.float64)) / longest
         assert lost <= SUM_ROWS * (SUM_ROWS + 3) / 2 * unit
         worst = max(worst, lost)
     assert worst > 10 * unit  # the blocks are hard

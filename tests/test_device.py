@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from linprobe import device as device_module
 from linprobe.device import CHUNK_BLOCKS, STREAM_WORDS, DeviceNoise, Stream, check_device
 from linprobe.errors import ParameterError
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.mechanisms.entropy import PART, NoiseSource
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(8)
@@ -43,7 +43,7 @@ def feed(words: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.tensor(words[8 * first : 8 * last].view(np.int64), device=stream.device)
 
     monkeypatch.setattr(Stream, "_blocks", blocks)
-    monkeypatch.setattr(NoiseSource, "_words", lambda self, n, start=0: words[start : start + n])
+    monkeypatch.setattr(NoiseSource, "_words", lambda self, draw, n, start: words[start : start + n])
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -96,7 +96,7 @@ def test_parts_and_chunks_change_no_draw(chunk: int, start: int, monkeypatch: py
 def test_both_sources_draw_the_same_in_turn_and_never_the_same_twice(name: str) -> None:
     host, shared = NoiseSource(3), NoiseSource(3)
     noise = DeviceNoise(shared, torch.device(name))
-    for shape in ((1000,), (13, 7), (2, 3, 5), (), (0, 4)):
+    for shape in ((1000,), (13, 7), (2, 3, 5), (), (0, 4), (3, PART + 5)):
         found = noise.standard_normal(shape).cpu().numpy()
         assert found.shape == shape
         np.testing.assert_allclose(found, host.standard_normal(shape), rtol=0, atol=1e-12)

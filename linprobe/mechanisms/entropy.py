@@ -21,7 +21,7 @@ from linprobe.workers import n_threads, share
 
 SECURE = "operating system, ChaCha20"
 INSECURE = "user seed, not private"
-PART = 1 << 14  # normals that one thread makes at a time
+PART = 1 << 14  # normals that one thread makes at a time: whole blocks of words
 WORDS_PER_BLOCK = 8  # 64-bit words of a ChaCha20 block
 
 
@@ -53,19 +53,20 @@ class NoiseSource:
 
         Inverse-CDF method on 53 uniform bits plus a sign bit, so both tails reach beyond 8 standard deviations.
         """
-        words = self._words(math.prod(shape))
-        normals = np.empty(len(words))
+        normals, draw = np.empty(math.prod(shape)), self._next_draw()
 
-        def fill(part: slice) -> None:
-            half_uniform = ((words[part] >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54
-            ndtri(half_uniform, out=normals[part])
-            normals[part] *= np.where(words[part] & np.uint64(1), 1.0, -1.0)
+        def fill(start: int) -> None:
+            part = normals[start : start + PART]
+            words = self._words(draw, len(part), start)
+            half_uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54
+            ndtri(half_uniform, out=part)
+            part *= np.where(words & np.uint64(1), 1.0, -1.0)
 
-        starts = range(0, len(words), PART)
+        starts = range(0, len(normals), PART)
         if len(starts) < 2:
-            fill(slice(None))
+            fill(0)
         else:
-            share((partial(slice, start, start + PART) for start in starts), [fill] * min(n_threads(), len(starts)))
+            share((partial(int, start) for start in starts), [fill] * min(n_threads(), len(starts)))
         return normals.reshape(shape)
 
     def bernoulli(self, probability: float, n: int, start: int = 0) -> NDArray[np.bool_]:
@@ -73,14 +74,18 @@ class NoiseSource:
 
         With `start`, those from there on of a longer draw; a multiple of `WORDS_PER_BLOCK`.
         """
-        return np.asarray(self._words(n, start) < np.uint64(int(probability * 2.0**64)))
+        return np.asarray(self._words(self._next_draw(), n, start) < np.uint64(int(probability * 2.0**64)))
 
-    def _words(self, n: int, start: int = 0) -> NDArray[np.uint64]:
-        """`n` words of a stream that no other draw uses, from `start` on."""
+    def _next_draw(self) -> int:
+        """The number of a stream that no other draw uses."""
+        self.draws += 1
+        return self.draws - 1
+
+    def _words(self, draw: int, n: int, start: int) -> NDArray[np.uint64]:
+        """`n` words of the stream of a draw, from `start` on."""
         if start % WORDS_PER_BLOCK or start // WORDS_PER_BLOCK + n // WORDS_PER_BLOCK >= 2**32:
             raise ValueError(f"a draw from word {start}; allowed: multiples of {WORDS_PER_BLOCK}, below 2^35 in all")
         # ChaCha20 takes a 4-byte block counter followed by the nonce; the nonce is the draw's own number
-        nonce = (start // WORDS_PER_BLOCK).to_bytes(4, "little") + self.draws.to_bytes(12, "little")
-        self.draws += 1
+        nonce = (start // WORDS_PER_BLOCK).to_bytes(4, "little") + draw.to_bytes(12, "little")
         stream = Cipher(ChaCha20(self.key, nonce), mode=None).encryptor()
         return np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import GaussianEvent
+from linprobe.arrays import namespace
 from linprobe.group import ALONE, Group
 from linprobe.mechanisms.clipping import ClippedSum
 
@@ -187,6 +188,6 @@ class GaussianMechanism:
             value = projection.project(value)
         grid = 2.0 ** (math.floor(math.log2(std)) - GRID_BITS)
         value /= grid
-        released = value.round()
-        released *= grid
-        return released
+        namespace(value).round(value, out=value)
+        value *= grid
+        return value

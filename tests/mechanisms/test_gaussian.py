@@ -4,10 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from scipy import stats
+from scipy.special import ndtri
 
 from linprobe.mechanisms.clipping import ClippedSum
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.mechanisms.entropy import PART, NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
 
 
@@ -58,6 +61,18 @@ def test_a_source_never_repeats_a_draw_and_two_sources_differ() -> None:
     one, two = NoiseSource(), NoiseSource()
     draws = [one.standard_normal((8,)), one.standard_normal((8,)), two.standard_normal((8,))]
     assert len({draw.tobytes() for draw in draws}) == 3
+
+
+def test_a_draw_made_in_parts_is_one_stream() -> None:
+    source = NoiseSource(7)
+    source.draws = 3
+    cipher = Cipher(ChaCha20(source.key, bytes(4) + (3).to_bytes(12, "little")), mode=None)
+    words = np.frombuffer(cipher.encryptor().update(bytes(8 * (2 * PART + 9))), dtype="<u8")
+    half = ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) / 2**54)
+    found = source.standard_normal((2 * PART + 9,))
+    np.testing.assert_array_equal(np.abs(found), -half)
+    np.testing.assert_array_equal(found < 0, words % 2 == 1)
+    assert source.draws == 4
 
 
 def test_only_a_seed_makes_noise_reproducible_and_it_says_so() -> None:

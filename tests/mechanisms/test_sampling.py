@@ -61,7 +61,7 @@ def test_two_draws_differ_and_only_a_seed_repeats_them() -> None:
 
 def test_rate_one_takes_everybody_and_draws_nothing() -> None:
     class Silent(NoiseSource):
-        def _words(self, n: int):
+        def _words(self, draw: int, n: int, start: int):
             raise AssertionError("drawn")
 
     assert PoissonSampler(Silent(1), 1.0).draw(7).all()

@@ -5,6 +5,34 @@
 #endif
 #define TILE_STEP ((RUN + 1) * 2 * LANES) /* floats from a packed tile to the next */
 
+typedef int32_t KERNEL(ints) __attribute__((vector_size(4 * LANES), may_alias));
+
+TARGET INLINE VECTOR KERNEL(either)(KERNEL(ints) first, VECTOR a, VECTOR b)
+{
+    return (VECTOR)((first & (KERNEL(ints))a) | (~first & (KERNEL(ints))b));
+}
+
+/* the sum of all lanes */
+TARGET INLINE float KERNEL(across)(VECTOR x)
+{
+    four sum = ((const four *)&x)[0];
+    EACH(q, LANES / 4 - 1) sum += ((const four *)&x)[q + 1];
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+/* the largest of all lanes */
+TARGET INLINE float KERNEL(largest)(VECTOR x)
+{
+    four most = ((const four *)&x)[0];
+    EACH(q, LANES / 4 - 1)
+    {
+        four other = ((const four *)&x)[q + 1];
+        most = plain_either(other > most, other, most);
+    }
+    float even = most[0] > most[2] ? most[0] : most[2], odd = most[1] > most[3] ? most[1] : most[3];
+    return even > odd ? even : odd;
+}
+
 /* adds to the scores of rows a and b those of some chunks, fetching from next_a and next_b meanwhile if there are any */
 TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, float *out_a, float *out_b,
                                 size_t chunks, const float *next_a, const float *next_b, const int classes)
@@ -26,23 +54,18 @@ TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, 
         }
     }
     EACH(c, classes) {
-        four across_a = ((const four *)(sum_a + c))[0], across_b = ((const four *)(sum_b + c))[0];
-        EACH(q, LANES / 4 - 1) {
-            across_a += ((const four *)(sum_a + c))[q + 1];
-            across_b += ((const four *)(sum_b + c))[q + 1];
-        }
-        out_a[c] += (across_a[0] + across_a[2]) + (across_a[1] + across_a[3]);
-        if (out_b != out_a) out_b[c] += (across_b[0] + across_b[2]) + (across_b[1] + across_b[3]);
+        out_a[c] += KERNEL(across)(sum_a[c]);
+        if (out_b != out_a) out_b[c] += KERNEL(across)(sum_b[c]);
     }
 }
 
-/* scores out (n, n_classes) of a group; `ahead` fetches the next slab of its rows, or the first of the next group's */
-TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *out, size_t n, size_t d, int n_classes,
-                                        size_t stride, const int ahead)
+/* scores out (n, n_classes), its rows `room` floats apart, of a group; `ahead` fetches the next slab of its rows, or the first of the next group's */
+TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *out, size_t room, size_t n, size_t d,
+                                        int n_classes, size_t stride, const int ahead)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
     size_t chunks = d / CHUNK, tail = d % CHUNK, all = chunks + (tail > 0);
-    memset(out, 0, sizeof(float) * n * n_classes);
+    for (size_t t = 0; t < n; t++) memset(out + room * t, 0, sizeof(float) * n_classes);
     for (size_t k = 0; k < all; k += SLAB) {
         size_t whole = LEAST(chunks - k, SLAB);
         const float *panel = w;
@@ -53,7 +76,7 @@ TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *o
                 size_t u = LEAST(t + 1, n - 1);
                 const float *a = x + stride * t + CHUNK * k, *b = x + stride * u + CHUNK * k;
                 const float *next_a = NULL, *next_b = NULL;
-                float *out_a = out + n_classes * t + c, *out_b = out + n_classes * u + c;
+                float *out_a = out + room * t + c, *out_b = out + room * u + c;
                 if (ahead) {
                     const float *next = k + SLAB < all ? a + CHUNK * SLAB : x + stride * (t + GROUP);
                     next_a = p == 0 ? next : next + stride;
@@ -77,12 +100,11 @@ TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *o
 /* e^x for x at most 0, to a rounding or two, and 0 below e^-87: a power of two times a Taylor series */
 TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
 {
-    typedef int32_t ints __attribute__((vector_size(4 * LANES), may_alias));
     const float round = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
-    ints tiny = x < -87.0f;
-    x = (VECTOR)(~tiny & (ints)x);
+    KERNEL(ints) tiny = x < -87.0f;
+    x = (VECTOR)(~tiny & (KERNEL(ints))x);
     VECTOR whole = x * 0x1.715476p0f + round;
-    ints power = ((ints)whole - 0x4b400000 + 127) << 23;
+    KERNEL(ints) power = ((KERNEL(ints))whole - 0x4b400000 + 127) << 23;
     whole -= round;
     x = x - whole * ln2_high - whole * ln2_low;
     VECTOR sum = x * (1.0f / 5040) + 1.0f / 720;
@@ -92,37 +114,47 @@ TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
     sum = sum * x + 0.5f;
     sum = sum * x + 1;
     sum = sum * x + 1;
-    return (VECTOR)(~tiny & (ints)(sum * (VECTOR)power));
+    return (VECTOR)(~tiny & (KERNEL(ints))(sum * (VECTOR)power));
 }
 
-/* scores r (n, n_classes) of a group to residuals times clip factors, c = min(1, bound / (length |r|)) */
-TARGET static void KERNEL(clip)(float *r, const int64_t *y, const double *lengths, double bound, double *r_norms,
-                                double *factors, size_t n, int n_classes)
+/* scores r (n, n_classes) of a group, its rows `room` floats apart, enough for whole vectors, to residuals times clip
+   factors, c = min(1, bound / (length |r|)); what stands behind a row changes */
+TARGET static void KERNEL(clip)(float *r, size_t room, const int64_t *y, const double *lengths, double bound,
+                                double *r_norms, double *factors, size_t n, int n_classes)
 {
-    float *row = r;
-    for (size_t i = 0; i < n; i++, row += n_classes) {
-        float largest = row[0];
-        for (int c = 1; c < n_classes; c++) largest = row[c] > largest ? row[c] : largest;
-        for (int c = 0; c < n_classes; c++) row[c] -= largest;
+    int last = (n_classes - 1) / LANES;
+    float inverses[GROUP];
+    KERNEL(ints) lanes, there;
+    EACH(l, LANES) {
+        lanes[l] = l;
+        there[l] = LANES * last + l < n_classes ? -1 : 0;
     }
-    size_t all = n * n_classes, whole = all - all % LANES;
-    for (size_t k = 0; k < whole; k += LANES) *(VECTOR *)(r + k) = KERNEL(exp)(*(const VECTOR *)(r + k));
-    VECTOR end = {0};
-    memcpy(&end, r + whole, sizeof(float) * (all - whole));
-    end = KERNEL(exp)(end);
-    memcpy(r + whole, &end, sizeof(float) * (all - whole));
-    for (size_t i = 0; i < n; i++, r += n_classes) {
-        float sum = 0;
-        double squares = 0;
-        for (int c = 0; c < n_classes; c++) sum += r[c];
-        float inverse = 1 / sum;
-        for (int c = 0; c < n_classes; c++) r[c] *= inverse;
-        r[y[i]] -= 1;
-        for (int c = 0; c < n_classes; c++) squares += (double)r[c] * r[c];
-        r_norms[i] = sqrt(squares);
+    const VECTOR lowest = -INFINITY + (VECTOR){0};
+    for (size_t i = 0; i < n; i++) {
+        VECTOR *row = (VECTOR *)(r + room * i), most = KERNEL(either)(there, row[last], lowest), sum = {0};
+        for (int k = 0; k < last; k++) most = KERNEL(either)(row[k] > most, row[k], most);
+        float largest = KERNEL(largest)(most);
+        for (int k = 0; k < last; k++) sum += row[k] = KERNEL(exp)(row[k] - largest);
+        sum += row[last] = KERNEL(either)(there, KERNEL(exp)(row[last] - largest), (VECTOR){0});
+        inverses[i] = 1 / KERNEL(across)(sum);
+    }
+    for (size_t i = 0; i < n; i++) {
+        VECTOR *row = (VECTOR *)(r + room * i), one = 1 + (VECTOR){0};
+        doubles squares[LANES / 4] = {{0}};
+        for (int k = 0; k <= last; k++) {
+            KERNEL(ints) own = lanes == (int)y[i] - LANES * k;
+            VECTOR residuals = row[k] * inverses[i] - KERNEL(either)(own, one, (VECTOR){0});
+            row[k] = residuals;
+            EACH(q, LANES / 4) {
+                doubles part = __builtin_convertvector(((const four *)&residuals)[q], doubles);
+                squares[q] += part * part;
+            }
+        }
+        EACH(q, LANES / 4 - 1) squares[0] += squares[q + 1];
+        r_norms[i] = sqrt((squares[0][0] + squares[0][1]) + (squares[0][2] + squares[0][3]));
         double length = lengths[i] * r_norms[i];
         factors[i] = length <= bound ? 1 : bound / length;
-        for (int c = 0; c < n_classes; c++) r[c] *= (float)factors[i];
+        for (int k = 0; k <= last; k++) row[k] *= (float)factors[i];
     }
 }
 
@@ -206,7 +238,7 @@ TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, si
                                   size_t stride)
 {
     for (size_t i = 0; i < n; i += GROUP)
-        KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, LEAST(GROUP, n - i), d, n_classes, stride, 1);
+        KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, n_classes, LEAST(GROUP, n - i), d, n_classes, stride, 1);
 }
 
 /* total (classes, 2 LANES), its rows `apart` doubles apart, += r^T x for x (n, 2 LANES), summed in registers and rounded
@@ -300,24 +332,26 @@ TARGET static void KERNEL(clipped_sum)(const char *x, enum stored stored, float 
 {
     size_t size = stored == FLOAT32 ? sizeof(float) : sizeof(uint16_t);
     float r[GROUP * MOST] ALIGNED = {0};
+    size_t room = (n_classes + LANES - 1) / LANES * LANES;
     for (size_t i = 0; i < n; i += GROUP, x += size * d * GROUP) {
         size_t count = LEAST(GROUP, n - i);
         const float *rows = stored == FLOAT32 ? (const float *)x : wide;
         if (rows == wide) KERNEL(widen)((const uint16_t *)x, stored, wide, count * d);
-        KERNEL(group_scores)(rows, w, r, count, d, n_classes, d, 0);
+        KERNEL(group_scores)(rows, w, r, room, count, d, n_classes, d, 0);
         for (const struct part *p = parts; p < parts + n_parts; p++)
-            KERNEL(group_scores)(rows + p->first, p->w, p->out + p->n_classes * i, count, p->d, p->n_classes, d, 0);
-        KERNEL(clip)(r, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
-        KERNEL(group_sum)(rows, r, sums, count, d, n_classes, n_classes, x + size * d * GROUP, size);
+            KERNEL(group_scores)(rows + p->first, p->w, p->out + p->n_classes * i, p->n_classes, count, p->d,
+                                 p->n_classes, d, 0);
+        KERNEL(clip)(r, room, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
+        KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, x + size * d * GROUP, size);
         if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
     }
 }
 
-TARGET static void KERNEL(clip_all)(float *r, const int64_t *y, const double *lengths, double bound, double *r_norms,
-                                    double *factors, size_t n, int n_classes)
+TARGET static void KERNEL(clip_all)(float *r, size_t room, const int64_t *y, const double *lengths, double bound,
+                                    double *r_norms, double *factors, size_t n, int n_classes)
 {
     for (size_t i = 0; i < n; i += GROUP)
-        KERNEL(clip)(r + n_classes * i, y + i, lengths + i, bound, r_norms + i, factors + i, LEAST(GROUP, n - i),
+        KERNEL(clip)(r + room * i, room, y + i, lengths + i, bound, r_norms + i, factors + i, LEAST(GROUP, n - i),
                      n_classes);
 }
 

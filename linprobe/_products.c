@@ -86,7 +86,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* another number whenever a function below is called otherwise: INTERFACE in kernel.py */
 int linprobe_interface(void)
 {
-    return 7;
+    return 8;
 }
 
 /* out (n, n_classes) = scores of x (n, d), its rows stride floats apart, with w: of each panel (chunks, classes, CHUNK),
@@ -120,12 +120,13 @@ void linprobe_widen(const uint16_t *x, int stored, float *out, size_t n)
         }
 }
 
-/* softmax scores r (n, n_classes), of any number of classes, to their residuals for classes y times
-   c = min(1, bound / (length |r|)); also |r| to r_norms and c to factors, all (n) */
-void linprobe_clip(float *r, const int64_t *y, const double *lengths, double bound, double *r_norms, double *factors,
-                   size_t n, int n_classes)
+/* softmax scores r (n, n_classes), of any number of classes, its rows `room` floats apart, n_classes rounded up to 16 at
+   least, to their residuals for classes y times c = min(1, bound / (length |r|)); also |r| to r_norms and c to factors,
+   all (n) */
+void linprobe_clip(float *r, size_t room, const int64_t *y, const double *lengths, double bound, double *r_norms,
+                   double *factors, size_t n, int n_classes)
 {
-    CALL(clip_all, r, y, lengths, bound, r_norms, factors, n, n_classes);
+    CALL(clip_all, r, room, y, lengths, bound, r_norms, factors, n, n_classes);
 }
 
 /* total, as in linprobe_sum, += (c * r)^T x, with scores with w and then as linprobe_clip; and the scores of parts. Rows

@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 from pathlib import Path
 
-INTERFACE = 7  # of the functions in _products.c
+INTERFACE = 8  # of the functions in _products.c
 PATH = Path(__file__).with_name("_products" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 
@@ -44,7 +44,7 @@ def load(path: Path = PATH) -> ctypes.CDLL | None:
     signatures = {
         "scores": [*[address] * 3, size, size, count, size],
         "sum": [*[address] * 5, size, size, count, size, size, real],
-        "clip": [address, *clip, size, count],
+        "clip": [address, size, *clip, size, count],
         "clipped_sum": [
             *[address, count, address, address, *clip, address, address],
             *[size, size, count, size, real, address, count],

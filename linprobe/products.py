@@ -27,6 +27,7 @@ SUM_CLASSES = 128  # that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c
 CHUNK = 16
 TILE = 32  # features: a multiple of those that the kernel sums at a time
+LANES = 16  # of the widest vectors of the kernel
 GROUP = 32  # rows that the kernel widens at a time
 PADDING = 8  # doubles of a cache line
 
@@ -124,6 +125,11 @@ class Products:
     def _wide(self) -> NDArray[np.float32]:
         """For rows that are widened."""
         return aligned_empty((SCORED_ROWS if self._library is None else GROUP, self.n_features), np.float32)
+
+    @cached_property
+    def _scored(self) -> NDArray[np.float32]:
+        """For scores of a piece; its rows go on to whole vectors of the kernel."""
+        return aligned_empty((SCORED_ROWS, -(-self.n_classes // LANES) * LANES), np.float32)
 
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32, the caller's to write to. Some columns of rows are not copied."""
@@ -245,8 +251,9 @@ class Products:
         for start in range(0, len(x), SCORED_ROWS):
             here = slice(start, start + SCORED_ROWS)
             piece = widened(x[here], self._wide[: len(x[here])])
-            r = self.scores(piece)
-            library.linprobe_clip(r.ctypes.data, *rows.pointers(here), *r.shape)
+            r = np.matmul(piece, self._weights.T, out=self._scored[: len(piece), : self.n_classes])
+            room = self._scored.shape[1]
+            library.linprobe_clip(r.ctypes.data, room, *rows.pointers(here), *r.shape)
             self._add(total, r, piece)
             for part, out in zip(rows.parts, rows.scores, strict=True):
                 out[here] = part.scores(piece)

@@ -21,7 +21,7 @@ from linprobe.kernel import LIBRARY, KernelPart
 from linprobe.storage import STORED, aligned_empty, widened
 
 SUM_ROWS = 128  # rows that are summed in float32
-SCORED_ROWS = 4 * SUM_ROWS  # rows that BLAS scores at a time, so that they are still in cache when they are summed
+SCORED_ROWS = 8 * SUM_ROWS  # rows that BLAS scores at a time, so that they are still in cache when they are summed
 NATIVE_CLASSES = 48  # with more of them BLAS scores as fast; MOST in _products.c is the most there can be
 SUM_CLASSES = 128  # that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c

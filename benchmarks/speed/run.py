@@ -6,8 +6,8 @@ All contenders read the same rows in the same process, fast ones for some steps 
 fast ones get more, and the shortest time of each is kept. `limit_*` is the larger of one read of the rows at the
 measured bandwidth and the step's 4 N D C flops at the measured matrix-product rate; `plain_matmul_float32` is what one
 would write first in NumPy, without noise; `*_unfollowed` does not follow what each record contributed. `growth` has
-step times against N, D and C, and the exponent of the power law in N. At 1,000 classes there are fewer rows, and fewer
-still with `--quick`, which also takes fewer rounds and sizes.
+step times against N, D and C, and the exponent of the power law in N. `--quick` takes fewer rounds and sizes, and of
+1,000 classes fewer rows. All of it takes half an hour, five minutes of which are one step of per-example gradients.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ from linprobe.workers import blas_held_to_one_thread
 
 N, D, CLIP, SIGMA = 50_000, 2048, 0.5, 10.0
 CLASSES = (10, 100, 1000)
-ROWS, QUICK_ROWS = {1000: 10_000}, {1000: 2_500}  # fewer where per-example gradients take minutes
+QUICK_ROWS = {1000: 2_500}
 ROUNDS, QUICK_ROUNDS = 5, 3
-IN_A_ROW = 3  # steps
 BUDGET, QUICK_BUDGET = 30.0, 4.0  # seconds a contender
 LEAST, QUICK_LEAST = 6.0, 2.5  # so that of fast ones the shortest is of many
 GROWTH_CLASSES = 100
@@ -60,23 +59,29 @@ FAST_PEERS = ("plain_matmul_float32", "opacus_ghost")
 Step = Callable[[], object]
 
 
+def steps_in_a_row(n_classes: int) -> int:
+    """Training takes a hundred or so: what only the first costs must not count for much where steps are fast."""
+    return max(3, 100 // n_classes)
+
+
 def method_step(name: str, problem: Problem, given: dict[str, Any], per_record: bool = True) -> Step:
     """Some steps of a method from zero weights, with its noise, as an estimator takes them."""
-    method = METHODS[name]
+    method, count = METHODS[name], steps_in_a_row(problem.n_classes)
     options = method.make_options({"init": "zero", **given})
-    schedule = Schedule(IN_A_ROW, SIGMA, IN_A_ROW**0.5 / SIGMA)
+    schedule = Schedule(count, SIGMA, count**0.5 / SIGMA)
 
     def steps() -> object:
         mechanism = GaussianMechanism(NoiseSource(), lambda event: None)
         with blas_held_to_one_thread():
             return method.fit(problem, options, Run(schedule, mechanism, lambda: None, None, per_record))
 
-    return Repeated(steps, IN_A_ROW)
+    return Repeated(steps, count)
 
 
-def in_a_row(step: Step) -> Step:
+def in_a_row(step: Step, n_classes: int) -> Step:
     """The same number of steps of a peer."""
-    return Repeated(lambda: [step() for _ in range(IN_A_ROW)], IN_A_ROW)
+    count = steps_in_a_row(n_classes)
+    return Repeated(lambda: [step() for _ in range(count)], count)
 
 
 def noisy_gd(rows: ArrayRows, n_classes: int) -> Step:
@@ -105,7 +110,7 @@ def theirs(x: NDArray[np.float32], y: NDArray[np.int64], n_classes: int, left_ou
     for name, prepare in PEERS.items():
         try:
             step = prepare(x, y, n_classes, CLIP, SIGMA)
-            steps[name] = in_a_row(step) if name in FAST_PEERS else step
+            steps[name] = in_a_row(step, n_classes) if name in FAST_PEERS else step
         except ImportError as error:
             left_out[name] = str(error)
     return steps
@@ -156,7 +161,7 @@ def limit(rates: dict[str, float], n: int, d: int, n_classes: int, precision: st
 
 def measure(x: dict[str, NDArray[Any]], n_classes: int, quick: bool, left_out: dict[str, str]) -> dict[str, Any]:
     """Rows, rates, and seconds a step of each contender and limit at `n_classes`."""
-    n = min(N, (QUICK_ROWS if quick else ROWS).get(n_classes, N))
+    n = QUICK_ROWS.get(n_classes, N) if quick else N
     y = np.random.default_rng(n_classes).integers(0, n_classes, n)
     bounds = Machine(x["float32"])
     taken = {precision: rows[:n] for precision, rows in x.items()}
@@ -191,7 +196,7 @@ def growth(quick: bool, left_out: dict[str, str]) -> dict[str, Any]:
             x, y = rows[d][:n], np.random.default_rng(3).integers(0, n_classes, n)
             steps["noisy_gd_float32", (n, d, n_classes)] = noisy_gd(ArrayRows(x, y), n_classes)
             for name in rivals:
-                steps[name, (n, d, n_classes)] = in_a_row(PEERS[name](x, y, n_classes, CLIP, SIGMA))
+                steps[name, (n, d, n_classes)] = in_a_row(PEERS[name](x, y, n_classes, CLIP, SIGMA), n_classes)
         seconds = shortest(bounds.steps | steps, QUICK_ROUNDS, BUDGET, QUICK_LEAST)
         rates = bounds.rates(seconds)
         series = {name: [seconds[name, shape] for shape in shapes] for name in ("noisy_gd_float32", *rivals)}

@@ -239,9 +239,7 @@ class DeviceNoise:
 
     def stream(self) -> Stream:
         """A stream that no other draw uses, for a draw that is made in parts."""
-        draw = self._source.draws
-        self._source.draws += 1
-        return Stream(self._source.key, draw, self.device)
+        return Stream(self._source.key, self._source.next_draw(), self.device)
 
 
 def _quarter_round(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

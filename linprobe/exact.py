@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GRID_STEP = 2.0**-52  # relative to the bound of a sum
-LEAST_ROWS = 1 << 13  # a sum of fewer has the grid of one of so many
+LEAST_ROWS = 1 << 13  # a sum of fewer has the grid of one of so many, which a part of a quarter of them leaves alone
 
 
 class ExactSum:

@@ -21,7 +21,7 @@ from linprobe.kernel import LIBRARY, KernelPart
 from linprobe.storage import STORED, aligned_empty, widened
 
 SUM_ROWS = 128  # rows that are summed in float32
-SCORED_ROWS = 8 * SUM_ROWS  # rows that BLAS scores at a time, so that they are still in cache when they are summed
+SCORED_ROWS = 8 * SUM_ROWS  # rows that BLAS scores at a time; of fewer it copies the weights too often
 NATIVE_CLASSES = 48  # with more of them BLAS scores as fast; MOST in _products.c is the most there can be
 SUM_CLASSES = 128  # that BLAS sums at a time, so that the sum stays in cache
 PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in _products.c
@@ -262,7 +262,9 @@ class Products:
         """Of a sum that began with `zeros`; ValueError of another, where the kernel would write beside it."""
         whole = self._apart * total.itemsize
         begun = total.shape == self._weights.shape and total.dtype == np.float64 and total.strides == (whole, 8)
-        if not begun or total.base is None or total.base.nbytes < whole * self.n_classes:
+        memory = total if total.base is None else total.base
+        left = memory.ctypes.data + memory.nbytes - total.ctypes.data
+        if not begun or left < whole * self.n_classes:
             raise ValueError("a sum that does not begin with zeros() of these products")
         return int(total.ctypes.data)
 

@@ -14,7 +14,7 @@ import pytest
 
 from linprobe import kernel, products
 from linprobe.exact import ExactSum
-from linprobe.products import NATIVE_CLASSES, SUM_ROWS, Part, Products
+from linprobe.products import NATIVE_CLASSES, SCORED_ROWS, SUM_ROWS, Part, Products
 from linprobe.storage import CACHE_LINE, STORAGE, aligned_empty, narrowed, widened
 
 RNG = np.random.default_rng(5)
@@ -215,12 +215,13 @@ def test_the_copy_for_any_processor_does_the_same(tmp_path: Path, monkeypatch: p
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("longest", [np.array(0.1), np.linspace(0.1, 9, 5 * 77).reshape(5, 77)])
 def test_sums_are_rounded_so_that_their_order_changes_no_bit(longest: Any) -> None:
-    x, r, taken = normal(900, 77), normal(900, 5), Products(normal(5, 77))
+    x, r, taken = normal(9 * SUM_ROWS, 77), normal(9 * SUM_ROWS, 5), Products(normal(5, 77))
     sums = []
-    for starts in (range(0, 900, 300), (600, 0, 300)):
+    for starts in ((0, 3, 6), (6, 0, 3)):
         sums.append(ExactSum(taken.zeros(), longest, 10**12))
         for start in starts:
-            taken.add(sums[-1], r[start : start + 300], x[start : start + 300])
+            block = slice(start * SUM_ROWS, (start + 3) * SUM_ROWS)
+            taken.add(sums[-1], r[block], x[block])
     assert np.array_equal(sums[0].total, sums[1].total)
     assert not np.array_equal(sums[0].total, summed(taken, r, x))
     assert np.abs(sums[0].total - summed(taken, r, x)).max() < 9 * longest.max() * 1e12 * 2.0**-52
@@ -404,20 +405,37 @@ def test_what_does_not_fit_together_is_refused() -> None:
         lambda: clipped(taken, x, np.array([0.0, 1.0, 0.5, 2.0]), ones, 0.3),
         lambda: clipped(taken, x, y, ones, 0.3, [wide]),
         lambda: clipped(taken, x, y, ones, 0.3, [early]),
+        lambda: taken.add_clipped(ExactSum(taken.zeros(), np.ones((3, 130)), 4), x, y, ones, 0.3),
     ):
         with pytest.raises(ValueError, match="do not fit"):
             call()
 
 
 @needs_kernel
-@pytest.mark.parametrize("zeros", [np.zeros((3, 130)), np.zeros((3, 160)), np.zeros((3, 168), np.float32)])
+@pytest.mark.parametrize(
+    "zeros",
+    [
+        np.zeros((3, 130)),
+        np.zeros((3, 160))[:, :130],
+        np.zeros((3, 168), np.float32)[:, :130],
+        np.zeros((9, 168))[6:, 38:],
+    ],
+)
 def test_the_kernel_adds_to_no_sum_that_has_no_room_for_whole_tiles(zeros: Any) -> None:
     taken = Products(normal(3, 130))
-    other = ExactSum(zeros[:, :130], np.array(np.inf), 1)
+    other = ExactSum(zeros, np.array(np.inf), 1)
     with pytest.raises(ValueError, match="does not begin with zeros"):
         taken.add(other, normal(4, 3), normal(4, 130))
     with pytest.raises(ValueError, match="does not begin with zeros"):
         taken.add_clipped(other, normal(4, 130), np.zeros(4, np.int64), np.ones(4), 0.3)
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+def test_many_rows_are_clipped_each_by_its_own_class_and_length() -> None:
+    """More than are scored at a time."""
+    x, y = normal(SCORED_ROWS + 300, 77), RNG.integers(0, 70, SCORED_ROWS + 300)
+    check_clipped(x, normal(70, 77), y, np.linalg.norm(x, axis=1).astype(np.float64), 0.05)
 
 
 @needs_kernel

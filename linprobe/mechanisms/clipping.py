@@ -8,7 +8,8 @@ moves by at most tau in exact arithmetic. In ours, with u = 2^-24 and A the larg
         of; over all terms that is at most n (n + 3) / 2 times, in whatever order they are added. Such a sum is off by
         at most n (n + 3) / 2 u A, with the record and without it; all other sums are the same numbers in both cases
     they are added up exactly: in float64, rounded to a public grid so coarse that no addition rounds (`ExactSum`),
-        which moves one of them by at most a grid step an entry
+        which moves one of them by at most a grid step an entry. Where the sum of a block is rounded as a whole (without
+        the kernel, on a device, in a scale), float64 loses at most 2^-27 A in it before
     norms of residuals are off by 17 u (`linprobe.preprocessing.row_norms`), factors and products by 2 u
 
 The factors aim below tau by a margin that covers all of it; tests/mechanisms/test_clipping.py checks both the terms and

@@ -53,7 +53,8 @@ class NoiseSource:
 
         Inverse-CDF method on 53 uniform bits plus a sign bit, so both tails reach beyond 8 standard deviations.
         """
-        normals, draw = np.empty(math.prod(shape)), self._next_draw()
+        _check_place(0, math.prod(shape))
+        normals, draw = np.empty(math.prod(shape)), self.next_draw()
 
         def fill(start: int) -> None:
             part = normals[start : start + PART]
@@ -74,18 +75,25 @@ class NoiseSource:
 
         With `start`, those from there on of a longer draw; a multiple of `WORDS_PER_BLOCK`.
         """
-        return np.asarray(self._words(self._next_draw(), n, start) < np.uint64(int(probability * 2.0**64)))
+        _check_place(start, n)
+        return np.asarray(self._words(self.next_draw(), n, start) < np.uint64(int(probability * 2.0**64)))
 
-    def _next_draw(self) -> int:
+    def next_draw(self) -> int:
         """The number of a stream that no other draw uses."""
         self.draws += 1
         return self.draws - 1
 
     def _words(self, draw: int, n: int, start: int) -> NDArray[np.uint64]:
         """`n` words of the stream of a draw, from `start` on."""
-        if start % WORDS_PER_BLOCK or start // WORDS_PER_BLOCK + n // WORDS_PER_BLOCK >= 2**32:
-            raise ValueError(f"a draw from word {start}; allowed: multiples of {WORDS_PER_BLOCK}, below 2^35 in all")
         # ChaCha20 takes a 4-byte block counter followed by the nonce; the nonce is the draw's own number
         nonce = (start // WORDS_PER_BLOCK).to_bytes(4, "little") + draw.to_bytes(12, "little")
         stream = Cipher(ChaCha20(self.key, nonce), mode=None).encryptor()
         return np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")
+
+
+def _check_place(start: int, n: int) -> None:
+    """ValueError of `n` words from `start` on that no stream has, or that do not begin with a block."""
+    if start % WORDS_PER_BLOCK or start // WORDS_PER_BLOCK + n // WORDS_PER_BLOCK >= 2**32:
+        raise ValueError(
+            f"a draw of {n} words from {start} on; allowed: from multiples of {WORDS_PER_BLOCK}, below 2^35 in all"
+        )

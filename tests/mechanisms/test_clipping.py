@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe import products
-from linprobe.exact import ExactSum
+from linprobe.exact import LEAST_ROWS, ExactSum
 from linprobe.geometry import Scale
 from linprobe.mechanisms.clipping import FLOAT32_ROUNDING, arithmetic, clip_factors
 from linprobe.mechanisms.sampling import SampledRows
@@ -194,6 +194,14 @@ def test_an_exact_sum_does_not_depend_on_the_order_of_blocks() -> None:
     assert np.array_equal(sums[0], sums[1])
     assert np.array_equal(sums[0], sums[2])
     np.testing.assert_allclose(sums[0], sum(blocks), atol=50 * 1e3 * 50_000 * 2.0**-52)
+
+
+def test_a_block_is_rounded_to_the_grid_of_the_shortest_sum() -> None:
+    """A part of more than a quarter of the bound would leave the numbers next to the shift."""
+    assert 4 * BLOCK_ROWS <= LEAST_ROWS
+    total = ExactSum(np.zeros(1000), np.array(1.0), 1)
+    total.add(np.random.default_rng(0).uniform(-BLOCK_ROWS, BLOCK_ROWS, 1000))
+    assert not (total.total % np.spacing(total.shift)).any()
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e8])

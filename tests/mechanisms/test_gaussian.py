@@ -75,6 +75,21 @@ def test_a_draw_made_in_parts_is_one_stream() -> None:
     assert source.draws == 4
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda source: source.standard_normal((2**35,)),
+        lambda source: source.bernoulli(0.5, 8, start=2**35 - 8),
+        lambda source: source.bernoulli(0.5, 8, start=4),
+    ],
+)
+def test_a_draw_that_no_stream_has_is_refused_before_it_is_made(draw) -> None:
+    source = NoiseSource(7)
+    with pytest.raises(ValueError, match="below 2\\^35 in all"):
+        draw(source)
+    assert source.draws == 0
+
+
 def test_only_a_seed_makes_noise_reproducible_and_it_says_so() -> None:
     np.testing.assert_array_equal(NoiseSource(7).standard_normal((5,)), NoiseSource(7).standard_normal((5,)))
     assert "not private" in NoiseSource(7).kind

@@ -32,7 +32,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, Problem, Run, Schedule
 from linprobe.preprocessing import normalise_rows
 from linprobe.rows import ArrayRows
-from linprobe.storage import narrowed
+from linprobe.storage import STORAGE, Precision, aligned_empty, narrowed
 from linprobe.workers import blas_held_to_one_thread
 
 N, D, CLIP, SIGMA = 50_000, 2048, 0.5, 10.0
@@ -82,6 +82,13 @@ def in_a_row(step: Step, n_classes: int) -> Step:
     """The same number of steps of a peer."""
     count = steps_in_a_row(n_classes)
     return Repeated(lambda: [step() for _ in range(count)], count)
+
+
+def kept(wide: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
+    """Rows in memory as training keeps them."""
+    x = aligned_empty(wide.shape, STORAGE[precision])
+    x[:] = narrowed(wide, precision)
+    return x
 
 
 def noisy_gd(rows: ArrayRows, n_classes: int) -> Step:
@@ -232,7 +239,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
     wide = normalise_rows(np.random.default_rng(0).standard_normal((N, D), dtype=np.float32))
-    x = {precision: narrowed(wide, precision) for precision in ("float32", "bfloat16", "float16")}
+    x = {precision: kept(wide, precision) for precision in STORAGE}
     left_out: dict[str, str] = {}
     results: dict[str, Any] = {"n": N, "d": D, "quick": arguments.quick}
     for n_classes in CLASSES:

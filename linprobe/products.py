@@ -147,8 +147,8 @@ class Products:
     ) -> None:
         """Adds sum_i r_i x_i^T, for r (b, n_classes) float32, to a `total` that began with `zeros`.
 
-        Of `SUM_ROWS` rows at a time, those who `joined` (b,), or all, are summed in float32, and those sums exactly: one
-        by one, or in another geometry and without the kernel as the float64 sum of them all.
+        Of `SUM_ROWS` rows at a time, those who `joined` (b,), or all, are summed in float32, and those sums exactly:
+        one by one, or in another geometry and without the kernel as the float64 sum of them all.
         """
         self._check(x, r.shape == (len(x), self.n_classes) and (joined is None or joined.shape == (len(x),)))
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), joined)

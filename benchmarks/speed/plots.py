@@ -22,21 +22,21 @@ AXES = {"n": "rows N", "d": "features D", "c": "classes C"}
 
 
 def draw_growth(results: dict[str, Any], path: Path) -> None:
-    """Three panels, log-log: measured series as lines, peers that were timed at single sizes as points."""
+    """Three panels, log-log: contenders timed at many sizes as lines, at the sizes of the tables only as points."""
     growth = results["growth"]
     figure, panels = plt.subplots(1, 3, figsize=(12, 4.6), sharey=True, layout="constrained")
     for axes, (axis, label) in zip(panels, AXES.items(), strict=True):
-        values = growth[axis]["values"]
+        ticks = set(growth[axis]["values"])
         for name, (text, colour, marker, line) in STYLES.items():
-            if name in growth[axis]["seconds"]:
-                sizes, seconds = values, growth[axis]["seconds"][name]
-            else:
-                sizes, seconds = _points(results, axis, name)
-            if sizes:
+            timed = _tables(results, axis, name)
+            timed |= zip(growth[axis]["values"], growth[axis]["seconds"].get(name, ()), strict=False)
+            ticks |= timed.keys()
+            if timed:
+                sizes, seconds = zip(*sorted(timed.items()), strict=True)
                 axes.plot(sizes, seconds, color=colour, marker=marker, linestyle=line, markersize=5, label=text)
         others = [f"{key.upper()} = {growth['usual'][key]:,}" for key in AXES if key != axis]
         axes.set(xscale="log", yscale="log", xlabel=label, title=", ".join(others))
-        axes.set_xticks(values, [f"{value:,}" for value in values], rotation=35, ha="right")
+        axes.set_xticks(list(ticks), [f"{value:,}" for value in ticks], rotation=35, ha="right")
         axes.set_xticks([], minor=True)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("seconds a step")
@@ -48,8 +48,8 @@ def draw_growth(results: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def _points(results: dict[str, Any], axis: str, name: str) -> tuple[list[int], list[float]]:
-    """Sizes along an axis, and seconds, at which a contender was timed with the other two sizes as in the panel."""
+def _tables(results: dict[str, Any], axis: str, name: str) -> dict[int, float]:
+    """Seconds by size along an axis, where a table has a contender with the other two sizes as in the panel."""
     usual = results["growth"]["usual"]
     found = {}
     for key, figures in results.items():
@@ -58,4 +58,4 @@ def _points(results: dict[str, Any], axis: str, name: str) -> tuple[list[int], l
         sizes = {"n": figures["n"], "d": results["d"], "c": int(key[1:])}
         if all(sizes[other] == usual[other] for other in AXES if other != axis):
             found[sizes[axis]] = figures[name]
-    return list(found), list(found.values())
+    return found

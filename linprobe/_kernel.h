@@ -7,6 +7,7 @@
 
 typedef int32_t KERNEL(ints) __attribute__((vector_size(4 * LANES), may_alias));
 
+/* a where `first` is all ones, b where it is zero */
 TARGET INLINE VECTOR KERNEL(either)(KERNEL(ints) first, VECTOR a, VECTOR b)
 {
     return (VECTOR)((first & (KERNEL(ints))a) | (~first & (KERNEL(ints))b));
@@ -59,7 +60,8 @@ TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, 
     }
 }
 
-/* scores out (n, n_classes), its rows `room` floats apart, of a group; `ahead` fetches the next slab of its rows, or the first of the next group's */
+/* scores out (n, n_classes), its rows `room` floats apart, of a group; `ahead` fetches the next slab of its rows, or the
+   first of the next group's */
 TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *out, size_t room, size_t n, size_t d,
                                         int n_classes, size_t stride, const int ahead)
 {
@@ -101,8 +103,9 @@ TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *o
 TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
 {
     const float round = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+    const VECTOR zero = {0};
     KERNEL(ints) tiny = x < -87.0f;
-    x = (VECTOR)(~tiny & (KERNEL(ints))x);
+    x = KERNEL(either)(tiny, zero, x);
     VECTOR whole = x * 0x1.715476p0f + round;
     KERNEL(ints) power = ((KERNEL(ints))whole - 0x4b400000 + 127) << 23;
     whole -= round;
@@ -114,7 +117,7 @@ TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
     sum = sum * x + 0.5f;
     sum = sum * x + 1;
     sum = sum * x + 1;
-    return (VECTOR)(~tiny & (KERNEL(ints))(sum * (VECTOR)power));
+    return KERNEL(either)(tiny, zero, sum * (VECTOR)power);
 }
 
 /* scores r (n, n_classes) of a group, its rows `room` floats apart, enough for whole vectors, to residuals times clip
@@ -238,7 +241,8 @@ TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, si
                                   size_t stride)
 {
     for (size_t i = 0; i < n; i += GROUP)
-        KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, n_classes, LEAST(GROUP, n - i), d, n_classes, stride, 1);
+        KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, n_classes, LEAST(GROUP, n - i), d, n_classes,
+                             stride, 1);
 }
 
 /* total (classes, 2 LANES), its rows `apart` doubles apart, += r^T x for x (n, 2 LANES), summed in registers and rounded

@@ -1,4 +1,4 @@
-"""Builds the kernel of `linprobe/products.py` on installation, where there is a C compiler."""
+"""Builds the kernel in `linprobe/native/` on installation, where there is a C compiler."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class KernelHook(BuildHookInterface):
     """Without a compiler the wheel is pure Python, and products are NumPy's."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        package = Path(self.root) / "linprobe"
-        library = package / f"_products{SUFFIX}"
-        reason = build(package / "_products.c", library)
+        package = Path(self.root) / "linprobe/native"
+        library = package / f"clipped_sum{SUFFIX}"
+        reason = build(package / "clipped_sum.c", library)
         if reason:
             library.unlink(missing_ok=True)
             self.app.display_warning(f"{reason}; linprobe goes without its kernel and trains with NumPy alone")
             return
-        build_data["artifacts"].append(f"/linprobe/{library.name}")
+        build_data["artifacts"].append(f"/linprobe/native/{library.name}")
         build_data["infer_tag"] = True
         build_data["pure_python"] = False
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from linprobe._version import __version__
 
 if TYPE_CHECKING:
-    from linprobe.artifact import load_run
     from linprobe.estimators import (
         DPSGD,
         DPSGDF,
@@ -29,8 +28,9 @@ if TYPE_CHECKING:
         OnlyPublic,
         ZeroShot,
     )
+    from linprobe.runs.run_folder import load_run
 
-_HOMES = {"load_run": "linprobe.artifact"}
+_HOMES = {"load_run": "linprobe.runs.run_folder"}
 
 __all__ = [
     "DPSGD",

@@ -26,22 +26,22 @@ from linprobe.accounting.calibrate import DEFAULT_DELTA, DEFAULT_STEPS, Budget, 
 from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import record_losses
-from linprobe.arrays import on_host
-from linprobe.artifact import load_first_model
-from linprobe.checkpoint import Checkpoints
+from linprobe.data.precision import Precision
+from linprobe.data.preprocessing import Preprocessing, normalise_rows
+from linprobe.data.rows import ArrayRows, ArraySource, ChainedSource, Rows, Source, prepare, prepare_part
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.metrics import class_scores
-from linprobe.group import ALONE, Group
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.gradients.clipped_sum import check_weights
 from linprobe.mechanisms.gaussian import GaussianMechanism, Noise
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Method, Problem, Run, Sampling, Schedule
-from linprobe.preprocessing import Preprocessing, normalise_rows
-from linprobe.probe import check_weights
-from linprobe.reporting.manifest import privacy_statement
-from linprobe.rows import ArrayRows, ArraySource, ChainedSource, Rows, Source, prepare, prepare_part
-from linprobe.storage import Precision
-from linprobe.workers import blas_held_to_one_thread
+from linprobe.parallel.array_api import on_host
+from linprobe.parallel.process_group import ALONE, Group
+from linprobe.parallel.threads import blas_held_to_one_thread
+from linprobe.runs.manifest import privacy_statement
+from linprobe.runs.run_folder import load_first_model
+from linprobe.training.checkpoint import Checkpoints
 
 Centre = Literal["auto", "none", "public"]
 INIT_WORDS = ("auto", "zero", "public", "text")
@@ -290,7 +290,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_device(self, device: str, group: Group) -> None:
         """Refuse a device that is not there, or what cannot be done on one."""
-        from linprobe.device import check_device
+        from linprobe.gradients.gpu import check_device
 
         check_device(device)
         able = [name for name, method in METHODS.items() if method.on_device]
@@ -308,7 +308,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: str, rows: Rows | None, known: Rows | None, source: NoiseSource
     ) -> tuple[Rows | None, Rows | None, Noise]:
         """Private rows, public rows and the noise on a device."""
-        from linprobe.device import DeviceNoise, DeviceRows, check_device
+        from linprobe.gradients.gpu import DeviceNoise, DeviceRows, check_device
 
         there, moved = check_device(device), []
         for part in (rows, known):

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from linprobe.cli import run
-from linprobe.feature_file import Description, FeatureWriter
+from linprobe.data.feature_file import Description, FeatureWriter
 
 # no test is about time; a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None)

@@ -12,9 +12,9 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import linprobe
+from linprobe.data.feature_file import FeatureFile
 from linprobe.errors import DataError, LinprobeError, ParameterError, PrivacyError, UsageError
 from linprobe.estimators import ESTIMATORS, NoisyGD, NonPrivate
-from linprobe.feature_file import FeatureFile
 from linprobe.methods import METHODS
 
 

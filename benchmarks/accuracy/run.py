@@ -16,10 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from linprobe.commands._row_sources import open_features
+from linprobe.commands.train import TrainRequest, train
 from linprobe.methods import METHODS
-from linprobe.pipeline.progress import Silent
-from linprobe.pipeline.sources import open_features
-from linprobe.pipeline.training import TrainRequest, train
+from linprobe.progress import Silent
 
 EPSILONS = (1.0, 3.0)
 N_PUBLIC = "n_public"  # stands for the number of public rows

@@ -26,13 +26,13 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from linprobe.device import DeviceNoise, DeviceRows, Stream, check_device
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.data.precision import narrowed
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.rows import ArrayRows
+from linprobe.gradients.gpu import DeviceNoise, DeviceRows, Stream, check_device
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule
-from linprobe.preprocessing import normalise_rows
-from linprobe.rows import ArrayRows
-from linprobe.storage import narrowed
 
 N, D, RATE, STEPS = 200_000, 2048, 0.1, 5
 N_CLASSES = (10, 100, 1000)

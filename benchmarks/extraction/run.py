@@ -27,7 +27,7 @@ from linprobe.extraction.backbones import load_backbone
 from linprobe.extraction.decoding import decode
 from linprobe.extraction.extract import BATCH_ON_CPU, BATCH_ON_GPU, PRECISIONS, extract
 from linprobe.extraction.request import ExtractRequest
-from linprobe.pipeline.progress import Silent
+from linprobe.progress import Silent
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
 

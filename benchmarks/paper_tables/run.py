@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from linprobe import artifact
-from linprobe.pipeline.comparison import CompareRequest, MethodRow, compare
-from linprobe.pipeline.planning import account
-from linprobe.render import TerminalProgress
+from linprobe.cli._terminal import TerminalProgress
+from linprobe.commands.compare import CompareRequest, MethodRow, compare
+from linprobe.commands.plan import account
 from linprobe.reporting.plots import figure
+from linprobe.runs import run_folder
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parents[1] / "docs" / "images"
@@ -130,8 +130,8 @@ def curves(features: Path, work: Path) -> dict[str, Any]:
     result = []
     with figure(IMAGES / "adamix-figure3.png", (6.4, 4)) as (axes,):
         for run in found["runs"]:
-            manifest = artifact.load_run(run["run"]).manifest
-            _, losses, _ = artifact.read_per_record(Path(run["run"]), manifest)
+            manifest = run_folder.load_run(run["run"]).manifest
+            _, losses, _ = run_folder.read_per_record(Path(run["run"]), manifest)
             epsilons = np.sort(losses.epsilon(manifest["delta"], manifest["epsilon"]))
             axes.plot(np.linspace(0, 100, len(epsilons)), epsilons, label=run["method"])
             quantiles = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
+from linprobe.commands.extract import extract, import_features
 from linprobe.extraction.request import ExtractRequest
-from linprobe.pipeline.feature_files import extract, import_features
-from linprobe.pipeline.progress import Silent
+from linprobe.progress import Silent
 
 SHOTS = 2
 FORMS: dict[str, Callable[[Image.Image], Image.Image]] = {

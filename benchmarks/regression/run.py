@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.calibrate import calibrate
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.data.rows import ArrayRows
+from linprobe.gradients.clipped_sum import loss_and_gradient
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.probe import loss_and_gradient
-from linprobe.rows import ArrayRows
 
 N_PRIVATE, EPSILON, DELTA, STEPS = 10_000, 1.0, 1e-5, 60
 DIMENSIONS = (500, 1000, 2000, 4000, 6000)

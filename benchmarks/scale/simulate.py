@@ -27,13 +27,13 @@ import numpy as np
 from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.per_instance import ORDERS
+from linprobe.data.precision import narrowed
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.rows import BLOCK_ROWS, ArrayRows
+from linprobe.gradients.clipped_sum import WEIGHT_STEPS, clipped_sum
 from linprobe.mechanisms.clipping import SMALLEST_MARGIN
-from linprobe.mechanisms.entropy import WORDS_PER_BLOCK, NoiseSource
 from linprobe.mechanisms.gaussian import LEVELS
-from linprobe.preprocessing import normalise_rows
-from linprobe.probe import WEIGHT_STEPS, clipped_sum
-from linprobe.rows import BLOCK_ROWS, ArrayRows
-from linprobe.storage import narrowed
+from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
 
 N, D = 10**9, 1024
 CLASSES = (10, 100, 1000)

@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.ledger import Ledger
-from linprobe.distributed import group
-from linprobe.group import Group
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.rows import PART_ROWS, ArrayRows, PartRows
+from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.preprocessing import normalise_rows
-from linprobe.probe import clipped_sum
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.parallel.process_group import Group
+from linprobe.parallel.threads import blas_held_to_one_thread
+from linprobe.parallel.torch_group import group
 from linprobe.reporting.plots import figure
-from linprobe.rows import PART_ROWS, ArrayRows, PartRows
-from linprobe.workers import blas_held_to_one_thread
 
 ROUNDS, STEPS, WARM_UP = 3, 8, 2
 SIGMA, CLIP_NORM = 10.0, 0.5

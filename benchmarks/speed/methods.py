@@ -20,12 +20,12 @@ from random import Random
 import numpy as np
 from timing import shortest
 
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.rows import ArrayRows
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.preprocessing import normalise_rows
-from linprobe.rows import ArrayRows
 
 N, N_PUBLIC, D, C, SIGMA = 50_000, 204, 2048, 100, 10.0
 STEPS = 4

@@ -27,13 +27,13 @@ import peers
 from numpy.typing import NDArray
 from timing import Repeated, flags, machine, shortest
 
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.data.precision import STORAGE, Precision, aligned_empty, narrowed
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.rows import ArrayRows
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.preprocessing import normalise_rows
-from linprobe.rows import ArrayRows
-from linprobe.storage import STORAGE, Precision, aligned_empty, narrowed
-from linprobe.workers import blas_held_to_one_thread
+from linprobe.parallel.threads import blas_held_to_one_thread
 
 N, D, CLIP, SIGMA = 50_000, 2048, 0.5, 10.0
 CLASSES = (10, 100, 1000)

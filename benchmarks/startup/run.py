@@ -71,20 +71,20 @@ def parts(spawned: float) -> dict[str, float]:
     clock = Clock()
     clock.seconds["interpreter"] = time.perf_counter() - spawned
     from linprobe import cli
+    from linprobe.commands import train
     from linprobe.estimators import LinearProbe
-    from linprobe.pipeline import training
 
     for part, names in PARTS.items():
         for name in names:
-            setattr(training, name, clock.timed(part, getattr(training, name)))
-    opened = training.open_features
+            setattr(train, name, clock.timed(part, getattr(training, name)))
+    opened = train.open_features
 
     @contextlib.contextmanager
     def open_features(*arguments: Any) -> Any:
         with contextlib.ExitStack() as stack:
             yield clock.timed("reading", stack.enter_context)(opened(*arguments))
 
-    training.open_features = open_features
+    train.open_features = open_features
     LinearProbe.fit_sources = clock.timed("training", LinearProbe.fit_sources)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         if cli.run([*TRAIN, f"{folder}/run"]) != 0:

@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.feature_file import Description, FeatureFile, FeatureWriter
-from linprobe.pipeline.progress import Silent
-from linprobe.pipeline.training import TrainRequest, train
-from linprobe.preprocessing import Preprocessing
-from linprobe.rows import BLOCK_ROWS, StreamedRows
+from linprobe.commands.train import TrainRequest, train
+from linprobe.data.feature_file import Description, FeatureFile, FeatureWriter
+from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import BLOCK_ROWS, StreamedRows
+from linprobe.progress import Silent
 
 CLASSES, STEPS, TEST_ROWS = 10, 3, 2000
 WIDTH = 1024

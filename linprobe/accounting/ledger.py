@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from linprobe.accounting.events import GaussianEvent, Releases
+from linprobe.atomic_files import lock
 from linprobe.errors import PrivacyError
-from linprobe.files import lock
-from linprobe.group import Group
+from linprobe.parallel.process_group import Group
 
 
 class Ledger:

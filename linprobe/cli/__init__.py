@@ -1,4 +1,4 @@
-"""The command line: one file a command, each of which parses, calls one function of linprobe.pipeline, and prints.
+"""The command line: one file a command, each of which parses, calls one function of linprobe.commands, and prints.
 
 stdout carries results only; everything for people goes to stderr. Exit status: 0 done, 1 other errors, 2 usage,
 3 bad data, 4 privacy refusal, 130 Ctrl-C.

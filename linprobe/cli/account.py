@@ -23,9 +23,9 @@ def register(app: typer.Typer) -> None:
         stdout carries one line an accountant, name and epsilon with a tab between, the one of record first.
         """
         from linprobe.cli._shared import print_json
-        from linprobe.pipeline import planning
+        from linprobe.commands import plan as command
 
-        cost = planning.account(q, sigma, steps, delta)
+        cost = command.account(q, sigma, steps, delta)
         if as_json:
             print_json(cost)
             return

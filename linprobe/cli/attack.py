@@ -27,12 +27,12 @@ def register(app: typer.Typer) -> None:
         resamples: Annotated[int, typer.Option(help="Bootstrap resamples for the interval; 0: none.")] = 1000,
     ) -> None:
         """Try to tell a run's private rows from test rows by its scores. Private."""
-        from linprobe import render
+        from linprobe.atomic_files import path_from
+        from linprobe.cli import _terminal
         from linprobe.cli._shared import print_json
-        from linprobe.files import path_from
-        from linprobe.pipeline import membership
+        from linprobe.commands import attack as command
 
-        request = membership.AttackRequest(
+        request = command.AttackRequest(
             run=path_from(run),
             features=features,
             public=public,
@@ -43,9 +43,9 @@ def register(app: typer.Typer) -> None:
             plot=plot,
             out=out,
         )
-        with render.TerminalProgress() as progress:
-            result = membership.attack(request, progress)
-        render.note(result["private_output"])
+        with _terminal.TerminalProgress() as progress:
+            result = command.attack(request, progress)
+        _terminal.note(result["private_output"])
         if as_json:
             print_json(result)
             return

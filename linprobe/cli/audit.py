@@ -31,11 +31,11 @@ def register(app: typer.Typer) -> None:
 
         Trains on the built-in digits. stdout carries the lower bound; exit 4 if it is above the claim.
         """
-        from linprobe import render
+        from linprobe.cli import _terminal
         from linprobe.cli._shared import print_json
-        from linprobe.pipeline import auditing
+        from linprobe.commands import audit as command
 
-        request = auditing.AuditRequest(
+        request = command.AuditRequest(
             method,
             eps,
             delta,
@@ -45,19 +45,19 @@ def register(app: typer.Typer) -> None:
             canaries=canaries,
             confidence=confidence,
         )
-        with render.TerminalProgress() as progress:
-            audited = auditing.audit(request, progress)
+        with _terminal.TerminalProgress() as progress:
+            audited = command.audit(request, progress)
         if as_json:
             print_json(audited)
         else:
-            render.table(
+            _terminal.table(
                 f"{method} at epsilon {audited['epsilon']:.5g}, delta {delta:g}; {runs} runs of {canaries} canaries, "
                 f"confidence {confidence:g}",
                 [
                     (
                         test["name"],
                         f"{test['epsilon_lower_bound']:.4f}",
-                        render.figure(test.get("mu_lower_bound")),
+                        _terminal.figure(test.get("mu_lower_bound")),
                         f"{test['correct']} of {test['guesses']}" if "guesses" in test else "-",
                     )
                     for test in audited["tests"]
@@ -65,4 +65,4 @@ def register(app: typer.Typer) -> None:
                 header=("test", "epsilon at least", "mu at least", "right guesses"),
             )
             typer.echo(f"{audited['epsilon_lower_bound']:.4f}")
-        auditing.check_audit(audited)
+        command.check_audit(audited)

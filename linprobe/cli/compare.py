@@ -53,35 +53,35 @@ def register(app: typer.Typer) -> None:
         Every run is a release of the private rows; the line under the table says what all of them cost together.
         Choosing among runs by test accuracy is a practice of research, not a private one.
         """
-        from linprobe import render
+        from linprobe.atomic_files import path_from
+        from linprobe.cli import _terminal
         from linprobe.cli._shared import print_json
-        from linprobe.files import path_from
-        from linprobe.pipeline import comparison
-        from linprobe.pipeline.sources import DIGITS
+        from linprobe.commands import compare as command
+        from linprobe.commands._row_sources import DIGITS
         from linprobe.reporting.comparison_table import comparison_table
 
         source = None if features is None else path_from(features)
-        request = comparison.CompareRequest(
-            methods=[comparison.MethodRow.parse(word) for word in _words(methods)],
+        request = command.CompareRequest(
+            methods=[command.MethodRow.parse(word) for word in _words(methods)],
             epsilons=_numbers("eps", eps, float),
             out=out or Path("comparisons") / (DIGITS if source is None else source.stem),
             features=source,
             delta=delta,
             seeds=seeds,
             shots=_numbers("public shots", public_shots, int),
-            public=[None if word == comparison.NO_FILE else Path(word) for word in public or ()],
+            public=[None if word == command.NO_FILE else Path(word) for word in public or ()],
             baselines=baselines,
             attack=attack,
             jobs=jobs,
         )
-        with render.TerminalProgress() as progress:
-            compared = comparison.compare(request, progress)
+        with _terminal.TerminalProgress() as progress:
+            compared = command.compare(request, progress)
         if as_json:
             print_json(compared)
             return
         header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]")
-        render.table(f"test accuracy, %, of {seeds} runs each", rows, header=header)
-        render.note(comparison.footer(compared["composed"]))
+        _terminal.table(f"test accuracy, %, of {seeds} runs each", rows, header=header)
+        _terminal.note(command.footer(compared["composed"]))
         typer.echo(compared["out"])
 
 

@@ -21,11 +21,11 @@ def register(app: typer.Typer) -> None:
         """Print a run's accuracy on the test rows of a feature file."""
         from pathlib import Path
 
+        from linprobe.atomic_files import path_from
         from linprobe.cli._shared import print_json
-        from linprobe.files import path_from
-        from linprobe.pipeline import prediction
+        from linprobe.commands import predict as command
 
-        result = prediction.evaluate(path_from(run), None if features is None else Path(features))
+        result = command.evaluate(path_from(run), None if features is None else Path(features))
         if as_json:
             print_json(result)
         else:

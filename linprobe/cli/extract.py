@@ -135,10 +135,10 @@ def register(app: typer.Typer) -> None:
 
         An interrupted run goes on where it stopped when the same command is given again.
         """
-        from linprobe import render
+        from linprobe.cli import _terminal
         from linprobe.cli._shared import print_json
+        from linprobe.commands import extract as command
         from linprobe.extraction.request import ExtractRequest
-        from linprobe.pipeline import feature_files
 
         request = ExtractRequest(
             source=source,
@@ -170,11 +170,11 @@ def register(app: typer.Typer) -> None:
             timeout=timeout,
             overwrite=overwrite,
         )
-        with render.TerminalProgress() as progress:
-            outcome = feature_files.extract(request, progress)
+        with _terminal.TerminalProgress() as progress:
+            outcome = command.extract(request, progress)
         if outcome is None:
             return
-        _summary(outcome, render.note)
+        _summary(outcome, _terminal.note)
         if as_json:
             print_json({**vars(outcome), "file": str(outcome.file)})
             return

@@ -24,12 +24,12 @@ def register(app: typer.Typer) -> None:
         classes: Annotated[Path | None, typer.Option(help="Class names in label order, one a line.")] = None,
     ) -> None:
         """Make a feature file from arrays you already have, and print its path."""
-        from linprobe import render
-        from linprobe.pipeline import feature_files
+        from linprobe.cli import _terminal
+        from linprobe.commands import extract as command
 
-        description = feature_files.import_features(arrays, out, classes)
+        description = command.import_features(arrays, out, classes)
         rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
-        render.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} classes")
+        _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} classes")
         if description["class_names_from"] != "declared":
-            render.note("the class list was read off the test labels, which are public; --classes declares another")
+            _terminal.note("the class list was read off the test labels, which are public; --classes declares another")
         typer.echo(str(out))

@@ -18,11 +18,11 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     ) -> None:
         """Describe a feature file or a run folder."""
+        from linprobe.atomic_files import path_from
         from linprobe.cli._shared import print_json
-        from linprobe.files import path_from
-        from linprobe.pipeline import descriptions
+        from linprobe.commands import info as command
 
-        description = descriptions.info(path_from(path))
+        description = command.info(path_from(path))
         if as_json:
             print_json(description)
             return

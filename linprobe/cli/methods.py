@@ -16,9 +16,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """List every method with its paper and the data it needs."""
         from linprobe.cli._shared import print_json
-        from linprobe.pipeline import descriptions
+        from linprobe.commands import info as command
 
-        listed = descriptions.list_methods()
+        listed = command.list_methods()
         if as_json:
             print_json(listed)
             return

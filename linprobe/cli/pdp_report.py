@@ -22,16 +22,16 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """Summarise each private record's own privacy loss. Private, all but the noisy histogram."""
-        from linprobe import render
+        from linprobe.atomic_files import path_from
+        from linprobe.cli import _terminal
         from linprobe.cli._shared import print_json
-        from linprobe.files import path_from
-        from linprobe.pipeline import records
+        from linprobe.commands import pdp_report as command
 
-        result = records.pdp_report(path_from(run), csv=csv, plot=plot, publish_epsilon=publish_epsilon)
+        result = command.pdp_report(path_from(run), csv=csv, plot=plot, publish_epsilon=publish_epsilon)
         report = result.report
-        render.note(report["note"])
+        _terminal.note(report["note"])
         if result.published is not None:
-            render.note(
+            _terminal.note(
                 f"published a histogram for epsilon {publish_epsilon:g}; the run has now spent "
                 f"epsilon {result.published['epsilon_of_run_now']:.6g}; it is in {result.published['file']}"
             )

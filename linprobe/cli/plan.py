@@ -33,11 +33,11 @@ def register(app: typer.Typer) -> None:
         stdout carries the recommended rate, noise multiplier and number of steps on one line, with tabs between; with
         --json every row.
         """
-        from linprobe import render
+        from linprobe.cli import _terminal
         from linprobe.cli._shared import print_json
-        from linprobe.pipeline import planning
+        from linprobe.commands import plan as command
 
-        request = planning.PlanRequest(
+        request = command.PlanRequest(
             epsilon=eps,
             n_rows=n,
             delta=delta,
@@ -46,13 +46,13 @@ def register(app: typer.Typer) -> None:
             accountant=accountant,
             plot=plot,
         )
-        with render.TerminalProgress() as progress:
-            planned = planning.plan(request, progress)
+        with _terminal.TerminalProgress() as progress:
+            planned = command.plan(request, progress)
         if as_json:
             print_json(planned)
             return
         chosen = planned["recommended"]
-        render.table(
+        _terminal.table(
             f"epsilon {eps:g}, delta {delta:g}, {n} private rows, {epochs:g} epochs",
             [
                 (
@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
             ],
             header=("q", "rows a step", "steps", "noise multiplier", "noise of an epoch", "epsilon", "accountant"),
         )
-        render.note(f"* recommended: {planned['why']}")
+        _terminal.note(f"* recommended: {planned['why']}")
         typer.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")
 
 

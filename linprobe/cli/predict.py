@@ -25,10 +25,10 @@ def register(app: typer.Typer) -> None:
         import sys
         from pathlib import Path
 
-        from linprobe.files import path_from
-        from linprobe.pipeline import prediction
+        from linprobe.atomic_files import path_from
+        from linprobe.commands import predict as command
 
-        rows = prediction.predict(Path(run), path_from(features), group)
+        rows = command.predict(Path(run), path_from(features), group)
         writer = csv.writer(sys.stdout, lineterminator="\n")
         first = next(rows, None)  # a bad file is refused here, before anything is printed
         writer.writerow(["id", "label", "score"])

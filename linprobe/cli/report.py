@@ -21,11 +21,13 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """Verify a run and write what a privacy reviewer needs as one HTML page."""
-        from linprobe import render
-        from linprobe.files import path_from
-        from linprobe.pipeline import review
+        from linprobe.atomic_files import path_from
+        from linprobe.cli import _terminal
+        from linprobe.commands import report as command
 
-        review.report(path_from(run), html, attack or ())
+        command.report(path_from(run), html, attack or ())
         if attack:
-            render.note("PRIVATE: the page holds figures computed from private rows without noise; do not publish it")
+            _terminal.note(
+                "PRIVATE: the page holds figures computed from private rows without noise; do not publish it"
+            )
         typer.echo(str(html))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 if TYPE_CHECKING:
-    from linprobe.storage import Precision
+    from linprobe.data.precision import Precision
 
 _METHOD_OPTIONS = "Options of methods"
 
@@ -245,11 +245,12 @@ def register(app: typer.Typer) -> None:
         One run is one release of the private rows. Training again on the same rows spends again: two runs at epsilon e
         together cost more than e.
         """
-        from linprobe import distributed, render
+        from linprobe.atomic_files import path_from
+        from linprobe.cli import _terminal
         from linprobe.cli._shared import print_json
-        from linprobe.files import path_from
-        from linprobe.pipeline import training
-        from linprobe.pipeline.progress import Silent
+        from linprobe.commands import train as command
+        from linprobe.parallel import torch_group
+        from linprobe.progress import Silent
 
         given = {
             "init": init,
@@ -285,7 +286,7 @@ def register(app: typer.Typer) -> None:
             "extended": extended,
             "scale_floor": scale_floor,
         }
-        request = training.TrainRequest(
+        request = command.TrainRequest(
             method=method,
             features=None if features is None else path_from(features),
             epsilon=eps,
@@ -310,24 +311,24 @@ def register(app: typer.Typer) -> None:
             resume=resume,
             options={name: value for name, value in given.items() if value is not None},
         )
-        with distributed.group() as group:
+        with torch_group.group() as group:
             if group.rank > 0:
-                training.train(request, Silent(), group)
+                command.train(request, Silent(), group)
                 return
-            with render.TerminalProgress() as progress:
-                outcome = training.train(request, progress, group)
+            with _terminal.TerminalProgress() as progress:
+                outcome = command.train(request, progress, group)
         if as_json:
             print_json(outcome)
             return
-        render.table(
+        _terminal.table(
             f"{outcome['method']}: {outcome['n_private']} private, {outcome['n_public']} public rows",
             [
-                ("test accuracy", render.figure(outcome["test_accuracy"], ".4f")),
-                ("epsilon", render.figure(outcome["epsilon"], ".6g")),
-                ("delta", render.figure(outcome["delta"], "g")),
-                ("steps", render.figure(outcome["steps"], "d")),
-                ("noise multiplier", render.figure(outcome["noise_multiplier"])),
-                ("seconds", render.figure(outcome["seconds"], ".2f")),
+                ("test accuracy", _terminal.figure(outcome["test_accuracy"], ".4f")),
+                ("epsilon", _terminal.figure(outcome["epsilon"], ".6g")),
+                ("delta", _terminal.figure(outcome["delta"], "g")),
+                ("steps", _terminal.figure(outcome["steps"], "d")),
+                ("noise multiplier", _terminal.figure(outcome["noise_multiplier"])),
+                ("seconds", _terminal.figure(outcome["seconds"], ".2f")),
             ],
         )
         typer.echo(outcome["run"])

@@ -20,18 +20,18 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     ) -> None:
         """Recompute epsilon from the ledger with two accountants; exit 4 on any mismatch or edit."""
-        from linprobe import render
+        from linprobe.atomic_files import path_from
+        from linprobe.cli import _terminal
         from linprobe.cli._shared import print_json
-        from linprobe.files import path_from
-        from linprobe.pipeline import verification
+        from linprobe.commands import verify as command
 
-        result = verification.verify(path_from(run), features)
+        result = command.verify(path_from(run), features)
         if as_json:
             print_json(result)
             return
-        render.note(
-            f"epsilon {render.figure(result['epsilon'], '.6g')} (cross-check "
-            f"{render.figure(result['epsilon_cross_check'], '.6g')}), {result['releases']} releases; "
+        _terminal.note(
+            f"epsilon {_terminal.figure(result['epsilon'], '.6g')} (cross-check "
+            f"{_terminal.figure(result['epsilon_cross_check'], '.6g')}), {result['releases']} releases; "
             f"data {result['data']}"
         )
         typer.echo("verified")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from linprobe.preprocessing import normalise_rows
+from linprobe.data.preprocessing import normalise_rows
 
 
 def class_scores(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.array_import import class_list, label_indices, settle_labels
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.decoding import UnreadableImage
 from linprobe.extraction.images import (
@@ -30,7 +31,6 @@ from linprobe.extraction.images import (
     subset,
     test_side,
 )
-from linprobe.importing import class_list, label_indices, settle_labels
 
 GROUP_OF = {"train": "train", "public": "public"} | dict.fromkeys(TEST_NAMES, "test")
 LABEL_KEYS = ("cls", "json")

@@ -24,6 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from linprobe.data.feature_file import Description, FeatureFile, FeatureWriter, common_keys, is_hdf5
+from linprobe.data.public_shots import id_hash
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, first_line
 from linprobe.extraction.backbones import RANDOM, Backbone, load_backbone
 from linprobe.extraction.decoding import CONVERSIONS
@@ -33,8 +35,6 @@ from linprobe.extraction.partial import CONVERTED, DONE, PENDING, SETTINGS, Lock
 from linprobe.extraction.processes import Processes
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Progress
 from linprobe.extraction.text import DEFAULT_TEMPLATES, text_weights
-from linprobe.feature_file import Description, FeatureFile, FeatureWriter, common_keys, is_hdf5
-from linprobe.splits import id_hash
 
 DTYPES = {"float16": np.float16, "float32": np.float32}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.array_import import SUFFIXES, class_list, label_indices, read_arrays, settle_labels
+from linprobe.data.public_shots import id_hash
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.extraction.decoding import MAX_BYTES, UnreadableImage
-from linprobe.importing import SUFFIXES, class_list, label_indices, read_arrays, settle_labels
-from linprobe.splits import id_hash
 
 TEST_NAMES = ("test", "val", "validation", "valid")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from linprobe.data.public_shots import id_hash
 from linprobe.errors import LinprobeError
 from linprobe.extraction.decoding import UnreadableImage, decode
 from linprobe.extraction.images import Members
 from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, SKIPPED
 from linprobe.extraction.transform import ImageTransform
-from linprobe.splits import id_hash
 
 Batch = tuple[int, Tensor, Tensor, Tensor, list[tuple[int, str]]]
 """Number of the batch; pixels (rows, channels, height, width), status (rows,) and key (rows, KEY_BYTES), all uint8; and

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import LinprobeError, UsageError
-from linprobe.files import replace_when_complete
 
 PENDING, DONE, SKIPPED = 0, 1, 2
 CONVERTED = 4  # a status is PENDING, DONE or SKIPPED, plus CONVERTED times the conversions made

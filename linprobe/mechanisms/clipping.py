@@ -10,7 +10,7 @@ moves by at most tau in exact arithmetic. In ours, with u = 2^-24 and A the larg
     they are added up exactly: in float64, rounded to a public grid so coarse that no addition rounds (`ExactSum`),
         which moves one of them by at most a grid step an entry. Where the sum of a block is rounded as a whole (without
         the kernel, on a device, in a scale), float64 loses at most 2^-27 A in it before
-    norms of residuals are off by 17 u (`linprobe.preprocessing.row_norms`), factors and products by 2 u
+    norms of residuals are off by 17 u (`linprobe.data.preprocessing.row_norms`), factors and products by 2 u
 
 The factors aim below tau by a margin that covers all of it; tests/mechanisms/test_clipping.py checks both the terms and
 that no attack on the rounding comes near.
@@ -24,13 +24,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.arrays import Array
+from linprobe.data.rows import Block, Rows
 from linprobe.errors import ParameterError
-from linprobe.exact import GRID_STEP, ExactSum
-from linprobe.geometry import FLOAT32_ROUNDING
-from linprobe.products import SUM_ROWS
-from linprobe.rows import Block, Rows
-from linprobe.workers import share
+from linprobe.gradients.geometry import FLOAT32_ROUNDING
+from linprobe.gradients.host import SUM_ROWS
+from linprobe.gradients.rounding import GRID_STEP, ExactSum
+from linprobe.parallel.array_api import Array
+from linprobe.parallel.threads import share
 
 SMALLEST_MARGIN = 2.0**-10
 LARGEST_MARGIN = 2.0**-4

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import GaussianEvent
-from linprobe.arrays import namespace
-from linprobe.group import ALONE, Group
 from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.parallel.array_api import namespace
+from linprobe.parallel.process_group import ALONE, Group
 
 GRID_BITS = 20
 LEVELS = 64
@@ -68,7 +68,7 @@ class Contributed:
 
 
 class Noise(Protocol):
-    """`linprobe.mechanisms.entropy.NoiseSource`, or the same on a device."""
+    """`linprobe.mechanisms.noise.NoiseSource`, or the same on a device."""
 
     draws: int
 

@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.mechanisms.entropy import NoiseSource
-from linprobe.rows import Block, Blocks, Piece, Rows
+from linprobe.data.rows import Block, Blocks, Piece, Rows
+from linprobe.mechanisms.noise import NoiseSource
 
 
 class PoissonSampler:

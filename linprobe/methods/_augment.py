@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.rows import BLOCK_ROWS, ArrayRows
 from linprobe.errors import UsageError
 from linprobe.methods._base import public_generator
-from linprobe.preprocessing import normalise_rows
-from linprobe.rows import BLOCK_ROWS, ArrayRows
 
 
 def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:

@@ -9,14 +9,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.arrays import norm
+from linprobe.data.rows import Blocks, Rows
 from linprobe.errors import ParameterError, UsageError
-from linprobe.geometry import PLAIN, Geometry
-from linprobe.group import ALONE, Group
+from linprobe.gradients.clipped_sum import Loss, Subspace, Weights, clipped_sum, minimise
+from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.sampling import SampledRows
-from linprobe.probe import Loss, Subspace, Weights, clipped_sum, minimise
-from linprobe.rows import Blocks, Rows
+from linprobe.parallel.array_api import norm
+from linprobe.parallel.process_group import ALONE, Group
 
 Init = Literal["auto", "zero", "public", "text", "run"]
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import ParameterError
+from linprobe.gradients.clipped_sum import Loss, Weights, check_loss
 from linprobe.methods._base import (
     Init,
     Problem,
@@ -25,7 +26,6 @@ from linprobe.methods._base import (
 )
 from linprobe.methods._iterates import Iterates
 from linprobe.methods._output import Output
-from linprobe.probe import Loss, Weights, check_loss
 
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-12

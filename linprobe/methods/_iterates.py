@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from linprobe.gradients.clipped_sum import Weights
 from linprobe.methods._output import IterateOutput, Output
-from linprobe.probe import Weights
 
 
 class Iterates:

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.arrays import namespace, on_host
 from linprobe.errors import ParameterError, UsageError
-from linprobe.probe import Weights
+from linprobe.gradients.clipped_sum import Weights
+from linprobe.parallel.array_api import namespace, on_host
 
 Output = Literal["last", "average", "weighted", "ema", "vote"]
 OUTPUTS = ("last", "average", "weighted", "ema", "vote")

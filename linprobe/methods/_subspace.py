@@ -17,11 +17,11 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from linprobe.arrays import norm
-from linprobe.preprocessing import row_norms
-from linprobe.probe import Weights
-from linprobe.products import Part, Products
-from linprobe.rows import Block
+from linprobe.data.preprocessing import row_norms
+from linprobe.data.rows import Block
+from linprobe.gradients.clipped_sum import Weights
+from linprobe.gradients.host import Part, Products
+from linprobe.parallel.array_api import norm
 
 Squares = dict[tuple[int, int], NDArray[np.float64]]
 SLACK = 2.0**-14  # at least twice the worst rounding found, of terms made for it, up to so many features

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linprobe.geometry import Scale
+from linprobe.gradients.clipped_sum import Weights, second_moment
+from linprobe.gradients.geometry import Scale
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.probe import Weights, second_moment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,8 @@ from typing import Literal
 
 import numpy as np
 
-from linprobe.arrays import on_host
 from linprobe.errors import ParameterError
+from linprobe.gradients.clipped_sum import loss_gradient_and_norms
 from linprobe.methods import adamix_theory
 from linprobe.methods._base import (
     Fitted,
@@ -44,7 +44,7 @@ from linprobe.methods._base import (
 from linprobe.methods._iterates import Iterates
 from linprobe.methods._output import Output
 from linprobe.methods._subspace import Squares, top_left_subspace
-from linprobe.probe import loss_gradient_and_norms
+from linprobe.parallel.array_api import on_host
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,10 @@ import math
 
 import numpy as np
 
+from linprobe.data.rows import Rows
+from linprobe.gradients.clipped_sum import loss_and_gradient, residuals
 from linprobe.methods._base import Fitted, Problem, Run, project_to_ball, public_generator
 from linprobe.methods._iterates import Iterates
-from linprobe.probe import loss_and_gradient, residuals
-from linprobe.rows import Rows
 
 LIPSCHITZ = math.sqrt(2)
 

@@ -29,13 +29,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linprobe.data.rows import ArrayRows, ChainedRows, join
 from linprobe.errors import ParameterError, UsageError
-from linprobe.geometry import Origin
+from linprobe.gradients.clipped_sum import Weights, loss_and_gradient
+from linprobe.gradients.geometry import Origin
 from linprobe.methods._augment import gaussian_rows
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, public_generator
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.probe import Weights, loss_and_gradient
-from linprobe.rows import ArrayRows, ChainedRows, join
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,13 +24,13 @@ from typing import Literal
 
 import numpy as np
 
+from linprobe.data.rows import Rows, TranslatedRows
 from linprobe.errors import ParameterError
+from linprobe.gradients.clipped_sum import Weights
 from linprobe.mechanisms.clipping import row_sum
 from linprobe.methods import dpsgd_f_theory
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights, refuse_idle
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.probe import Weights
-from linprobe.rows import Rows, TranslatedRows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,11 +26,11 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
+from linprobe.data.preprocessing import row_norms
+from linprobe.data.rows import Block, ChangedRows, Rows
+from linprobe.gradients.clipped_sum import Weights
 from linprobe.mechanisms.clipping import ClippedSum, row_sum
 from linprobe.methods._base import Run, Share, public_generator
-from linprobe.preprocessing import row_norms
-from linprobe.probe import Weights
-from linprobe.rows import Block, ChangedRows, Rows
 
 ROUNDS = 10
 QUANTILE = 0.9

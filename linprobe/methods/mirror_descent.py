@@ -37,11 +37,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from linprobe.data.rows import Rows, join
 from linprobe.errors import ParameterError
+from linprobe.gradients.clipped_sum import Weights, loss_and_gradient
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, refuse_idle
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.probe import Weights, loss_and_gradient
-from linprobe.rows import Rows, join
 
 MIRROR_ITERATIONS = 20
 LANCZOS_FROM = 500

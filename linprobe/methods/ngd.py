@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from linprobe.gradients.clipped_sum import loss_and_gradient
 from linprobe.methods._base import (
     Fitted,
     Init,
@@ -28,7 +29,6 @@ from linprobe.methods._base import (
 )
 from linprobe.methods._iterates import Iterates
 from linprobe.methods._output import Output
-from linprobe.probe import loss_and_gradient
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linprobe.data.rows import join
+from linprobe.gradients.clipped_sum import minimise
 from linprobe.methods._base import Fitted, Method, Problem, Run
-from linprobe.probe import minimise
-from linprobe.rows import join
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linprobe.gradients.clipped_sum import loss_and_gradient, minimise
 from linprobe.methods._base import (
     Fitted,
     Method,
@@ -29,7 +30,6 @@ from linprobe.methods._base import (
 )
 from linprobe.methods._iterates import Iterates
 from linprobe.methods._output import Output
-from linprobe.probe import loss_and_gradient, minimise
 
 
 @dataclass(frozen=True, kw_only=True)

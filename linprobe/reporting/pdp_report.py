@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe import files
+from linprobe import atomic_files
 from linprobe.accounting.per_instance import summary
 
 VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
@@ -45,4 +45,4 @@ def sparkline(epsilons: NDArray[np.float64], epsilon: float, width: int = 60) ->
 def write_csv(path: Path, ids: list[str], epsilons: NDArray[np.float64]) -> None:
     """One line a record, `id,epsilon`, mode 0600."""
     figures = zip(ids, epsilons.tolist(), strict=True)
-    files.write_csv(path, ({"id": name, "epsilon": f"{value:.6g}"} for name, value in figures), private=True)
+    atomic_files.write_csv(path, ({"id": name, "epsilon": f"{value:.6g}"} for name, value in figures), private=True)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.planning import GOOD_ENOUGH, PlanRow
+from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import UsageError
 from linprobe.evaluation.attacks import Membership, tpr_limit
-from linprobe.files import replace_when_complete
 
 FORMATS = (".png", ".svg")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linprobe import artifact
-from linprobe.feature_file import Description, FeatureWriter
-from linprobe.pipeline.membership import threshold_auc
-from linprobe.pipeline.sources import open_features
+from linprobe.commands._row_sources import open_features
+from linprobe.commands.attack import threshold_auc
+from linprobe.data.feature_file import Description, FeatureWriter
+from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
 
 KEYS = {
@@ -105,7 +105,7 @@ def test_voters_and_public_shots_are_taken_into_account(cli: Cli, private_file: 
     for words in ([], ["--lira", "--shadows", "4", "--jobs", "1"]):
         result = result_of(cli("attack", "run", "--json", "--resamples", "0", *words))
         assert (result["members"], result["non_members"]) == (392, 120)
-    run = artifact.load_run(tmp_path / "run")
+    run = run_folder.load_run(tmp_path / "run")
     assert run.weights.ndim == 3
     with open_features(private_file) as features:
         found = threshold_auc(features, run)

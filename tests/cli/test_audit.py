@@ -10,8 +10,8 @@ import pytest
 import typer
 
 import linprobe.cli
-from linprobe.mechanisms.entropy import NoiseSource
-from linprobe.pipeline.auditing import AuditRequest
+from linprobe.commands.audit import AuditRequest
+from linprobe.mechanisms.noise import NoiseSource
 from tests.cli.outcomes import Cli, result_of
 
 AUDIT = ["audit", "--method", "noisy-gd", "--eps", "3", "--runs", "20", "--canaries", "50"]

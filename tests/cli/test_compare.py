@@ -19,9 +19,9 @@ import pytest
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
-from linprobe.pipeline import comparison, comparison_folder
-from linprobe.pipeline.training import train_on
-from linprobe.reporting.manifest import read_manifest
+from linprobe.commands import _comparison_folder, compare
+from linprobe.commands.train import train_on
+from linprobe.runs.manifest import read_manifest
 from tests.cli.outcomes import Cli, result_of
 
 PNG = b"\x89PNG"
@@ -289,7 +289,7 @@ def test_a_run_that_a_killed_compare_still_finishes_is_told_as_such(
 
     words = [*QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
     with monkeypatch.context() as patched:
-        patched.setattr(comparison, "train_on", meanwhile)
+        patched.setattr(compare, "train_on", meanwhile)
         refused(cli("compare", features_file, *words), 2, ["finished meanwhile", "earlier compare", "killed"])
     again = result_of(cli("compare", features_file, *words, "--json"))
     assert again["composed"]["private_runs"] == 1
@@ -305,7 +305,7 @@ def test_a_run_finished_by_somebody_else_still_counts(
         train_on(*arguments)
         shutil.copytree(theirs, tmp_path / "cmp/runs" / theirs.name, dirs_exist_ok=True)
 
-    monkeypatch.setattr(comparison, "train_on", meanwhile)
+    monkeypatch.setattr(compare, "train_on", meanwhile)
     words = ["--methods", "noisy-gd:steps=2", "--eps", "3", "--jobs", "1", "--seeds", "1", "--no-baselines"]
     compared = result_of(cli("compare", features_file, *words, "--out", "cmp", "--json"))
     assert (compared["composed"]["private_runs"], len(compared["runs"])) == (2, 1)
@@ -318,7 +318,7 @@ def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, mon
         read[folder.name] += 1
         return read_manifest(folder)
 
-    monkeypatch.setattr(comparison_folder, "read_manifest", counted)
+    monkeypatch.setattr(_comparison_folder, "read_manifest", counted)
     words = ["--methods", "noisy-gd:steps=2", "--jobs", "1", "--seeds", "2", "--out", "cmp", "--eps"]
     for epsilons, runs in (("1", 4), ("1,2", 6)):
         read.clear()

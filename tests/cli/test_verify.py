@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.feature_file import Description, FeatureFile, FeatureWriter
+from linprobe.data.feature_file import Description, FeatureFile, FeatureWriter
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 
 

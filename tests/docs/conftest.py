@@ -14,7 +14,7 @@ import pytest
 
 SERVER = """
 import os, socket, sys
-import linprobe.estimators, linprobe.pipeline.training, linprobe.pipeline.comparison, linprobe.reporting.plots
+import linprobe.estimators, linprobe.commands.train, linprobe.commands.compare, linprobe.reporting.plots
 from autodp import dp_bank
 from linprobe.cli import run
 listening = socket.socket(socket.AF_UNIX)

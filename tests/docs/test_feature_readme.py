@@ -8,7 +8,7 @@ import subprocess
 import textwrap
 from pathlib import Path
 
-from linprobe.feature_file import FeatureFile
+from linprobe.data.feature_file import FeatureFile
 
 PAGE = Path(__file__).parents[2] / "features" / "README.md"
 

@@ -10,9 +10,9 @@ import pytest
 
 from linprobe.accounting.accountants import ACCOUNTANTS
 from linprobe.accounting.calibrate import GRADIENT
-from linprobe.artifact import INHERITED
 from linprobe.cli import run
 from linprobe.methods import dpsgd_f
+from linprobe.runs.run_folder import INHERITED
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]

@@ -15,6 +15,8 @@ import pytest
 
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
+from linprobe.commands.audit import AuditRequest, audit, check_audit
+from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.audit import (
     LARGEST_MU,
@@ -27,14 +29,12 @@ from linprobe.evaluation.audit import (
     patterned,
     play,
 )
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Schedule
-from linprobe.pipeline.auditing import AuditRequest, audit, check_audit
-from linprobe.pipeline.progress import Silent
-from linprobe.probe import clipped_sum
-from linprobe.rows import ArrayRows
+from linprobe.progress import Silent
 
 SEED = 5
 

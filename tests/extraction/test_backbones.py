@@ -485,7 +485,7 @@ def test_images_of_another_size_than_the_network_takes_are_refused(few: Path, tm
 
 
 def test_the_file_says_which_network_tensor_and_weights_made_it(few: Path, tmp_path: Path) -> None:
-    from linprobe.feature_file import FeatureFile
+    from linprobe.data.feature_file import FeatureFile
 
     notes = Notes()
     run_extract(few, tmp_path / "f.h5", notes, backbone="wrn-16-4", random_weights=True, arguments={"groups": 4})

@@ -22,12 +22,12 @@ import pytest
 import torch
 from PIL import Image
 
+from linprobe.data.feature_file import FeatureFile
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.extraction import partial
 from linprobe.extraction.extract import Network
 from linprobe.extraction.images import FolderMembers
 from linprobe.extraction.partial import Lock
-from linprobe.feature_file import FeatureFile
 from tests.extraction.samples import (
     CLASSES,
     Notes,
@@ -259,8 +259,8 @@ import torch
 import linprobe.extraction.backbones.wrn
 import linprobe.extraction.extract as extract
 import linprobe.extraction.partial as partial
-import linprobe.feature_file as feature_file
-import linprobe.pipeline.feature_files, linprobe.render  # so that no child has to
+import linprobe.data.feature_file as feature_file
+import linprobe.commands.extract, linprobe.cli._terminal  # so that no child has to
 from linprobe.cli import run
 
 torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torchvision import transforms
 
-from linprobe.pipeline.training import TrainRequest, train
+from linprobe.commands.train import TrainRequest, train
 from tests.extraction.samples import Notes, ids_of, labels_of, rows_of, run_extract
 
 # as the network was trained: see the description beside the weights

@@ -5,26 +5,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe import products
-from linprobe.exact import LEAST_ROWS, ExactSum
-from linprobe.geometry import Scale
+from linprobe.data.precision import STORAGE, narrowed, widened
+from linprobe.data.rows import BLOCK_ROWS, ArrayRows
+from linprobe.gradients import host
+from linprobe.gradients.clipped_sum import clipped_sum, loss_and_gradient, loss_gradient_and_norms
+from linprobe.gradients.geometry import Scale
+from linprobe.gradients.host import SUM_ROWS, Products
+from linprobe.gradients.rounding import LEAST_ROWS, ExactSum
 from linprobe.mechanisms.clipping import FLOAT32_ROUNDING, arithmetic, clip_factors
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._subspace import top_left_subspace
-from linprobe.probe import clipped_sum, loss_and_gradient, loss_gradient_and_norms
-from linprobe.products import SUM_ROWS, Products
-from linprobe.rows import BLOCK_ROWS, ArrayRows
-from linprobe.storage import STORAGE, narrowed, widened
 
 
 @pytest.fixture(autouse=True, scope="module", params=["numpy", "native"])
 def way(request):
     """Every shape is summed by NumPy, then by the kernel if it has room for so many classes."""
-    if request.param == "native" and products.LIBRARY is None:
+    if request.param == "native" and host.LIBRARY is None:
         pytest.skip("the kernel is not built")
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "numpy":
-            patch.setattr(products, "LIBRARY", None)
+            patch.setattr(host, "LIBRARY", None)
         yield
 
 

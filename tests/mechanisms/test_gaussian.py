@@ -10,8 +10,8 @@ from scipy import stats
 from scipy.special import ndtri
 
 from linprobe.mechanisms.clipping import ClippedSum
-from linprobe.mechanisms.entropy import PART, NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import PART, NoiseSource
 
 
 def zero_sum(shape=(200, 50), sensitivity=2.0) -> ClippedSum:

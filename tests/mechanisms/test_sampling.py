@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from linprobe import rows as rows_module
 from linprobe.accounting.ledger import Ledger
+from linprobe.data import rows as rows_module
+from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import ArrayRows, ArraySource, ChainedRows, StreamedRows, TranslatedRows
 from linprobe.estimators import DPSGD, DPSGDF
-from linprobe.geometry import PLAIN, Origin, Scale
-from linprobe.mechanisms import entropy
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.gradients.clipped_sum import clipped_sum
+from linprobe.gradients.geometry import PLAIN, Origin, Scale
+from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.preprocessing import Preprocessing
-from linprobe.probe import clipped_sum
-from linprobe.rows import ArrayRows, ArraySource, ChainedRows, StreamedRows, TranslatedRows
 
 G = np.random.default_rng(5)
 X = (G.normal(size=(2600, 6)) / 2.5).astype(np.float32)
@@ -69,13 +69,13 @@ def test_rate_one_takes_everybody_and_draws_nothing() -> None:
 
 def test_no_stream_is_used_twice_by_samples_or_noise(monkeypatch) -> None:
     keys = []
-    real = entropy.ChaCha20
+    real = noise.ChaCha20
 
     def watched(key, nonce):
         keys.append((key, nonce))
         return real(key, nonce)
 
-    monkeypatch.setattr(entropy, "ChaCha20", watched)
+    monkeypatch.setattr(noise, "ChaCha20", watched)
     probe = DPSGDF(epsilon=3, classes=range(4), n_steps=6, accountant="rdp").fit(X[:300], Y[:300])
     # one for the mean, then who joins and what noise for each step
     assert len(keys) == 1 + 2 * 6 == len(set(keys))

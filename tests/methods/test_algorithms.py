@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.rows import ArrayRows
 from linprobe.errors import LinprobeError
-from linprobe.mechanisms.entropy import NoiseSource
+from linprobe.gradients.clipped_sum import loss_and_gradient, loss_gradient_and_norms
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule
 from linprobe.methods._base import learning_rate
 from linprobe.methods._output import IterateOutput
 from linprobe.methods._subspace import top_left_subspace
 from linprobe.methods.adamix import AdaMixOptions
 from linprobe.methods.noisy_gd import NoisyGDOptions
-from linprobe.preprocessing import normalise_rows
-from linprobe.probe import loss_and_gradient, loss_gradient_and_norms
-from linprobe.rows import ArrayRows
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
-from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule, adadps, dope_sgd
 from linprobe.methods._descent import Descent, DescentOptions
 from linprobe.methods._output import IterateOutput
-from linprobe.preprocessing import normalise_rows
-from linprobe.rows import ArrayRows
 from tests.methods.test_contract import C, D, problem
 
 STEPS, SIGMA, RATE, SEED = 8, 3.0, 0.3, 11

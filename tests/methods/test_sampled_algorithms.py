@@ -6,20 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linprobe.accounting.events import grouped
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.rows import ArrayRows, TranslatedRows
 from linprobe.errors import UsageError
 from linprobe.estimators import DPSGDF
+from linprobe.gradients.clipped_sum import loss_and_gradient, residuals, second_moment
 from linprobe.mechanisms.clipping import row_sum
-from linprobe.mechanisms.entropy import NoiseSource
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f_theory
 from linprobe.methods._augment import gaussian_rows
 from linprobe.methods.adadps import public_scale
 from linprobe.methods.dope_sgd import clip_origin
 from linprobe.methods.dpsgd_f_theory import FeatureClipped, ball
 from linprobe.methods.mirror_descent import MirrorDescentOptions, alphas, mirror_map
-from linprobe.preprocessing import normalise_rows
-from linprobe.probe import loss_and_gradient, residuals, second_moment
-from linprobe.rows import ArrayRows, TranslatedRows
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
 
 # mirror descent

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe import products
+from linprobe.data.preprocessing import row_norms
+from linprobe.data.rows import Block
+from linprobe.gradients import host
 from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
-from linprobe.preprocessing import row_norms
-from linprobe.rows import Block
 
 D, C = 64, 10
 
@@ -211,7 +211,7 @@ def test_rows_each_of_whose_terms_is_lost_beside_the_first_are_not_understated(
     n: int, n_directions: int, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
-        monkeypatch.setattr(products, "LIBRARY", None)
+        monkeypatch.setattr(host, "LIBRARY", None)
     direction = np.full((n, 1), np.sqrt(0.499 * 2.0**-23))  # squared, a little less than half of what one can gain
     direction[:2] = 1
     direction /= np.linalg.norm(direction)

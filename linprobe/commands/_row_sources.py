@@ -1,0 +1,179 @@
+"""Where rows come from: groups of feature files, public shots, public files; what may not be both."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.digits import write_digits
+from linprobe.data.feature_file import FeatureFile, FeatureReader, common_keys
+from linprobe.data.preprocessing import row_keys
+from linprobe.data.public_shots import public_shots
+from linprobe.data.rows import ChainedSource
+from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.runs.run_folder import LoadedRun
+
+DIGITS = "digits"
+
+
+class FileSource:
+    """The rows of one group of a feature file, streamed: those where `keep` is true, labels renumbered by `relabel`."""
+
+    def __init__(
+        self,
+        features: FeatureReader,
+        group: str,
+        keep: NDArray[np.bool_] | None = None,
+        relabel: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.features, self.group, self.keep, self.relabel = features, group, keep, relabel
+        self.n_rows = features.sizes[group] if keep is None else int(keep.sum())
+        self.n_features = features.n_features
+
+    def blocks(self) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
+        """Blocks of raw rows and class indices, in file order."""
+        for x, y in self.features.blocks(self.group, self.keep):
+            yield x, y if self.relabel is None else self.relabel[y]
+
+    def ids(self) -> list[str]:
+        """Record ids in the order of the rows."""
+        return [name for batch in self.features.id_batches(self.group, self.keep) for name in batch]
+
+    def part(self, start: int, stop: int) -> FileSource:
+        """These rows from `start` up to `stop`, counted among those kept.
+
+        Raises:
+            UsageError: no rows, or more than there are.
+        """
+        if not 0 <= start < stop <= self.n_rows:
+            raise UsageError(
+                f"rows {start} to {stop} were asked of {self.n_rows}; allowed: 0 <= start < stop <= {self.n_rows}"
+            )
+        if stop - start == self.n_rows:
+            return self
+        chosen = np.zeros(self.features.sizes[self.group], dtype=bool)
+        chosen[slice(start, stop) if self.keep is None else np.flatnonzero(self.keep)[start:stop]] = True
+        return FileSource(self.features, self.group, chosen, self.relabel)
+
+    def digest(self) -> str:
+        """SHA-256 of these rows, labels, ids and the class names."""
+        return self.features.digest(self.group, self.keep)
+
+
+class PublicRows(ChainedSource):
+    """Public rows of one or two files."""
+
+    def __init__(self, *parts: FileSource) -> None:
+        super().__init__(*parts)
+        self.parts = parts
+
+    def ids(self) -> list[str]:
+        """Record ids in the order of the rows."""
+        return [name for part in self.parts for name in part.ids()]
+
+    def digest(self) -> str:
+        """That of the only part, or SHA-256 of the parts' digests."""
+        digests = [part.digest() for part in self.parts]
+        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return ", ".join(f"group {part.group} of {part.features.path}" for part in self.parts)
+
+
+@contextmanager
+def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureFile]:
+    """The feature file at `path`, every row checked if `whole`; the built-in digits for None."""
+    if path is None or (str(path) == DIGITS and not path.exists()):
+        with tempfile.TemporaryDirectory() as folder:
+            digits = Path(folder) / "digits.h5"
+            write_digits(digits)
+            with FeatureFile(digits, shown_as=Path(DIGITS)) as features:
+                yield features
+        return
+    with FeatureFile(path) as features:
+        if whole:
+            features.scan()
+        yield features
+
+
+def public_source(
+    features: FeatureReader, other: FeatureReader | None, shots: int | None, split_seed: int
+) -> tuple[PublicRows | None, NDArray[np.bool_] | None]:
+    """Public rows, and which training rows some were taken out of (None if all come from elsewhere)."""
+    parts, mask = [], None
+    if shots is not None and shots < 0:
+        raise UsageError(f"public shots is {shots}; allowed: 0 or more")
+    if shots:
+        names = features.description.class_names
+        mask = public_shots(features.ids("train"), features.labels("train"), names, shots, split_seed)
+        parts.append(FileSource(features, "train", mask))
+    if other is not None:
+        parts.append(_other_public_rows(features, other, mask))
+    elif shots is None and "public" in features.sizes:
+        parts.append(FileSource(features, "public"))
+    return PublicRows(*parts) if parts else None, mask
+
+
+def _other_public_rows(features: FeatureReader, other: FeatureReader, shots: NDArray[np.bool_] | None) -> FileSource:
+    """Public rows of another file, classes matched by name: its `public` group, else its `train` group.
+
+    They may repeat training rows that are public `shots`, as augmented images do, but no private one.
+    """
+    if other.n_features != features.n_features:
+        raise DataError(
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; "
+            "allowed: the same; make both with the same backbone"
+        )
+    mine, theirs = features.description, other.description
+    compared: tuple[str, ...] = ("backbone", "weights_digest")
+    if mine.extraction_digest and theirs.extraction_digest:
+        compared = ("backbone", "weights_digest", "tensor", "preprocessing", "extraction_digest")
+    for name in compared:
+        here, there = getattr(mine, name), getattr(theirs, name)
+        if here and there and here != there:
+            raise DataError(f"{other.path} has {name} {there!r} and {features.path} {here!r}; allowed: the same")
+    index = {name: position for position, name in enumerate(mine.class_names)}
+    relabel = np.array([index.get(name, -1) for name in theirs.class_names])
+    group = "public" if "public" in other.sizes else "train"
+    _refuse_shared_rows(features, other, group, None if shots is None else ~shots)
+    keep = relabel[other.labels(group)] >= 0
+    if not keep.any():
+        raise DataError(
+            f"{other.path} shares no class name with {features.path}; allowed: at least one of "
+            f"{', '.join(mine.class_names[:5])}"
+        )
+    return FileSource(other, group, keep, relabel)
+
+
+def _refuse_shared_rows(
+    features: FeatureReader, other: FeatureReader, group: str, private: NDArray[np.bool_] | None
+) -> None:
+    """Refuse public rows that are private too, or multiples of private ones; compared in half precision."""
+    mine, theirs = features.image_keys("train"), other.image_keys(group)
+    if mine is not None and private is not None:
+        mine = mine[private]
+    if mine is not None and theirs is not None and common_keys(mine, theirs):
+        raise PrivacyError(
+            f"{other.path} was made from images that are training images of {features.path} too; a private image "
+            "cannot be public; give others, or --public-shots K"
+        )
+    public = set(row_keys(x for x, _ in other.blocks(group)))
+    if any(key in public for key in row_keys(x for x, _ in features.blocks("train", private))):
+        raise PrivacyError(
+            f"{other.path} holds training rows of {features.path}; a private row cannot be public too; "
+            "give other rows, or --public-shots K"
+        )
+
+
+def features_of(run: LoadedRun, features: Path | None) -> Path | None:
+    """The feature file to use with a run: the one given, else the one it was trained on."""
+    if features is not None:
+        return features
+    recorded = run.manifest["features"]
+    return None if recorded == DIGITS else Path(recorded)

@@ -1,0 +1,266 @@
+"""`linprobe attack`: membership inference against a run."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.atomic_files import write_json
+from linprobe.commands._output import check_folders, writing
+from linprobe.commands._row_sources import FileSource, features_of, open_features, public_source
+from linprobe.commands.verify import verified, verify_data
+from linprobe.data.feature_file import FeatureReader
+from linprobe.data.rows import ArraySource, ChainedSource, Source
+from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
+from linprobe.evaluation.attacks import (
+    CONFIDENCE,
+    FALSE_POSITIVE_RATES,
+    Membership,
+    Scores,
+    complementary_halves,
+    likelihood_ratios,
+    log_odds,
+    membership,
+    tpr_limit,
+)
+from linprobe.methods import find_method
+from linprobe.parallel.jobs import unordered
+from linprobe.progress import Progress
+from linprobe.reporting import plots
+from linprobe.runs import run_folder
+
+PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise, shown because it was asked for; do not publish"
+SHADOWS, RESAMPLES = 64, 1000
+LEAST_SHADOWS, LEAST_RESAMPLES = 4, 100
+
+
+@dataclass(frozen=True)
+class AttackRequest:
+    """What `linprobe attack` was asked for.
+
+    Attributes:
+        run: run folder. features: feature file, None for the run's own.
+        lira: likelihood ratios against `shadows` probes trained in `jobs` processes, with the public rows of `public`;
+            None: `SHADOWS`, all processors, the run's own file. Without it, the threshold attack.
+        resamples: of the bootstrap; 0 for no interval.
+        plot, out: where to draw the ROC curve and write the result, mode 0600.
+    """
+
+    run: Path
+    features: Path | None = None
+    public: Path | None = None
+    lira: bool = False
+    shadows: int | None = None
+    jobs: int | None = None
+    resamples: int = RESAMPLES
+    plot: Path | None = None
+    out: Path | None = None
+
+
+def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
+    """Try to tell a run's private rows from the test rows of the same file. Private.
+
+    Returns: run, manifest_digest, method, attack, auc, auc_low, auc_high, tpr_at_fpr, tpr_limit_at_fpr, members,
+        non_members, confidence, shadows, epsilon, delta, private_output.
+
+    Raises:
+        DataError: rows of another kind or number. PrivacyError: a run that does not verify, or other rows than its own.
+    """
+    _check(request)
+    checked = verified(request.run)
+    run = replace(run_folder.load_run(request.run), manifest=checked.manifest)
+    manifest = run.manifest
+    with open_features(features_of(run, request.features)) as features:
+        members = _members(features, run)
+        committed = verify_data(checked, features)
+        if committed is not None and not np.array_equal(members, committed):
+            raise PrivacyError(
+                f"{run.folder} states other public shots than its per-record file lists; restore it from a copy"
+            )
+        if request.lira:
+            found, shadows = _lira(features, members, run, request, progress), request.shadows or SHADOWS
+        else:
+            found, shadows = _threshold(features, members, run, request.resamples), None
+    result = {
+        "run": str(run.folder),
+        "manifest_digest": manifest["manifest_digest"],
+        "method": manifest["method"],
+        "attack": "lira" if request.lira else "threshold",
+        **_figures(found),
+        "tpr_limit_at_fpr": None,
+        "members": int(members.sum()),
+        "non_members": features.sizes["test"],
+        "confidence": CONFIDENCE,
+        "shadows": shadows,
+        "epsilon": manifest["epsilon"],
+        "delta": manifest["delta"],
+        "private_output": PRIVATE_OUTPUT,
+    }
+    if manifest["epsilon"] is not None:
+        limits = tpr_limit(np.array(FALSE_POSITIVE_RATES), manifest["epsilon"], manifest["delta"])
+        result["tpr_limit_at_fpr"] = _by_rate(limits.tolist())
+    _write(request, result, found)
+    return result
+
+
+def threshold_auc(features: FeatureReader, run: run_folder.LoadedRun, resamples: int = 0) -> dict[str, Any]:
+    """The threshold attack on a run whose feature file is open: auc, auc_low, auc_high, tpr_at_fpr. Private.
+
+    Rows are matched with the run by number only: for a caller who has trained it, or checked it with `verify_data`.
+    """
+    return _figures(_threshold(features, _members(features, run), run, resamples))
+
+
+def _check(request: AttackRequest) -> None:
+    if request.plot is not None:
+        plots.check_format(request.plot)
+    check_folders(request.plot, request.out)
+    if request.resamples and request.resamples < LEAST_RESAMPLES:
+        raise ParameterError(
+            f"resamples is {request.resamples}; allowed: {LEAST_RESAMPLES} or more, or 0 for no interval"
+        )
+    if not request.lira:
+        for name in ("shadows", "jobs", "public"):
+            if getattr(request, name) is not None:
+                raise UsageError(f"option --{name} does nothing without --lira; add --lira, or leave it out")
+    if request.shadows is not None and (request.shadows < LEAST_SHADOWS or request.shadows % 2):
+        raise ParameterError(
+            f"shadows is {request.shadows}; allowed: an even number, {LEAST_SHADOWS} or more; {SHADOWS} is the default"
+        )
+    if request.jobs is not None and request.jobs < 1:
+        raise ParameterError(f"jobs is {request.jobs}; allowed: 1 or more")
+
+
+def _members(features: FeatureReader, run: run_folder.LoadedRun) -> NDArray[np.bool_]:
+    """Which training rows the run held private, as its manifest tells, shape (n_train,)."""
+    manifest = run.manifest
+    if list(features.description.class_names) != run.class_names or features.n_features != run.weights.shape[-2]:
+        here, there = (features.n_features, len(features.description.class_names)), run.weights.shape[-2:]
+        raise DataError(
+            f"{features.path} has {here[0]} features and {here[1]} classes, the run {run.folder} {there[0]} and "
+            f"{there[1]}, or the names differ; allowed: the file it was trained on; give it with --features"
+        )
+    _, taken = public_source(features, None, _shots(manifest), manifest["split_seed"])
+    members = np.ones(features.sizes["train"], dtype=bool) if taken is None else ~taken
+    # where public rows are protected too, n_private counts them in
+    if not find_method(manifest["method"]).joins_public and members.sum() != manifest["n_private"]:
+        raise DataError(
+            f"{features.path} has {members.sum()} private rows; allowed for the run {run.folder}: "
+            f"{manifest['n_private']}; give the file it was trained on with --features"
+        )
+    return members
+
+
+def _shots(manifest: dict[str, Any]) -> int | None:
+    # a run without public rows states no shots, whatever the file holds
+    return 0 if manifest["public_from"] == "nowhere" else manifest["public_shots"]
+
+
+def _threshold(
+    features: FeatureReader, members: NDArray[np.bool_], run: run_folder.LoadedRun, resamples: int
+) -> Membership:
+    inside = log_odds(features.blocks("train", members), run.weights, run.bias)
+    return membership(inside, log_odds(features.blocks("test"), run.weights, run.bias), resamples)
+
+
+def _lira(
+    features: FeatureReader,
+    members: NDArray[np.bool_],
+    run: run_folder.LoadedRun,
+    request: AttackRequest,
+    progress: Progress,
+) -> Membership:
+    """Shadow probes of the run's own method, options and budget, each on half of members and non-members together.
+
+    They are never released, so they spend nothing: what they tell is in the output, which is private.
+    """
+    from linprobe.estimators import ESTIMATORS
+
+    manifest = run.manifest
+    # noise is fresh for every shadow, whatever seed the run had
+    options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
+    if options.get("init") is not None and Path(options["init"]).is_dir():
+        raise UsageError(
+            f"run {run.folder} started from {options['init']}, which has seen the members, and so would every shadow "
+            "probe; leave --lira out, or attack that run"
+        )
+    if "per_record" in options:
+        options["per_record"] = False  # nobody asks what records of a shadow lost
+    estimator = ESTIMATORS[manifest["method"]](classes=range(manifest["n_classes"]), **options)
+    public = _public_rows(features, request.public, run)
+    parts = [FileSource(features, "train", members), FileSource(features, "test")]
+    x, y = (np.concatenate(column) for column in zip(*ChainedSource(*parts).blocks(), strict=True))
+    halves = complementary_halves(request.shadows or SHADOWS, len(y))
+    odds = np.empty(halves.shape)
+    progress.start(len(halves), "shadow probes")
+    text = features.text_weights()
+    shadows = ((place, estimator, x, y, half, public, text) for place, half in enumerate(halves))
+    for shadow, found in unordered(_shadow, shadows, request.jobs):
+        odds[shadow] = found
+        progress.step()
+    target = log_odds(ArraySource(x, y).blocks(), run.weights, run.bias)
+    ratios = likelihood_ratios(target, odds, halves)
+    inside = parts[0].n_rows
+    return membership(ratios[:inside], ratios[inside:], request.resamples)
+
+
+def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.LoadedRun) -> ArraySource | None:
+    """The run's public rows in memory, from the file it names or the one given in its place."""
+    manifest = run.manifest
+    named, digest = manifest.get("public_file"), manifest.get("public_digest")  # older runs lack them
+    path = given if given is not None or named is None else Path(named)
+    with ExitStack() as stack:
+        other = None if path is None else stack.enter_context(open_features(path))
+        public, _ = public_source(features, other, _shots(manifest), manifest["split_seed"])
+        wrong = digest is not None and (public is None or public.digest() != digest)
+        if wrong or (public is None) != (manifest["public_from"] == "nowhere"):
+            raise DataError(
+                f"public rows are {public or 'none'}, and run {run.folder} had others, from {manifest['public_from']}; "
+                "give the file with --public, or leave --public out"
+            )
+        if public is None:
+            return None
+        x, y = (np.concatenate(column) for column in zip(*public.blocks(), strict=True))
+    return ArraySource(x, y)
+
+
+def _shadow(
+    place: int,
+    estimator: Any,
+    x: NDArray[np.floating],
+    y: NDArray[np.int64],
+    half: NDArray[np.bool_],
+    public: Source | None,
+    text: NDArray[np.floating] | None,
+) -> tuple[int, Scores]:
+    """Train one shadow on the rows where `half` is true; its log odds of all rows."""
+    from linprobe.commands.train import weights_of
+
+    estimator.fit_sources(ArraySource(x[half], y[half]), public, text)
+    return place, log_odds(ArraySource(x, y).blocks(), weights_of(estimator), estimator.intercept_)
+
+
+def _figures(found: Membership) -> dict[str, Any]:
+    return {
+        "auc": found.auc,
+        "auc_low": found.low,
+        "auc_high": found.high,
+        "tpr_at_fpr": _by_rate([found.tpr_at(rate) for rate in FALSE_POSITIVE_RATES]),
+    }
+
+
+def _by_rate(values: list[float]) -> dict[str, float]:
+    return {f"{rate:g}": value for rate, value in zip(FALSE_POSITIVE_RATES, values, strict=True)}
+
+
+def _write(request: AttackRequest, result: dict[str, Any], found: Membership) -> None:
+    plot, out = request.plot, request.out
+    if out is not None:
+        writing(out, lambda: write_json(out, result, private=True))
+    if plot is not None:
+        writing(plot, lambda: plots.membership_roc(plot, found, result))

@@ -1,0 +1,149 @@
+"""`linprobe audit`: what the implementation is seen to leak, beside what it claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.calibrate import DEFAULT_DELTA
+from linprobe.commands._row_sources import FileSource, open_features, public_source
+from linprobe.commands.train import TrainRequest, make_settings
+from linprobe.data.digits import DIGITS_SHOTS
+from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import ArrayRows, Source
+from linprobe.errors import ParameterError, PrivacyError, UsageError
+from linprobe.evaluation.audit import MechanismFactory, lower_bounds, play
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.methods import METHODS, find_method
+from linprobe.progress import Progress
+
+DEFAULT_RUNS = 100
+DEFAULT_CANARIES = 100
+DEFAULT_CONFIDENCE = 0.999
+BACKGROUND_ROWS = 300
+MOST_RUNS = 10_000
+MOST_CANARIES = 1000
+MOST_SCORES = 100_000_000  # 800 MB
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """What `linprobe audit` was asked for; None means the method's default.
+
+    `insecure_seed` makes coins and noise reproducible, for tests.
+    """
+
+    method: str
+    epsilon: float
+    delta: float = DEFAULT_DELTA
+    steps: int | None = None
+    sampling_rate: float | None = None
+    runs: int = DEFAULT_RUNS
+    canaries: int = DEFAULT_CANARIES
+    confidence: float = DEFAULT_CONFIDENCE
+    insecure_seed: int | None = None
+
+
+def audit(
+    request: AuditRequest, progress: Progress, *, mechanism: MechanismFactory = GaussianMechanism
+) -> dict[str, Any]:
+    """Train on digits and canaries many times, and bound epsilon from below by telling which canaries were in.
+
+    Everything between the rows and the releases is what `train` runs; another `mechanism` can be audited in its place.
+
+    Returns: method, epsilon (claimed), delta, epsilon_lower_bound, confidence, runs, canaries, steps, noise_multiplier,
+        sampling_rate, tests (see `lower_bounds`).
+    """
+    from linprobe.estimators import ESTIMATORS, schedule_of
+
+    method = find_method(request.method)
+    if not method.spends:
+        spending = ", ".join(name for name, other in METHODS.items() if other.spends)
+        raise UsageError(
+            f"method is {method.name!r}, which releases nothing with noise, so there is nothing to audit; "
+            f"allowed: {spending}"
+        )
+    _check_sizes(request)
+    training = TrainRequest(
+        method.name,
+        epsilon=request.epsilon,
+        delta=request.delta,
+        steps=request.steps,
+        sampling_rate=request.sampling_rate,
+    )
+    with open_features(None) as features:
+        public, taken = public_source(features, None, DIGITS_SHOTS, 0)
+        private = FileSource(features, "train", None if taken is None else ~taken)
+        n_classes = len(features.description.class_names)
+        background = _rows(private, BACKGROUND_ROWS)
+        known = None if public is None or "public" not in method.needs else _rows(public, public.n_rows)
+    estimator = ESTIMATORS[method.name](classes=range(n_classes), **make_settings(training, method))
+    budget = estimator.budget(background.n_rows + request.canaries)
+    if budget is None:
+        raise ValueError(f"{method.name} spends and has no budget")
+    if request.runs * request.canaries * budget.n_steps > MOST_SCORES:
+        raise ParameterError(
+            f"runs, canaries and steps are {request.runs}, {request.canaries} and {budget.n_steps}; allowed: a product "
+            f"of at most {MOST_SCORES}; lower one of them"
+        )
+    progress.start(request.runs, "auditing")
+    trials = play(
+        method,
+        estimator.method_options(),
+        schedule_of(budget),
+        background,
+        known,
+        n_classes,
+        runs=request.runs,
+        canaries=request.canaries,
+        on_run=progress.step,
+        mechanism=mechanism,
+        insecure_seed=request.insecure_seed,
+    )
+    tests = lower_bounds(trials, request.delta, request.confidence)
+    return {
+        "method": method.name,
+        "epsilon": composed_epsilon(budget.releases, budget.delta, budget.accountant),
+        "delta": budget.delta,
+        "epsilon_lower_bound": max(test["epsilon_lower_bound"] for test in tests),
+        "confidence": request.confidence,
+        "runs": request.runs,
+        "canaries": request.canaries,
+        "steps": budget.n_steps,
+        "noise_multiplier": budget.noise_multiplier,
+        "sampling_rate": budget.sampling_rate,
+        "tests": tests,
+    }
+
+
+def check_audit(audited: dict[str, Any]) -> None:
+    """PrivacyError where the lower bound is above the claim."""
+    if audited["epsilon_lower_bound"] > audited["epsilon"]:
+        raise PrivacyError(
+            f"epsilon of {audited['method']} is at least {audited['epsilon_lower_bound']:.6g} at confidence "
+            f"{audited['confidence']:g}; allowed: at most the {audited['epsilon']:.6g} claimed; audit again, and if it "
+            "stays, release nothing made with this installation and report it"
+        )
+
+
+def _check_sizes(request: AuditRequest) -> None:
+    for name, value, low, high in (
+        ("runs", request.runs, 2, MOST_RUNS),
+        ("canaries", request.canaries, 10, MOST_CANARIES),
+    ):
+        if not low <= value <= high:
+            raise ParameterError(f"{name} is {value}; allowed: a whole number from {low} to {high}")
+    if not 0.5 <= request.confidence < 1:
+        raise ParameterError(
+            f"confidence is {request.confidence}; allowed: at least 0.5 and below 1, for example 0.999"
+        )
+
+
+def _rows(source: Source, count: int) -> ArrayRows:
+    """The first `count` rows at unit norm, uncentred."""
+    blocks = list(source.blocks())
+    x, y = (np.concatenate([block[part] for block in blocks])[:count] for part in (0, 1))
+    return ArrayRows(Preprocessing().apply(x), y)

@@ -1,0 +1,408 @@
+"""`linprobe compare`: methods side by side over epsilons, seeds, public shots and public files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from linprobe._version import __version__
+from linprobe.accounting.calibrate import DEFAULT_DELTA, check_epsilon
+from linprobe.atomic_files import replace_when_complete, write_csv
+from linprobe.commands._comparison_folder import RUNS, ComparisonFolder, open_comparison
+from linprobe.commands._row_sources import DIGITS, open_features
+from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
+from linprobe.commands.train import TrainRequest, make_settings, train_on
+from linprobe.data.digits import DIGITS_SHOTS
+from linprobe.data.feature_file import FeatureReader, LoadedFeatures
+from linprobe.errors import LinprobeError, ParameterError, UsageError
+from linprobe.evaluation.comparison import Result, Setting, boosts, summarise
+from linprobe.methods import METHODS, find_method
+from linprobe.parallel import available_memory
+from linprobe.parallel.jobs import unordered
+from linprobe.progress import Progress, Silent
+from linprobe.reporting.comparison_plots import accuracy_against_attack, boost_against_shots, error_against_epsilon
+from linprobe.reporting.comparison_table import comparison_table, markdown
+from linprobe.runs import run_folder
+from linprobe.runs.manifest import read_manifest
+
+PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
+NO_FILE = "none"
+REQUEST_OPTIONS = ("sigma", "steps", "sampling_rate", "accountant", "per_record", "centre", "intercept", "preset")
+LONGEST_NAME = 80
+Features = FeatureReader | Path | None
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One row of the table: a method and the settings in which it differs from `train`'s defaults.
+
+    Attributes:
+        name: what the row is called. method: as given to `--method`.
+        settings: fields of `TrainRequest` (`REQUEST_OPTIONS`) and options of the method.
+    """
+
+    name: str
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> MethodRow:
+        """`method` or `method:option=value:option=value`, options spelled as on the command line of `train`."""
+        name, *pairs = text.strip().split(":")
+        method = find_method(name)
+        hints = {**get_type_hints(TrainRequest), **get_type_hints(method.options)}
+        settings: dict[str, Any] = {}
+        for pair in pairs:
+            flag, equals, value = pair.partition("=")
+            option = flag.strip("-").replace("-", "_")
+            if not equals or not option or not value or option in settings:
+                raise UsageError(
+                    f"method is {text!r}; allowed: METHOD or METHOD:OPTION=VALUE, each option once, as "
+                    "dope-sgd:ensemble=5:steps=100"
+                )
+            settings[option] = _typed(flag, value, str(hints.get(option, str)))
+        return cls(text.strip(), method.name, settings)
+
+    def request(self, **shared: Any) -> TrainRequest:
+        """What `train` is asked for."""
+        mine = {name: value for name, value in self.settings.items() if name in REQUEST_OPTIONS}
+        options = {name: value for name, value in self.settings.items() if name not in mine}
+        return TrainRequest(
+            method=self.method,
+            checkpoint_every=math.inf if METHODS[self.method].spends else None,
+            **mine,
+            **shared,
+            options=options,
+        )
+
+
+def _typed(flag: str, text: str, hint: str) -> Any:
+    """The value of an option whose type is `hint`, as Python writes it."""
+    if "bool" in hint:
+        if text not in ("true", "false"):
+            raise ParameterError(f"{flag} is {text!r}; allowed: true, false")
+        return text == "true"
+    for kind, what in ((int, "a whole number"), (float, "a number")):
+        if kind.__name__ in hint:
+            try:
+                number = kind(text)
+            except ValueError:
+                number = math.nan
+            if not math.isfinite(number):
+                raise ParameterError(f"{flag} is {text!r}; allowed: {what}")
+            return number
+    return text
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What `linprobe compare` was asked for.
+
+    Attributes:
+        features: feature file, None for the built-in digits. methods: rows of the table.
+        epsilons, delta: budgets of each run. seeds: number of them; a seed chooses public shots, noise is always fresh.
+        shots: public rows a class, one comparison each; empty for as many as `train` would take.
+        public: public files, one comparison each; None stands for no file.
+        baselines: whether only-public and non-private are added where they are missing.
+        attack: whether every run is attacked too.
+        jobs: processes; None for as many as there are processors, at most 8.
+        out: folder of the comparison. What is there is continued.
+    """
+
+    methods: Sequence[MethodRow]
+    epsilons: Sequence[float]
+    out: Path
+    features: Path | None = None
+    delta: float = DEFAULT_DELTA
+    seeds: int = 5
+    shots: Sequence[int] = ()
+    public: Sequence[Path | None] = ()
+    baselines: bool = True
+    attack: bool = False
+    jobs: int | None = None
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """One run to be made: the row and setting it belongs to, what `train` is asked for, and where it goes."""
+
+    row: str
+    setting: Setting
+    request: TrainRequest
+    folder: Path
+
+    @property
+    def spends(self) -> bool:
+        return METHODS[self.request.method].spends
+
+
+def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
+    """Train every method at every epsilon, setting and seed, each run into a folder of its own; draw and tabulate.
+
+    Runs that are there already are checked and not made again. Every run is a release: `composed` says what all of
+    them cost together.
+
+    Returns: out, composed, summary (one object a row, setting and epsilon), runs (one object each), figures; attacks,
+        one object a run and private, if asked for.
+
+    Raises:
+        UsageError: a request that cannot be met, or a folder of another comparison. LinprobeError: the first run that
+            failed; finished runs are kept and the same command goes on from there.
+    """
+    _check(request)
+    if request.features is None and not request.shots and not request.public:
+        request = replace(request, shots=(DIGITS_SHOTS,))
+    of = {"features": DIGITS if request.features is None else str(request.features.resolve()), "delta": request.delta}
+    with ExitStack() as stack:
+        features = _shared(stack, request.features)
+        others = {_name(path): _shared(stack, path) for path in request.public if path is not None}
+        opened = _opened(stack, features)
+        planned = _plan(request, {name: _public_digest(other) for name, other in others.items()}, opened.sizes)
+        folder = stack.enter_context(open_comparison(request.out, of, opened))
+        missing = [run for run in planned if not run.folder.exists()]
+        if missing:
+            _announce(missing, progress)
+            progress.start(len(missing), "comparing")
+        try:
+            arguments = [(run, features, others.get(run.setting.public)) for run in missing]
+            for run in unordered(_train, arguments, request.jobs):
+                folder.record(run)
+                progress.step()
+        except (KeyboardInterrupt, LinprobeError) as error:
+            folder.discard_unfinished(one.folder.name for one in missing)
+            if isinstance(error, KeyboardInterrupt):
+                progress.note(f"finished runs are kept in {folder.runs}; the same command goes on from there")
+            raise
+        results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
+        return _written(request, folder, planned, results)
+
+
+def _announce(missing: Sequence[_Planned], progress: Progress) -> None:
+    """Say before it is done that models without protection will be made."""
+    unprotected = sum(not METHODS[run.request.method].private for run in missing)
+    if unprotected:
+        progress.note(
+            f"{unprotected} of {len(missing)} runs are not private ({PARAGON}); --no-baselines leaves baselines out"
+        )
+
+
+def _check(request: CompareRequest) -> None:
+    if not request.methods:
+        raise UsageError("methods is empty; allowed: names from `linprobe methods`; give --methods adamix,noisy-gd")
+    names = [row.name for row in request.methods]
+    if len(set(names)) < len(names):
+        raise UsageError(f"methods are {', '.join(names)}; allowed: each once; leave out the repetition")
+    if not 1 <= request.seeds <= 1000:
+        raise ParameterError(f"seeds is {request.seeds}; allowed: a whole number from 1 to 1000")
+    if request.jobs is not None and not 1 <= request.jobs <= 1024:
+        raise ParameterError(f"jobs is {request.jobs}; allowed: a whole number from 1 to 1024")
+    for epsilon in request.epsilons:
+        check_epsilon(epsilon)
+    spending = [row for row in request.methods if METHODS[row.method].spends]
+    if spending and not request.epsilons:
+        raise UsageError(f"method {spending[0].method} needs a privacy budget and got none; give --eps, as --eps 1,3")
+    for row in request.methods:
+        make_settings(
+            row.request(**_budget(row, next(iter(request.epsilons), None), request.delta)), METHODS[row.method]
+        )
+    files = [_name(path) for path in request.public if path is not None]
+    if len(set(files)) < len(files) or len(set(request.public)) < len(request.public):
+        raise UsageError(
+            f"public files are called {', '.join(files)}; allowed: each name once, and {NO_FILE} once; rename or leave "
+            "out one"
+        )
+
+
+def _budget(row: MethodRow, epsilon: float | None, delta: float) -> dict[str, Any]:
+    return {"epsilon": epsilon, "delta": delta} if METHODS[row.method].spends else {}
+
+
+def _name(path: Path | None) -> str:
+    return "" if path is None else path.stem
+
+
+def _shared(stack: ExitStack, path: Path | None) -> Features:
+    """Rows read once for all runs; only the path of a file too large for that."""
+    opened = stack.enter_context(open_features(path))
+    if not available_memory.fits(4 * opened.n_features * sum(opened.sizes.values())):
+        return None if path is None else path.absolute()  # processes may have another working directory
+    return LoadedFeatures(opened)
+
+
+def _opened(stack: ExitStack, features: Features) -> FeatureReader:
+    if isinstance(features, FeatureReader):
+        return features
+    return stack.enter_context(open_features(features, whole=False))
+
+
+def _public_digest(features: Features) -> str:
+    """SHA-256 of what a file offers as public rows."""
+    with ExitStack() as stack:
+        opened = _opened(stack, features)
+        return opened.digest("public" if "public" in opened.sizes else "train")
+
+
+def _plan(request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int]) -> list[_Planned]:
+    """Every run, in the order of the table."""
+    planned = []
+    for path, shots in product(request.public or (None,), request.shots or (None,)):
+        setting = Setting(_name(path), shots)
+        public_rows = path is not None or bool(shots) or (shots is None and "public" in sizes)
+        rows = list(request.methods)
+        if request.baselines:
+            rows += [MethodRow(name, name) for name in (PUBLIC_BASELINE, PARAGON)]
+        seen = set()
+        for row in rows:
+            method = METHODS[row.method]
+            if row.name in seen:
+                continue
+            seen.add(row.name)
+            if "public" in method.needs and not public_rows:
+                if row not in request.methods:
+                    continue
+                raise UsageError(
+                    f"method {method.name} needs public rows and got none ({setting or 'no public group'}); "
+                    "give --public-shots K or --public FILE"
+                )
+            # without shots to choose or noise to draw, seeds would all give the same run
+            seeds = range(request.seeds if method.spends or shots else 1)
+            budgets = list(request.epsilons) if method.spends else [None]
+            for epsilon, seed in product(budgets, seeds):
+                asked = row.request(
+                    features=request.features,
+                    public=path,
+                    public_shots=shots,
+                    split_seed=seed,
+                    **_budget(row, epsilon, request.delta),
+                )
+                folder = request.out / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
+                # a process of its own may have another working directory
+                planned.append(_Planned(row.name, setting, replace(asked, out=folder.absolute()), folder))
+    return planned
+
+
+def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str) -> str:
+    """What a person needs to find the run, and a digest of all that makes it another run."""
+    first = str(row.settings.get("init", ""))
+    started_from = read_manifest(Path(first))["manifest_digest"] if first and Path(first).is_dir() else ""
+    identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
+    identity += [setting.shots, public_digest, asked.split_seed]
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
+    parts = [row.name, "" if asked.epsilon is None else f"eps{asked.epsilon:g}", setting.public]
+    parts += ["" if setting.shots is None else f"shots{setting.shots}", f"seed{asked.split_seed}"]
+    readable = "-".join(re.sub(r"[^\w.=+-]", "_", part) for part in parts if part)
+    return f"{readable[:LONGEST_NAME]}-{digest}"
+
+
+def _train(run: _Planned, features: Features, other: Features) -> Path:
+    """Make a run; returns its folder.
+
+    Raises:
+        UsageError: somebody else has made it meanwhile. LinprobeError: it failed.
+    """
+    with ExitStack() as stack:
+        rows = None if run.request.public is None else _opened(stack, other)
+        try:
+            train_on(_opened(stack, features), rows, run.request, Silent())
+        except LinprobeError:
+            if run.request.out is None or not run.request.out.exists():
+                raise
+            raise UsageError(
+                f"run {run.folder} was finished meanwhile by a process of an earlier compare that was killed; wait "
+                "until its processes have ended, and give the same command again: it goes on from there"
+            ) from None
+    return run.folder
+
+
+def _result(request: CompareRequest, run: _Planned, manifest: dict[str, Any], features: FeatureReader) -> Result:
+    auc = threshold_auc(features, run_folder.load_run(run.folder))["auc"] if request.attack else None
+    accuracy = manifest["test_accuracy"]
+    return Result(run.row, run.setting, run.request.epsilon, run.request.split_seed, run.spends, accuracy, auc)
+
+
+def _written(
+    request: CompareRequest, folder: ComparisonFolder, planned: Sequence[_Planned], results: Sequence[Result]
+) -> dict[str, Any]:
+    """Write the tables and figures and return them."""
+    out, summaries = request.out, summarise(results)
+    boost = boosts(summaries, PUBLIC_BASELINE, PARAGON)
+    runs = [_run_row(run, folder.manifest(run.folder), result) for run, result in zip(planned, results, strict=True)]
+    summary = [
+        {
+            "method": one.row,
+            **asdict(one.setting),
+            "epsilon": one.epsilon,
+            "mean": one.mean,
+            "std": one.std,
+            "runs": one.runs,
+            "best": one.best,
+            "boost": None if one.epsilon is None else boost.get((one.row, one.setting, one.epsilon)),
+        }
+        for one in summaries
+    ]
+    write_csv(out / "runs.csv", runs)
+    write_csv(out / "summary.csv", summary)
+    with replace_when_complete(out / "table.md", "w") as stream:
+        stream.write(markdown(*comparison_table(summary, "**{}**")))
+    figures = [error_against_epsilon(out / "error_against_epsilon.png", summaries, PUBLIC_BASELINE, PARAGON)]
+    if len({setting.shots for _, setting, _ in boost}) > 1:
+        figures.append(boost_against_shots(out / "boost_against_shots.png", boost))
+    attacked = {}
+    if request.attack:
+        attacks = [
+            {"method": one.row, **asdict(one.setting), "epsilon": one.epsilon, "seed": one.seed, "attack_auc": one.auc}
+            for one in results
+        ]
+        marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
+        write_csv(out / "private_attacks.csv", marked, private=True)
+        figures.append(accuracy_against_attack(out / "private_accuracy_against_attack.png", summaries))
+        attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
+    composed = folder.composed(request.delta)
+    folder.finish({"composed": composed, "summary": summary, "runs": runs})
+    return {
+        "out": str(out),
+        "composed": composed,
+        "summary": summary,
+        "runs": runs,
+        **attacked,
+        "figures": [str(path) for path in figures if path is not None],
+    }
+
+
+def _run_row(run: _Planned, manifest: dict[str, Any], result: Result) -> dict[str, Any]:
+    return {
+        "method": run.row,
+        **asdict(run.setting),
+        "epsilon": result.epsilon,
+        "seed": result.seed,
+        "test_accuracy": result.accuracy,
+        "epsilon_spent": manifest["epsilon"],
+        "delta": manifest["delta"],
+        **{key: manifest[key] for key in ("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")},
+        "run": str(run.folder),
+    }
+
+
+def footer(composed: dict[str, Any]) -> str:
+    """What all runs of a comparison cost together, in one sentence or two."""
+    text = "no run released anything with noise"
+    if composed["private_runs"]:
+        text = (
+            f"{composed['private_runs']} runs released something with noise: together epsilon "
+            f"{composed['epsilon']:.4g} at delta {composed['delta']:g} for a record private in all of them "
+            f"({composed['accountant']}); one that was public in any of them had no protection there"
+        )
+    if composed["not_private_runs"]:
+        text += (
+            f"; {composed['not_private_runs']} non-private runs are covered by no epsilon: where rows are really "
+            "private, leave them out with --no-baselines"
+        )
+    return text

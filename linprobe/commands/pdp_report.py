@@ -1,0 +1,129 @@
+"""`linprobe pdp-report`: each record's own privacy loss, and its noisy histogram."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linprobe.accounting.accountants import ACCOUNTANTS, composed_epsilon
+from linprobe.accounting.calibrate import calibrate, check_epsilon
+from linprobe.accounting.events import GaussianEvent, grouped
+from linprobe.accounting.ledger import Ledger, read_ledger
+from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts
+from linprobe.atomic_files import write_json
+from linprobe.commands._output import check_folders, writing
+from linprobe.errors import PrivacyError, UsageError
+from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.reporting import pdp_report as reports
+from linprobe.reporting import plots
+from linprobe.runs import run_folder
+from linprobe.runs.manifest import check_manifest, gaussian_figures, guarantee_text, read_manifest
+
+HISTOGRAM = "published_histogram_{}.json"
+
+
+@dataclass(frozen=True)
+class PdpReport:
+    """The per-record report and what the terminal shows of it. Private."""
+
+    report: dict[str, Any]
+    sparkline: str
+    published: dict[str, Any] | None
+
+
+def pdp_report(
+    folder: Path, *, csv: Path | None = None, plot: Path | None = None, publish_epsilon: float | None = None
+) -> PdpReport:
+    """Summarise the per-record losses of a run; write them, draw them, or release their histogram, if asked.
+
+    Raises:
+        DataError: a folder without per-record figures. PrivacyError: the run claims no privacy.
+    """
+    if plot is not None:
+        plots.check_format(plot)
+    if publish_epsilon is not None:
+        check_epsilon(publish_epsilon)
+    check_folders(csv, plot)
+    run = run_folder.load_run(folder)
+    manifest = run.manifest
+    if manifest["accountant"] is None:
+        raise UsageError(
+            f"run {folder} used method {manifest['method']}, which releases nothing with noise; "
+            "per-record losses exist for methods that spend a budget"
+        )
+    ids, losses, _ = run_folder.read_per_record(folder, manifest)
+    if len(losses.mu) != len(ids):
+        raise UsageError(f"run {folder} was trained with --no-per-record; train with --per-record to follow records")
+    published = None if publish_epsilon is None else _publish_histogram(run, losses, publish_epsilon)
+    manifest = read_manifest(folder)
+    # a published histogram costs every record alike
+    losses = losses.charged(sum((1 / release["noise_multiplier"]) ** 2 for release in manifest["published"]))
+    worst = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
+    epsilons = losses.epsilon(manifest["delta"], worst)
+    if csv is not None:
+        writing(csv, lambda: reports.write_csv(csv, ids, epsilons))
+    if plot is not None:
+        writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, manifest["method"]))
+    sampled = manifest["gdp_mu"] is None
+    return PdpReport(
+        reports.report(epsilons, worst, manifest["delta"], sampled=sampled),
+        reports.sparkline(epsilons, worst),
+        published,
+    )
+
+
+def _publish_histogram(run: run_folder.LoadedRun, losses: RecordLosses, epsilon: float) -> dict[str, Any]:
+    """Release the histogram of epsilon_i with Gaussian noise and charge it to the run's ledger.
+
+    Given the released iterates each epsilon_i is a function of its own record, so one record moves one count by one:
+    L2 sensitivity 1. The charge is in the ledger and on the disk before the noise is drawn.
+    """
+    folder, manifest = run.folder, run.manifest
+    if not manifest["private"]:
+        raise PrivacyError(f"run {folder} is not private; nothing can be published from it")
+    events, delta = read_ledger(folder / run_folder.LEDGER), manifest["delta"]
+    check_manifest(manifest, folder, events)
+    accountant = next(name for name, title in ACCOUNTANTS.items() if title == manifest["accountant"])
+    training = grouped(event for event in events if event.purpose != "histogram")
+    training_epsilon = composed_epsilon(training, delta, accountant)
+    budget = calibrate(epsilon=epsilon, delta=delta, n_private=manifest["n_private"], steps=1)
+    counts = histogram_counts(losses.epsilon(delta, training_epsilon), training_epsilon)
+    ledger = Ledger(folder / run_folder.LEDGER)
+
+    def charge(event: GaussianEvent) -> None:
+        ledger.append(event)
+        ledger.close()
+
+    mechanism = GaussianMechanism(NoiseSource(), charge, first_step=len(events))
+    clipped = ClippedSum(counts[:, None], 1.0, np.ones(1))
+    noisy = mechanism.release(clipped, budget.noise_multiplier, purpose="histogram").value[:, 0]
+    histogram = {
+        "what": "noisy number of records by their own training epsilon; safe to publish",
+        "bin_edges": np.linspace(0, training_epsilon, HISTOGRAM_BINS + 1).tolist(),
+        "noisy_counts": np.rint(noisy).astype(int).tolist(),
+        "noise_std": budget.noise_multiplier,
+        "epsilon_charged": epsilon,
+    }
+    releases = grouped(ledger.events)
+    total = composed_epsilon(releases, delta, accountant)
+    target = manifest["epsilon_target"] + epsilon
+    name = HISTOGRAM.format(len(manifest["published"]) + 1)
+    release = {"what": "histogram", "epsilon": epsilon, "noise_multiplier": budget.noise_multiplier, "file": name}
+    updated = {
+        **manifest,
+        "guarantee": guarantee_text(total, delta, insecure=False),
+        "epsilon": total,
+        "epsilon_target": target,
+        **gaussian_figures(releases),
+        "releases": [asdict(release) for release in releases],
+        "published": [*manifest["published"], release],
+    }
+    histogram |= {"epsilon_of_run_now": total, "file": str(folder / name)}
+    write_json(folder / name, histogram)
+    run_folder.write_manifest(folder, updated, tuple(release["file"] for release in updated["published"]))
+    return histogram

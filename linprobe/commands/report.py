@@ -1,0 +1,83 @@
+"""`linprobe report`: a verified run as one page for a privacy reviewer."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from linprobe.atomic_files import replace_when_complete
+from linprobe.commands._output import check_folders, writing
+from linprobe.commands.verify import verified
+from linprobe.errors import DataError, UsageError
+from linprobe.reporting.page import Evidence, page
+
+SUFFIXES = (".html", ".htm")
+
+
+def report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
+    """Verify a run as `verify` does, then write its page; mode 0600 if it holds results of `attacks`.
+
+    Raises:
+        PrivacyError: the run does not hold. DataError: an attack's file is damaged, or of another run.
+    """
+    if html.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
+    check_folders(html)
+    run = verified(folder)
+    manifest = run.manifest
+    evidence = Evidence(
+        name=folder.resolve().name,
+        manifest=manifest,
+        checked=run.figures,
+        histograms=[_histogram(folder / release["file"]) for release in manifest["published"]],
+        attacks=[_attack(path, manifest) for path in attacks],
+    )
+    text = page(evidence)
+
+    def write() -> None:
+        with replace_when_complete(html, "w", private=bool(attacks)) as stream:
+            stream.write(text)
+
+    writing(html, write)
+
+
+def _histogram(path: Path) -> dict[str, Any]:
+    """A published histogram, whose digest and price `verify` has checked."""
+    try:
+        histogram = json.loads(path.read_text(encoding="utf-8"))
+        edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
+    if not counts or len(edges) != len(counts) + 1:
+        raise DataError(f"{path} has not one bin edge more than counts; restore it from a copy")
+    return {"bin_edges": edges, "noisy_counts": counts}
+
+
+def _attack(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """What `linprobe attack` wrote about this run. Private.
+
+    Raises:
+        DataError: unreadable, a figure missing, or of another run, or of this one before its manifest changed.
+    """
+    try:
+        attack = json.loads(path.read_text(encoding="utf-8"))
+        if attack["manifest_digest"] != manifest["manifest_digest"]:
+            raise DataError(
+                f"attack {path} is of {attack['run']} with manifest digest {attack['manifest_digest']:.16}; this run "
+                f"has {manifest['manifest_digest']:.16}; attack this run as it is now, and give that file"
+            )
+        figures = [attack[name] for name in ("auc", "members", "non_members")]
+        figures += [attack["tpr_at_fpr"][rate] for rate in ("0.001", "0.01")]
+        figures += [attack[name] for name in ("auc_low", "auc_high", "shadows") if attack[name] is not None]
+        if not str(attack["attack"]).isprintable() or not all(math.isfinite(value) for value in figures):
+            raise ValueError("a figure is not finite")
+    except DataError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"attack {path} cannot be read ({type(error).__name__}: {error}); give what linprobe attack --json printed"
+        ) from None
+    return dict(attack)

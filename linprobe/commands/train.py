@@ -1,0 +1,391 @@
+"""`linprobe train`: one private training run into a run folder."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe import native
+from linprobe._version import __version__
+from linprobe.accounting.calibrate import DEFAULT_DELTA, check_epsilon
+from linprobe.accounting.ledger import Ledger
+from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
+from linprobe.data.digits import DIGITS_SHOTS
+from linprobe.data.feature_file import FeatureFile, FeatureReader
+from linprobe.data.precision import STORAGE, Precision
+from linprobe.errors import LinprobeError, ParameterError, UsageError
+from linprobe.evaluation.metrics import accuracy_by_class, class_accuracy
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
+from linprobe.parallel.process_group import ALONE, Group
+from linprobe.progress import Progress
+from linprobe.runs import run_folder
+from linprobe.runs.manifest import file_digest
+from linprobe.training.checkpoint import Checkpoints
+
+RANDOM_WEIGHTS = "random"
+CHECKPOINT_SECONDS = 60.0
+OUTCOME_KEYS = (
+    "method",
+    "epsilon",
+    "delta",
+    "epsilon_target",
+    "noise_multiplier",
+    "sampling_rate",
+    "steps",
+    "gdp_mu",
+    "n_private",
+    "n_public",
+    "n_features",
+    "n_classes",
+    "test_accuracy",
+    "seed_kind",
+)
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What `linprobe train` was asked for. None means: use the default.
+
+    `options` holds the method's own options by name; `features` None is the built-in digits.
+    """
+
+    method: str
+    features: Path | None = None
+    epsilon: float | None = None
+    delta: float = DEFAULT_DELTA
+    sigma: float | None = None
+    steps: int | None = None
+    out: Path | None = None
+    public: Path | None = None
+    public_shots: int | None = None
+    split_seed: int = 0
+    sampling_rate: float | None = None
+    accountant: str | None = None
+    per_record: bool | None = None
+    centre: str | None = None
+    intercept: float | None = None
+    preset: str = "default"
+    noise_seed: int | None = None
+    insecure_seed: bool = False
+    precision: Precision = "float32"
+    device: str = "cpu"
+    checkpoint_every: float | None = None
+    resume: bool = False
+    options: dict[str, Any] | None = None
+
+
+def make_settings(request: TrainRequest, method: Method) -> dict[str, Any]:
+    """Constructor arguments of the method's estimator."""
+    from linprobe.estimators import ESTIMATORS
+
+    if request.preset not in ("default", "paper"):
+        raise UsageError(f"preset is {request.preset!r}; allowed: default, paper")
+    settings: dict[str, Any] = dict(request.options or {})
+    sigma, centre = request.sigma, request.centre
+    if request.preset == "paper":
+        if method.sampling is not None:
+            raise UsageError(
+                f"preset paper is the AdaMix paper's, which has no {method.name}; leave it out, or choose adamix, "
+                "noisy-gd, ngd or ppgd"
+            )
+        settings = {**paper_options(method), **settings}
+        sigma = PAPER_NOISE_MULTIPLIER if sigma is None and request.steps is None else sigma
+        centre = "none" if centre is None else centre
+    known = ESTIMATORS[method.name]._get_param_names()
+    shared = {
+        "centre": centre,
+        "intercept": request.intercept,
+        "sampling_rate": request.sampling_rate,
+        "accountant": request.accountant,
+        "per_record": request.per_record,
+    }
+    method.make_options({**settings, **({"init": "run"} if "init" in settings else {})})
+    settings |= {name: value for name, value in shared.items() if value is not None and name in known}
+    for name, value in shared.items():
+        by_preset = name == "centre" and request.centre is None
+        if value is not None and name not in known and not by_preset:
+            raise UsageError(f"option {name.replace('_', '-')} does nothing for {method.name}; leave it out")
+    if request.epsilon is not None:
+        check_epsilon(request.epsilon)
+    if not method.spends:
+        spending = {
+            "--sigma": request.sigma,
+            "--steps": request.steps,
+            "--noise-seed": request.noise_seed,
+            "--checkpoint": request.checkpoint_every,
+            "--resume": request.resume or None,
+        }
+        for flag, given in spending.items():
+            if given is not None:
+                raise UsageError(f"option {flag} does nothing for {method.name}, which adds no noise; leave it out")
+        return settings
+    if request.epsilon is None:
+        raise UsageError(f"method {method.name} needs a privacy budget and got none; give --eps, for example --eps 3")
+    if (request.noise_seed is not None) != request.insecure_seed:
+        raise UsageError(
+            f"noise seed is {request.noise_seed} and --insecure-seed is {'on' if request.insecure_seed else 'off'}; a "
+            "seed makes the run not private, so give both --noise-seed N and --insecure-seed, or neither"
+        )
+    budget = {
+        "epsilon": request.epsilon,
+        "delta": request.delta,
+        "noise_multiplier": sigma,
+        "n_steps": request.steps,
+    }
+    return {**settings, **budget, "insecure_seed": request.noise_seed}
+
+
+def weights_of(estimator: Any) -> NDArray[np.float32]:
+    """A fitted estimator's weights as a run folder keeps them: (n_features, n_classes), voters in front."""
+    return np.ascontiguousarray(np.swapaxes(estimator.coef_, -1, -2))
+
+
+def _default_out(request: TrainRequest) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    epsilon = "" if request.epsilon is None else f"-eps{request.epsilon:g}"
+    return Path("runs") / f"{request.method}{epsilon}-{stamp}-{secrets.token_hex(2)}"
+
+
+def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> dict[str, Any]:
+    """Train once, write a run folder, and say how it went. One release, one charge.
+
+    Processes of a `group` make the same call, each of which trains on its part of the private rows; rank 0 writes.
+
+    Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, n_private,
+        n_public, n_features, n_classes, test_accuracy, seconds, seed_kind.
+
+    Raises:
+        LinprobeError: whatever went wrong, with its exit status; no run folder is then left behind.
+    """
+    method = find_method(request.method)
+    make_settings(request, method)  # so that a wrong option is told before the data is read
+    if request.precision not in STORAGE:
+        raise ParameterError(f"precision is {request.precision!r}; allowed: {', '.join(STORAGE)}")
+    if request.checkpoint_every is not None and not 0 <= request.checkpoint_every < math.inf:
+        raise ParameterError(f"checkpoint is {request.checkpoint_every}; allowed: 0 or more seconds")
+    if request.resume and request.out is None:
+        raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
+    if group.size > 1 and "private" in method.needs and not method.spends:
+        raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
+    shots = request.public_shots
+    if request.features is None:
+        progress.note("no feature file given: using the built-in digits (1,797 real images)")
+        if request.public is None and shots is None:
+            shots = DIGITS_SHOTS
+            progress.note(f"{shots} public shots per class are taken out of the training rows")
+    elif shots is None and request.public is None:
+        _refuse_missing_public(method, request.features)
+    request = replace(request, public_shots=shots)
+    if request.out is not None and not request.resume and group.rank == 0:
+        for folder in run_folder.unfinished_folders(request.out):
+            progress.note(f"an unfinished run of {request.out} is in {folder}; go on with --resume, or delete it")
+    with open_features(request.features) as features:
+        if request.public is None:
+            _warn_of_random_weights((features,), progress)
+            return train_on(features, None, request, progress, group)
+        with open_features(request.public) as other:
+            _warn_of_random_weights((features, other), progress)
+            return train_on(features, other, request, progress, group)
+
+
+def train_on(
+    features: FeatureReader,
+    other: FeatureReader | None,
+    request: TrainRequest,
+    progress: Progress,
+    group: Group = ALONE,
+) -> dict[str, Any]:
+    """`train` on feature files that are open, or in memory, and checked; `other` holds public rows."""
+    from linprobe.estimators import ESTIMATORS
+
+    started = time.perf_counter()
+    method = find_method(request.method)
+    settings = make_settings(request, method)
+    shots = request.public_shots
+    if method.joins_public and shots:
+        shots = 0  # all training rows are protected anyway
+    public, taken = public_source(features, other, shots, request.split_seed)
+    private = FileSource(features, "train", None if taken is None else ~taken)
+    classes = list(range(len(features.description.class_names)))
+    estimator = ESTIMATORS[method.name](classes=classes, **settings)
+    out = request.out or _default_out(request)
+    kept: list[Checkpoints] = []
+    try:
+        with (
+            _run_folder(out, request.resume, group) as folder,
+            closing(Ledger(folder / run_folder.LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
+            _kept_up(kept),
+        ):
+
+            def keep(source: NoiseSource, held: slice) -> Checkpoints:
+                protected = (private, public) if method.joins_public and public is not None else (private,)
+                digest = "".join(source.digest() for source in protected) if group.rank == 0 else ""
+                digest = group.shared_text(digest)
+                identity = _identity(estimator, request, features, None if method.joins_public else public)
+                every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
+                kept.append(Checkpoints(folder, source, ledger, identity, digest, every, group=group, held=held))
+                return kept[0]
+
+            estimator.fit_sources(
+                private,
+                public,
+                features.text_weights(),
+                ledger=ledger,
+                on_step=progress.step,
+                on_start=progress.start,
+                precision=request.precision,
+                device=request.device,
+                group=group,
+                keep=keep,
+            )
+            if group.rank > 0:
+                return {}
+            correct, total = class_accuracy(features.blocks("test"), weights_of(estimator), estimator.intercept_)
+            manifest = _write_run(folder, request, shots, features, private, public, estimator, correct, total)
+    except BaseException as error:
+        if kept and kept[0].path.is_file():
+            progress.note(f"unfinished run kept; the same command with --resume --out {out} goes on with it")
+        if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
+            raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None
+        raise
+    if manifest["epsilon"] is None and method.private:
+        progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")
+    return {
+        "run": str(out),
+        **{key: manifest[key] for key in OUTCOME_KEYS},
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _run_folder(out: Path, resume: bool, group: Group) -> AbstractContextManager[Path]:
+    """The folder that rank 0 makes or finds, and the others only read."""
+    if group.rank > 0:
+        return nullcontext(Path(group.shared_text("")))
+    return _announced(run_folder.new_run_folder(out, resume=resume), group)
+
+
+@contextmanager
+def _kept_up(kept: list[Checkpoints]) -> Iterator[None]:
+    """Bring the checkpoint up to the last whole step when the block fails."""
+    try:
+        yield
+    except BaseException:
+        for checkpoints in kept:
+            checkpoints.interrupted()
+        raise
+
+
+@contextmanager
+def _announced(folder: AbstractContextManager[Path], group: Group) -> Iterator[Path]:
+    with folder as path:
+        group.shared_text(str(path))
+        yield path
+
+
+def _identity(
+    estimator: Any, request: TrainRequest, features: FeatureReader, public: PublicRows | None
+) -> dict[str, Any]:
+    """What an unfinished run and the one that goes on with it must have in common, besides the private rows."""
+    text = features.text_weights()
+    first = Path(str(getattr(estimator, "init", ""))) / run_folder.MODEL
+    return {
+        "method": estimator.method.name,
+        **{name: value for name, value in estimator.get_params().items() if name != "classes"},
+        "precision": request.precision,
+        "device": request.device,
+        "public rows": None if public is None else public.digest(),
+        "text weights": None if text is None else hashlib.sha256(text.tobytes()).hexdigest(),
+        "first model": file_digest(first) if first.is_file() else None,
+        "linprobe": __version__,
+        "NumPy": np.__version__,
+        "kernel": "NumPy" if native.LIBRARY is None else "native",
+    }
+
+
+def _warn_of_random_weights(files: Iterable[FeatureReader], progress: Progress) -> None:
+    for file in files:
+        if file.description.weights == RANDOM_WEIGHTS:
+            progress.note(
+                f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {file.description.backbone}"
+            )
+
+
+def _refuse_missing_public(method: Method, path: Path) -> None:
+    """Tell a user who forgot public rows so before the whole file is read."""
+    if "public" not in method.needs or not path.is_file():
+        return
+    with FeatureFile(path) as features:
+        if "public" not in features.sizes:
+            raise UsageError(
+                f"method {method.name} needs public rows and {path} has no public group; "
+                "give --public FILE or --public-shots K"
+            )
+
+
+def _write_run(
+    folder: Path,
+    request: TrainRequest,
+    shots: int | None,
+    features: FeatureReader,
+    private: FileSource,
+    public: PublicRows | None,
+    estimator: Any,
+    correct: NDArray[np.int64],
+    total: NDArray[np.int64],
+) -> dict[str, Any]:
+    method = estimator.method
+    run_folder.write_model(folder, weights_of(estimator), estimator.intercept_)
+    run_folder.write_history(folder, estimator.history_)
+    private_commitment = per_record_commitment = None
+    if method.spends:
+        key = secrets.token_bytes(32)
+        private_commitment = run_folder.commitment(key, private.digest())
+        ids = private.ids()
+        if method.joins_public and public is not None:
+            ids += public.ids()
+        losses = estimator.private_record_losses_
+        run_folder.write_per_record(folder, ids, losses, key)
+        per_record_commitment = run_folder.commitment(key, run_folder.per_record_digest(ids, losses))
+    description = features.description
+    names = description.class_names
+    n_test = int(total.sum())
+    manifest = {
+        **estimator.privacy_,
+        "precision": request.precision,
+        "device": request.device,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "n_features": features.n_features,
+        "n_classes": len(names),
+        "class_names": list(names),
+        "class_names_from": description.class_names_from,
+        "options": estimator.get_params(),
+        "preset": request.preset,
+        "centre": estimator.centre_,
+        "features": DIGITS if request.features is None else str(request.features),
+        "backbone": description.backbone,
+        "public_from": "nowhere" if public is None else str(public),
+        "public_shots": None if public is None else shots,
+        "public_file": None if request.public is None else str(request.public),
+        "split_seed": request.split_seed,
+        "public_digest": None if public is None or method.joins_public else public.digest(),
+        "private_commitment": private_commitment,
+        "per_record_commitment": per_record_commitment,
+        "test_accuracy": int(correct.sum()) / n_test,
+        "test_accuracy_per_class": accuracy_by_class(names, correct, total),
+        "n_test": n_test,
+        "published": [],
+    }
+    manifest["options"].pop("classes")
+    return run_folder.write_manifest(folder, manifest)

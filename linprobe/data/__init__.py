@@ -1,0 +1,1 @@
+"""Rows: feature files, arrays, precision, preprocessing."""

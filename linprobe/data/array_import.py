@@ -1,0 +1,214 @@
+"""Arrays people already have (.npz, .npy, .pt, .csv) to a feature file."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.feature_file import GROUPS, Description, FeatureWriter
+from linprobe.errors import DataError, UsageError, first_line
+
+ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in ("X", "y", "id"))
+SUFFIXES = (".npz", ".npy", ".pt", ".csv")
+BLOCK_BYTES = 1 << 24
+Arrays = dict[str, NDArray[Any]]
+
+
+def read_arrays(sources: Sequence[Path]) -> Arrays:
+    """Arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, class_names.
+
+    A `.npz`, or a `.pt` holding a dictionary, brings its own keys. A `.npy`, or a `.pt` holding a tensor, is named by
+    its stem (`X_train.npy`). A CSV is named by its group (`train.csv`) and has a header with a column `label`,
+    optionally `id`, and one numeric column a feature. A folder stands for the files in it.
+
+    Raises:
+        UsageError: a file that is none of these. DataError: a file that cannot be read.
+    """
+    arrays: Arrays = {}
+    for source in sources:
+        if source.is_dir():
+            inside = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
+            if not inside:
+                raise DataError(f"folder {source} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
+            arrays |= read_arrays(inside)
+            continue
+        if not source.is_file():
+            raise DataError(
+                f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
+            )
+        try:
+            arrays |= _read_one(source)
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+            reason = first_line(error)
+            raise DataError(f"array file {source} cannot be read ({reason}); write it again") from None
+    return arrays
+
+
+def _read_one(source: Path) -> Arrays:
+    if source.suffix == ".npz":
+        with np.load(source, allow_pickle=False) as archive:
+            wanted = (*ARRAY_KEYS, "class_names")
+            return {key: archive[key] for key in archive.files if key in wanted}
+    if source.suffix == ".csv":
+        return _read_csv(source)
+    if source.suffix not in SUFFIXES:
+        raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
+    loaded = _read_torch(source) if source.suffix == ".pt" else np.load(source, mmap_mode="r", allow_pickle=False)
+    if isinstance(loaded, dict):
+        return loaded
+    if source.stem not in ARRAY_KEYS:
+        raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
+    return {source.stem: loaded}
+
+
+def _read_torch(source: Path) -> Any:
+    import pickle
+
+    import torch
+
+    try:
+        loaded = torch.load(source, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError) as error:
+        raise ValueError(f"not a plain tensor or dictionary of tensors: {type(error).__name__}") from None
+    if isinstance(loaded, dict):
+        return {str(key): _to_numpy(value) for key, value in loaded.items() if key in ARRAY_KEYS}
+    return _to_numpy(loaded)
+
+
+def _to_numpy(value: Any) -> Any:
+    import torch
+
+    tensor = torch.as_tensor(value)
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _read_csv(source: Path) -> Arrays:
+    group = source.stem
+    if group not in GROUPS:
+        raise UsageError(f"{source} is named {group!r}; allowed: train.csv, test.csv, public.csv; rename it")
+    with source.open(newline="", encoding="utf-8") as stream:
+        reader = csv.reader(stream)
+        header = next(reader, [])
+        if "label" not in header:
+            raise ValueError(f"its first line has no column 'label', but {header[:4]}")
+        features = [column for column, name in enumerate(header) if name not in ("label", "id")]
+        rows = [row for row in reader if row]
+    if any(len(row) != len(header) for row in rows):
+        raise ValueError(f"not every line has {len(header)} columns")
+    label, record = header.index("label"), header.index("id") if "id" in header else None
+    arrays: Arrays = {
+        f"X_{group}": np.array([[float(row[column]) for column in features] for row in rows], dtype=np.float32),
+        f"y_{group}": np.array([row[label] for row in rows]),
+    }
+    if record is not None:
+        arrays[f"id_{group}"] = np.array([row[record] for row in rows])
+    return arrays
+
+
+def settle_labels(arrays: Arrays, declared: Sequence[str] | None) -> Arrays:
+    """The arrays with whole-number labels as integers: floats, and text that is no declared name and all numbers."""
+    keys = [key for key in arrays if key.startswith("y_")]
+    labels = {key: np.asarray(arrays[key]) for key in keys}
+    if all(array.dtype.kind == "f" and np.array_equal(array, np.floor(array)) for array in labels.values()):
+        return arrays | {key: array.astype(np.int64) for key, array in labels.items()}
+    if any(array.dtype.kind not in "US" for array in labels.values()):
+        return arrays
+    texts = {key: [str(text) for text in array] for key, array in labels.items()}
+    if declared is not None and all(set(declared) >= set(text) for text in texts.values()):
+        return arrays
+    try:
+        return arrays | {key: np.array([int(text) for text in array]) for key, array in texts.items()}
+    except ValueError:
+        return arrays
+
+
+def class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
+    """Class names and where they came from: declared, or read off the test labels, which are public."""
+    if declared is not None:
+        return tuple(declared), "declared"
+    labels = arrays["y_test"]
+    if labels.dtype.kind in "iub":
+        return tuple(str(index) for index in range(int(labels.max(initial=-1)) + 1)), "test labels"
+    return tuple(sorted({str(label) for label in labels})), "test labels"
+
+
+def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArray[np.int64]:
+    """Labels as positions in `names`, shape (rows,); whole numbers are taken as positions already."""
+    if labels.dtype.kind in "iub":
+        return np.asarray(labels, dtype=np.int64)
+    index = {name: position for position, name in enumerate(names)}
+    unknown = sorted({str(label) for label in labels} - set(index))
+    if unknown:
+        raise DataError(
+            f"{key} holds {len(unknown)} labels outside the declared classes, first {unknown[0]!r}; "
+            "declare them with --classes"
+        )
+    return np.array([index[str(label)] for label in labels], dtype=np.int64)
+
+
+def _storage_type(x: NDArray[Any]) -> type[np.floating]:
+    """float16 where it holds every value exactly (float16, bytes), float32 otherwise."""
+    return np.float16 if x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1) else np.float32
+
+
+def import_arrays(sources: Sequence[Path], out: Path, classes: Sequence[str] | None = None) -> Description:
+    """Write the feature file `out` from array files; returns what it says about itself.
+
+    Image arrays (more than two dimensions) become flattened pixels. Without declared classes the class list is taken
+    from the test labels, which are public; training labels never decide it.
+
+    Raises:
+        UsageError, DataError: what is missing or wrong, and where.
+    """
+    arrays = read_arrays(sources)
+    for key in ("X_train", "y_train", "X_test", "y_test"):
+        if key not in arrays:
+            raise DataError(f"{', '.join(map(str, sources))} holds no {key}; needed: X_train, y_train, X_test, y_test")
+    if classes is None and "class_names" in arrays:
+        classes = [str(name) for name in arrays["class_names"]]
+    arrays = settle_labels(arrays, classes)
+    names, names_from = class_list(arrays, classes)
+    images = arrays["X_train"].ndim > 2
+    description = Description(
+        class_names=names,
+        class_names_from=names_from,
+        backbone="pixels" if images else "",
+        preprocessing="flattened pixels" if images else "as imported",
+        source=", ".join(source.name for source in sources),
+    )
+    with FeatureWriter(out, description) as writer:
+        for group in GROUPS:
+            if f"X_{group}" in arrays:
+                _write_group(writer, group, arrays, names)
+    return description
+
+
+def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str]) -> None:
+    x, y = arrays[f"X_{group}"], arrays.get(f"y_{group}")
+    if y is None or y.shape != (len(x),) or x.ndim < 2:
+        raise DataError(
+            f"X_{group} has shape {x.shape} and y_{group} {None if y is None else y.shape}; "
+            "allowed: (rows, ...) and (rows,)"
+        )
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"X_{group} has type {x.dtype}; allowed: real numbers; convert it first")
+    width = int(np.prod(x.shape[1:]))
+    rows = max(1, BLOCK_BYTES // (4 * max(1, width)))
+    ids = arrays.get(f"id_{group}")
+    names_of_rows = [str(i) for i in ids] if ids is not None else [f"{group}/{row:07d}" for row in range(len(x))]
+    if len(names_of_rows) != len(x):
+        raise DataError(f"id_{group} has {len(names_of_rows)} entries for {len(x)} rows; allowed: one a row")
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        with np.errstate(over="ignore"):
+            for start in range(0, len(x), rows):
+                yield np.asarray(x[start : start + rows], dtype=np.float32).reshape(-1, width)
+
+    labels = label_indices(y, names, f"y_{group}")
+    writer.write_group(group, len(x), width, blocks(), labels, names_of_rows, _storage_type(x))

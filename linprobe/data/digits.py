@@ -1,0 +1,48 @@
+"""Built-in data set: `digits`, 1,797 real images of handwritten digits that ship with scikit-learn."""
+
+from __future__ import annotations
+
+import gzip
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.feature_file import Description, FeatureWriter
+from linprobe.data.public_shots import id_hash
+from linprobe.errors import LinprobeError
+
+DIGITS_SHOTS = 2
+TEST_SHARE = 0.25
+
+
+def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Pixels (1797, 64) and labels (1797,) from scikit-learn's own file; importing its loader takes longer."""
+    found = find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise LinprobeError(
+            "scikit-learn, which ships the digits, is not installed; install it, or give a feature file"
+        )
+    with gzip.open(
+        Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz", "rt", encoding="ascii"
+    ) as lines:
+        table = np.loadtxt(lines, delimiter=",")
+    return table[:, :-1], table[:, -1].astype(np.int64)
+
+
+def write_digits(path: Path) -> None:
+    """Write the digits feature file: pixels 0..16 as 64 features; a quarter is test, chosen by record id."""
+    pixels, labels = _digits()
+    ids = np.array([f"digits/{row:04d}" for row in range(len(labels))])
+    test = np.array([id_hash(str(record_id), 0) < TEST_SHARE * 2**64 for record_id in ids])
+    description = Description(
+        class_names=tuple(str(digit) for digit in range(10)),
+        backbone="pixels",
+        preprocessing="8x8 grey values 0..16, flattened",
+        source="scikit-learn load_digits (UCI optical recognition of handwritten digits, test part)",
+    )
+    with FeatureWriter(path, description) as writer:
+        for group, rows in (("train", ~test), ("test", test)):
+            x = pixels[rows]
+            writer.write_group(group, len(x), x.shape[1], [x], labels[rows], ids[rows].tolist(), np.float16)

@@ -1,0 +1,73 @@
+"""How rows are kept in memory: in what precision, and where they begin."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from linprobe.errors import UsageError
+from linprobe.native import LIBRARY
+
+CACHE_LINE = 64  # bytes
+Precision = Literal["float32", "bfloat16", "float16"]
+STORAGE: dict[Precision, type[np.generic]] = {
+    "float32": np.float32,
+    "bfloat16": np.uint16,
+    "float16": np.float16,
+}
+STORED = tuple(np.dtype(stored) for stored in STORAGE.values())  # as `enum stored` in native/clipped_sum.c
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """An array whose memory begins where a cache line does, so that vectors of it do not lie across two."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
+    """`x` as it is stored, rounded to nearest, ties to even: float32, float16, or bfloat16 as the bits in uint16.
+
+    Raises:
+        UsageError: an unknown precision, or a number too large for it.
+    """
+    if precision not in STORAGE:
+        raise UsageError(f"precision is {precision!r}; allowed: {', '.join(STORAGE)}")
+    if precision == "float32":
+        return x
+    if precision == "float16":
+        with np.errstate(over="ignore"):
+            half = x.astype(np.float16)
+        bits, infinity, largest = half.view(np.uint16), 0x7C00, 65504.0
+    else:
+        rounded = x.view(np.uint32) >> 16
+        rounded &= 1
+        rounded += x.view(np.uint32)
+        rounded += 0x7FFF
+        rounded >>= 16
+        bits, infinity, largest = rounded.astype(np.uint16), 0x7F80, 3.38e38
+    if (bits & 0x7FFF).max(initial=0) >= infinity:
+        raise UsageError(
+            f"a row holds a number of size {np.abs(x).max():.3g}, which {precision} does not; allowed: at most "
+            f"{largest:g}; use precision float32"
+        )
+    return half if precision == "float16" else bits
+
+
+def widened(x: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[Any]:
+    """float16, or bfloat16 as bits in uint16, as float32, exactly, in `out` if given; anything else as it is."""
+    if x.dtype not in STORED[1:]:
+        return x
+    wide: NDArray[np.float32] = aligned_empty(x.shape, np.float32) if out is None else out
+    if LIBRARY is not None:
+        x = np.ascontiguousarray(x)
+        LIBRARY.linprobe_widen(x.ctypes.data, STORED.index(x.dtype), wide.ctypes.data, x.size)
+    elif x.dtype == np.uint16:
+        np.left_shift(x, 16, out=wide.view(np.uint32), dtype=np.uint32)
+    else:
+        wide[...] = x
+    return wide

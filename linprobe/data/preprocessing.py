@@ -1,0 +1,137 @@
+"""From raw feature rows to training space: norms, normalisation, a public centre, a bias column.
+
+Every transformation here acts on one row at a time with public constants only, so it costs no privacy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from linprobe.data.precision import aligned_empty, widened
+from linprobe.errors import UsageError
+
+SMALLEST_FLOAT32_NORM = 1e-30
+BIAS_TOLERANCE = 1e-3
+SEGMENT = 32  # squares that are added up in float32
+SQUARES = (1e-20, 1e30)  # sums of squares that float32 gets right
+
+
+def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
+    """L2 norm of each row, shape (n,), to a relative 1e-6 at worst (1e-8 is usual), however long or small rows are.
+
+    Squares are added up in float32 by `SEGMENT`, the sums in float64; so the bound is SEGMENT + 1 roundings of 2^-24,
+    halved by the root. Rows whose squares float32 cannot hold are summed in float64. A row's norm depends on no other.
+    """
+    n_segments = x.shape[1] // SEGMENT
+    whole = n_segments * SEGMENT
+    segments = x[:, :whole].reshape(len(x), n_segments, SEGMENT)
+    with np.errstate(over="ignore", under="ignore"):
+        sums: NDArray[np.float64] = np.einsum("isj,isj->is", segments, segments).astype(np.float64).sum(axis=1)
+        sums += np.einsum("ij,ij->i", x[:, whole:], x[:, whole:])
+    odd = ~((sums > SQUARES[0]) & (sums < SQUARES[1]))
+    if odd.any():
+        wide = x[odd].astype(np.float64)
+        sums[odd] = np.einsum("ij,ij->i", wide, wide)
+    norms: NDArray[np.float64] = np.sqrt(sums)
+    return norms
+
+
+def normalise_rows(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Each row divided by its L2 norm; a zero row stays zero."""
+    norms = row_norms(x)
+    extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
+    inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
+    unit: NDArray[np.float32] = aligned_empty(x.shape, np.float32)
+    np.multiply(x, inverse[:, None].astype(np.float32), out=unit)
+    # the inverse of such a norm is no float32
+    unit[extreme] = (x[extreme].astype(np.float64) / norms[extreme, None]).astype(np.float32)
+    return unit
+
+
+def row_keys(blocks: Iterable[NDArray[np.floating]]) -> Iterator[bytes]:
+    """Digests of each row as it is and at unit norm, in half precision, by which equal rows of two files are found."""
+    for x in blocks:
+        unit = normalise_rows(np.asarray(x, dtype=np.float32))
+        for version in (x, unit):
+            with np.errstate(over="ignore"):
+                half = np.ascontiguousarray(version, dtype=np.float16)
+            for row in half:
+                yield hashlib.blake2b(row.data, digest_size=16).digest()
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """From raw feature rows to training space: L2-normalise, subtract a public centre and renormalise, add a bias.
+
+    Attributes:
+        centre: public mean of normalised rows, shape (n_features,), or None.
+        centred_norm: public mean norm of centred rows before they are renormalised; 1 without a centre.
+        intercept: value of the constant column appended last; 0 appends none. It counts in a row's norm.
+    """
+
+    centre: NDArray[np.float64] | None = None
+    centred_norm: float = 1.0
+    intercept: float = 0.0
+
+    def apply(self, raw: ArrayLike) -> NDArray[np.float32]:
+        """Raw rows, shape (n, n_features), to training space, float32, contiguous."""
+        given = np.asarray(raw)
+        x = normalise_rows(widened(given) if given.dtype == np.float16 else given.astype(np.float32, copy=False))
+        if self.centre is not None:
+            x = normalise_rows(x - self.centre.astype(np.float32))
+        if self.intercept:
+            column = np.full((len(x), 1), self.intercept, dtype=np.float32)
+            x = np.concatenate([x, column], axis=1)
+        return np.ascontiguousarray(x)
+
+    @classmethod
+    def centred_on(cls, public_raw: ArrayLike) -> Preprocessing:
+        """Centre on the mean of public rows, shape (n_public, n_features)."""
+        x = normalise_rows(np.asarray(public_raw, dtype=np.float32)).astype(np.float64)
+        centre = x.mean(axis=0)
+        return cls(centre, float(np.linalg.norm(x - centre, axis=1).mean()) or 1.0)
+
+    def fold(
+        self, weights: NDArray[np.float64], offset: NDArray[np.float64] | float = 0.0
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Weights in training space, and scores of a zero row there, to (weights, bias) on L2-normalised raw rows.
+
+        A centred row is rescaled by its own norm, which changes no ranking of classes; the public mean of those
+        norms stands in for it here, so that the size of a score is right on average.
+
+        Returns: weights (n_features, n_classes) and bias (n_classes,), both float32; with one more axis in front where
+            `weights` is a stack.
+        """
+        if self.intercept:
+            folded, bias = weights[..., :-1, :], self.intercept * weights[..., -1, :]
+        elif self.centre is None:
+            folded, bias = weights, np.zeros_like(weights[..., 0, :])
+        else:
+            folded = weights / self.centred_norm
+            bias = -np.einsum("d,...dc->...c", self.centre, folded)
+        return folded.astype(np.float32), (bias + offset).astype(np.float32)
+
+    def unfold(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Inverse of `fold` for one set of weights.
+
+        Raises:
+            UsageError: a bias that rows in this training space cannot express.
+        """
+        wide, offset = weights.astype(np.float64), bias.astype(np.float64) - float(np.mean(bias))
+        if self.intercept:
+            return np.concatenate([wide, offset[None] / self.intercept])
+        if self.centre is not None:
+            offset = offset + self.centre @ wide
+            offset -= offset.mean()
+            wide = wide * self.centred_norm
+        if np.abs(offset).max() > BIAS_TOLERANCE * max(1.0, float(np.abs(wide).max())):
+            raise UsageError(
+                f"the first model has a bias of up to {np.abs(offset).max():.3g}, which these rows cannot express; "
+                "give --intercept 1 --centre none, or the public rows and --centre it was trained with"
+            )
+        return wide

@@ -1,0 +1,60 @@
+"""The kernel in `clipped_sum.c`: built on installation where there is a C compiler, and called through ctypes.
+
+Where it was not built, or with LINPROBE_NATIVE=0 in the environment, `LIBRARY` is None and NumPy does its work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sysconfig
+import warnings
+from pathlib import Path
+
+INTERFACE = 8  # of the functions in clipped_sum.c
+PATH = Path(__file__).with_name("clipped_sum" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
+
+
+class KernelPart(ctypes.Structure):
+    """Further scores of a clipped sum: `struct part` in clipped_sum.c."""
+
+    _fields_ = (
+        ("w", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("first", ctypes.c_size_t),
+        ("d", ctypes.c_size_t),
+        ("n_classes", ctypes.c_int),
+    )
+
+
+def load(path: Path = PATH) -> ctypes.CDLL | None:
+    """The kernel, or None where it was not built, not for this, or is turned off."""
+    if os.environ.get("LINPROBE_NATIVE") == "0" or not path.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(path))
+        interface = library.linprobe_interface()
+    except (OSError, AttributeError):  # built for another machine, or long ago
+        interface = None
+    if interface != INTERFACE:
+        warnings.warn(f"{path.name} was built for another machine or version; install linprobe again", stacklevel=2)
+        return None
+    address, size, count, real = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_double
+    clip = [*[address] * 2, real, *[address] * 2]
+    signatures = {
+        "scores": [*[address] * 3, size, size, count, size],
+        "sum": [*[address] * 5, size, size, count, size, size, real],
+        "clip": [address, size, *clip, size, count],
+        "clipped_sum": [
+            *[address, count, address, address, *clip, address, address],
+            *[size, size, count, size, real, address, count],
+        ],
+        "widen": [address, count, address, size],
+    }
+    for name, arguments in signatures.items():
+        function = getattr(library, f"linprobe_{name}")
+        function.argtypes, function.restype = arguments, None
+    return library
+
+
+LIBRARY = load()

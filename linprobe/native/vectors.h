@@ -1,0 +1,366 @@
+/* The kernels of clipped_sum.c with vectors of LANES floats; included once for each width. */
+
+#if !defined(TARGET)
+#define TARGET
+#endif
+#define TILE_STEP ((RUN + 1) * 2 * LANES) /* floats from a packed tile to the next */
+
+typedef int32_t KERNEL(ints) __attribute__((vector_size(4 * LANES), may_alias));
+
+/* a where `first` is all ones, b where it is zero */
+TARGET INLINE VECTOR KERNEL(either)(KERNEL(ints) first, VECTOR a, VECTOR b)
+{
+    return (VECTOR)((first & (KERNEL(ints))a) | (~first & (KERNEL(ints))b));
+}
+
+/* the sum of all lanes */
+TARGET INLINE float KERNEL(across)(VECTOR x)
+{
+    four sum = ((const four *)&x)[0];
+    EACH(q, LANES / 4 - 1) sum += ((const four *)&x)[q + 1];
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+/* the largest of all lanes */
+TARGET INLINE float KERNEL(largest)(VECTOR x)
+{
+    four most = ((const four *)&x)[0];
+    EACH(q, LANES / 4 - 1)
+    {
+        four other = ((const four *)&x)[q + 1];
+        most = plain_either(other > most, other, most);
+    }
+    float even = most[0] > most[2] ? most[0] : most[2], odd = most[1] > most[3] ? most[1] : most[3];
+    return even > odd ? even : odd;
+}
+
+/* adds to the scores of rows a and b those of some chunks, fetching from next_a and next_b meanwhile if there are any */
+TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, float *out_a, float *out_b,
+                                size_t chunks, const float *next_a, const float *next_b, const int classes)
+{
+    VECTOR sum_a[PANEL] = {{0}}, sum_b[PANEL] = {{0}};
+    for (size_t k = 0; k < chunks; k++, a += CHUNK, b += CHUNK, w += CHUNK * classes) {
+        if (next_a) {
+            FETCH(next_a + CHUNK * k);
+            FETCH(next_b + CHUNK * k);
+        }
+        EACH(h, CHUNK / LANES) {
+            VECTOR in_a = *(const VECTOR *)(a + LANES * h), in_b = *(const VECTOR *)(b + LANES * h);
+            EACH(c, classes) {
+                VECTOR column = *(const VECTOR *)(w + CHUNK * c + LANES * h);
+                IN_REGISTER(column);
+                sum_a[c] += in_a * column;
+                sum_b[c] += in_b * column;
+            }
+        }
+    }
+    EACH(c, classes) {
+        out_a[c] += KERNEL(across)(sum_a[c]);
+        if (out_b != out_a) out_b[c] += KERNEL(across)(sum_b[c]);
+    }
+}
+
+/* scores out (n, n_classes), its rows `room` floats apart, of a group; `ahead` fetches the next slab of its rows, or the
+   first of the next group's */
+TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *out, size_t room, size_t n, size_t d,
+                                        int n_classes, size_t stride, const int ahead)
+{
+    int panels = (n_classes + PANEL - 1) / PANEL;
+    size_t chunks = d / CHUNK, tail = d % CHUNK, all = chunks + (tail > 0);
+    for (size_t t = 0; t < n; t++) memset(out + room * t, 0, sizeof(float) * n_classes);
+    for (size_t k = 0; k < all; k += SLAB) {
+        size_t whole = LEAST(chunks - k, SLAB);
+        const float *panel = w;
+        for (int p = 0, c = 0; p < panels; p++) {
+            int classes = CLASSES(p);
+            const float *columns = panel + CHUNK * classes * k;
+            for (size_t t = 0; t < n; t += 2) {
+                size_t u = LEAST(t + 1, n - 1);
+                const float *a = x + stride * t + CHUNK * k, *b = x + stride * u + CHUNK * k;
+                const float *next_a = NULL, *next_b = NULL;
+                float *out_a = out + room * t + c, *out_b = out + room * u + c;
+                if (ahead) {
+                    const float *next = k + SLAB < all ? a + CHUNK * SLAB : x + stride * (t + GROUP);
+                    next_a = p == 0 ? next : next + stride;
+                    next_b = panels > 1 ? next_a : next + stride;
+                }
+                WITH_CLASSES(classes, KERNEL(dots), a, b, columns, out_a, out_b, whole, next_a, next_b)
+                if (tail && k + SLAB >= all) {
+                    float ends[2][CHUNK] = {{0}};
+                    memcpy(ends[0], a + CHUNK * whole, sizeof(float) * tail);
+                    memcpy(ends[1], b + CHUNK * whole, sizeof(float) * tail);
+                    WITH_CLASSES(classes, KERNEL(dots), ends[0], ends[1], columns + CHUNK * classes * whole, out_a,
+                                 out_b, 1, NULL, NULL)
+                }
+            }
+            panel += CHUNK * classes * all;
+            c += classes;
+        }
+    }
+}
+
+/* e^x for x at most 0, to a rounding or two, and 0 below e^-87: a power of two times a Taylor series */
+TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
+{
+    const float round = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+    const VECTOR zero = {0};
+    KERNEL(ints) tiny = x < -87.0f;
+    x = KERNEL(either)(tiny, zero, x);
+    VECTOR whole = x * 0x1.715476p0f + round;
+    KERNEL(ints) power = ((KERNEL(ints))whole - 0x4b400000 + 127) << 23;
+    whole -= round;
+    x = x - whole * ln2_high - whole * ln2_low;
+    VECTOR sum = x * (1.0f / 5040) + 1.0f / 720;
+    sum = sum * x + 1.0f / 120;
+    sum = sum * x + 1.0f / 24;
+    sum = sum * x + 1.0f / 6;
+    sum = sum * x + 0.5f;
+    sum = sum * x + 1;
+    sum = sum * x + 1;
+    return KERNEL(either)(tiny, zero, sum * (VECTOR)power);
+}
+
+/* scores r (n, n_classes) of a group, its rows `room` floats apart, enough for whole vectors, to residuals times clip
+   factors, c = min(1, bound / (length |r|)); what stands behind a row changes */
+TARGET static void KERNEL(clip)(float *r, size_t room, const int64_t *y, const double *lengths, double bound,
+                                double *r_norms, double *factors, size_t n, int n_classes)
+{
+    int last = (n_classes - 1) / LANES;
+    float inverses[GROUP];
+    KERNEL(ints) lanes, there;
+    EACH(l, LANES) {
+        lanes[l] = l;
+        there[l] = LANES * last + l < n_classes ? -1 : 0;
+    }
+    const VECTOR lowest = -INFINITY + (VECTOR){0};
+    for (size_t i = 0; i < n; i++) {
+        VECTOR *row = (VECTOR *)(r + room * i), most = KERNEL(either)(there, row[last], lowest), sum = {0};
+        for (int k = 0; k < last; k++) most = KERNEL(either)(row[k] > most, row[k], most);
+        float largest = KERNEL(largest)(most);
+        for (int k = 0; k < last; k++) sum += row[k] = KERNEL(exp)(row[k] - largest);
+        sum += row[last] = KERNEL(either)(there, KERNEL(exp)(row[last] - largest), (VECTOR){0});
+        inverses[i] = 1 / KERNEL(across)(sum);
+    }
+    for (size_t i = 0; i < n; i++) {
+        VECTOR *row = (VECTOR *)(r + room * i), one = 1 + (VECTOR){0};
+        doubles squares[LANES / 4] = {{0}};
+        for (int k = 0; k <= last; k++) {
+            KERNEL(ints) own = lanes == (int)y[i] - LANES * k;
+            VECTOR residuals = row[k] * inverses[i] - KERNEL(either)(own, one, (VECTOR){0});
+            row[k] = residuals;
+            EACH(q, LANES / 4) {
+                doubles part = __builtin_convertvector(((const four *)&residuals)[q], doubles);
+                squares[q] += part * part;
+            }
+        }
+        EACH(q, LANES / 4 - 1) squares[0] += squares[q + 1];
+        r_norms[i] = sqrt((squares[0][0] + squares[0][1]) + (squares[0][2] + squares[0][3]));
+        double length = lengths[i] * r_norms[i];
+        factors[i] = length <= bound ? 1 : bound / length;
+        for (int k = 0; k <= last; k++) row[k] *= (float)factors[i];
+    }
+}
+
+/* sum (classes, 2 LANES) += r^T x; `first` to see these features keeps a copy of them, and fetches `step` bytes a row
+   from next */
+TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, size_t r_stride, float *sum, size_t n,
+                                 float *copy, const char *next, size_t step, const int first, const int classes)
+{
+    VECTOR sum_a[PANEL], sum_b[PANEL];
+    EACH(c, classes) {
+        sum_a[c] = *(const VECTOR *)(sum + 2 * LANES * c);
+        sum_b[c] = *(const VECTOR *)(sum + 2 * LANES * c + LANES);
+    }
+    for (size_t i = 0; i < n; i++, x += stride, r += r_stride) {
+        VECTOR in_a = *(const VECTOR *)x, in_b = *(const VECTOR *)(x + LANES);
+        if (first) {
+            EACH(l, (2 * LANES + CHUNK - 1) / CHUNK) FETCH(next + LINE * l);
+            next += step;
+            *(VECTOR *)copy = in_a;
+            *(VECTOR *)(copy + LANES) = in_b;
+            copy += 2 * LANES;
+        }
+        EACH(c, classes) {
+            sum_a[c] += in_a * r[c];
+            sum_b[c] += in_b * r[c];
+        }
+    }
+    EACH(c, classes) {
+        *(VECTOR *)(sum + 2 * LANES * c) = sum_a[c];
+        *(VECTOR *)(sum + 2 * LANES * c + LANES) = sum_b[c];
+    }
+}
+
+/* sums += r^T x of a group, in tiles of two vectors: (tiles, n_classes, 2 LANES); fetches the next group, whose numbers
+   have `size` bytes */
+TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums, size_t n, size_t d, int n_classes,
+                                     size_t r_stride, const char *next, size_t size)
+{
+    int panels = (n_classes + PANEL - 1) / PANEL;
+    float copy[GROUP * 2 * LANES] ALIGNED; /* rows may lie so far apart that few of them find room in first-level cache */
+    for (size_t j = 0; j < d; j += 2 * LANES) {
+        size_t width = LEAST(d - j, 2 * LANES);
+        if (width < 2 * LANES) {
+            memset(copy, 0, sizeof copy);
+            for (size_t t = 0; t < n; t++) memcpy(copy + 2 * LANES * t, x + d * t + j, sizeof(float) * width);
+        }
+        for (int p = 0, c = 0; p < panels; p++) {
+            int classes = CLASSES(p);
+            if (p == 0 && width == 2 * LANES) {
+                WITH_CLASSES(classes, KERNEL(outer), x + j, d, r, r_stride, sums, n, copy, next + size * j * n,
+                             size * 2 * LANES, 1)
+            } else {
+                WITH_CLASSES(classes, KERNEL(outer), copy, 2 * LANES, r + c, r_stride, sums, n, copy, next, 0, 0)
+            }
+            sums += 2 * LANES * classes;
+            c += classes;
+        }
+    }
+}
+
+/* total (classes, 2 LANES), its rows `apart` doubles apart, += sums (classes, 2 LANES), rounded by shift */
+TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double *total, size_t apart, double shift,
+                                                         int classes)
+{
+    for (int c = 0; c < classes; c++, sums += 2 * LANES, total += apart)
+        EACH(q, LANES / 2)
+            ((doubles *)total)[q] += __builtin_convertvector(((const four *)sums)[q], doubles) + shift - shift;
+}
+
+/* total (n_classes, d), its rows `apart` doubles apart, += sums (tiles, n_classes, 2 LANES), rounded by shift, which
+   become zeros */
+TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_classes, size_t apart, double shift)
+{
+    for (size_t j = 0; j < d; j += 2 * LANES, sums += 2 * LANES * n_classes) {
+        KERNEL(add)(sums, total + j, apart, shift, n_classes);
+        memset(sums, 0, sizeof(float) * 2 * LANES * n_classes);
+    }
+}
+
+TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, size_t n, size_t d, int n_classes,
+                                  size_t stride)
+{
+    for (size_t i = 0; i < n; i += GROUP)
+        KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, n_classes, LEAST(GROUP, n - i), d, n_classes,
+                             stride, 1);
+}
+
+/* total (classes, 2 LANES), its rows `apart` doubles apart, += r^T x for x (n, 2 LANES), summed in registers and rounded
+   by shift */
+TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *total, size_t n, size_t apart, double shift,
+                                    const int classes)
+{
+    VECTOR sum_a[PANEL] = {{0}}, sum_b[PANEL] = {{0}};
+    EACH(c, classes) EACH(l, LANES / 4) __builtin_prefetch(total + apart * c + LINE / sizeof *total * l, 1, 3);
+    for (size_t i = 0; i < n; i++, x += 2 * LANES, r += classes) {
+        VECTOR in_a = *(const VECTOR *)x, in_b = *(const VECTOR *)(x + LANES);
+        EACH(c, classes) {
+            sum_a[c] += in_a * r[c];
+            sum_b[c] += in_b * r[c];
+            IN_REGISTER(sum_a[c]);
+            IN_REGISTER(sum_b[c]);
+        }
+    }
+    float sums[PANEL * 2 * LANES] ALIGNED;
+    EACH(c, classes) {
+        *(VECTOR *)(sums + 2 * LANES * c) = sum_a[c];
+        *(VECTOR *)(sums + 2 * LANES * c + LANES) = sum_b[c];
+    }
+    KERNEL(add)(sums, total, apart, shift, classes);
+}
+
+/* copies x (n, d) and r, of those rows, to room: tiles of x, (tiles, n, 2 LANES), ending in zeros, an odd number of
+   lines apart, as all rows of a tile may lie where the cache has room for few; then panels of r, whose address it gives */
+TARGET static float *KERNEL(packed)(const float *x, const float *r, const size_t *rows, float *room, size_t n, size_t d,
+                                    int n_classes, size_t r_stride)
+{
+    int panels = (n_classes + PANEL - 1) / PANEL;
+    size_t tiles = (d + 2 * LANES - 1) / (2 * LANES);
+    float *panel = room + TILE_STEP * tiles, *to = panel;
+    for (size_t i = 0; i < n; i++) {
+        const float *row = x + d * rows[i];
+        float *tile = room + 2 * LANES * i;
+        for (size_t j = 0; j < d; j += 2 * LANES, tile += TILE_STEP) {
+            size_t width = LEAST(d - j, 2 * LANES);
+            if (width < 2 * LANES) {
+                memset(tile, 0, sizeof(float) * 2 * LANES);
+                memcpy(tile, row + j, sizeof(float) * width);
+            } else
+                EACH(h, 2) *(VECTOR *)(tile + LANES * h) = *(const VECTOR *)(row + j + LANES * h);
+        }
+    }
+    for (int p = 0, c = 0; p < panels; c += CLASSES(p), p++)
+        for (size_t i = 0; i < n; i++)
+            for (int k = 0; k < CLASSES(p); k++) *to++ = r[r_stride * rows[i] + c + k];
+    return panel;
+}
+
+TARGET static void KERNEL(sum)(const float *x, const float *r, const uint8_t *joined, double *total, float *room,
+                               size_t n, size_t d, int n_classes, size_t r_stride, size_t apart, double shift)
+{
+    int panels = (n_classes + PANEL - 1) / PANEL;
+    for (size_t i = 0; i < n; i += RUN) {
+        size_t rows[RUN], count = 0;
+        for (size_t t = i; t < LEAST(i + RUN, n); t++)
+            if (!joined || joined[t]) rows[count++] = t;
+        const float *panel = KERNEL(packed)(x, r, rows, room, count, d, n_classes, r_stride), *tile = room;
+        for (size_t j = 0; j < d; j += 2 * LANES, tile += TILE_STEP) {
+            const float *factors = panel;
+            for (int p = 0, c = 0; p < panels; p++) {
+                int classes = CLASSES(p);
+                WITH_CLASSES(classes, KERNEL(tile_sum), tile, factors, total + apart * c + j, count, apart, shift)
+                factors += count * classes;
+                c += classes;
+            }
+        }
+    }
+}
+
+/* out (n) = x (n), finite if float16, exactly: its bits go to their places in a float, whose exponent counts from
+   elsewhere */
+TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *out, size_t n)
+{
+    const float scale = stored == FLOAT16 ? 0x1p112f : 1;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t half = x[i], placed = stored == FLOAT16 ? (half & 0x8000) << 16 | (half & 0x7fff) << 13 : half << 16;
+        float number;
+        memcpy(&number, &placed, sizeof number);
+        out[i] = number * scale;
+    }
+}
+
+TARGET static void KERNEL(clipped_sum)(const char *x, enum stored stored, float *wide, const float *w,
+                                       const int64_t *y, const double *lengths, double bound, double *r_norms,
+                                       double *factors, double *total, float *sums, size_t n, size_t d, int n_classes,
+                                       size_t apart, double shift, const struct part *parts, int n_parts)
+{
+    size_t size = stored == FLOAT32 ? sizeof(float) : sizeof(uint16_t);
+    float r[GROUP * MOST] ALIGNED = {0};
+    size_t room = (n_classes + LANES - 1) / LANES * LANES;
+    for (size_t i = 0; i < n; i += GROUP, x += size * d * GROUP) {
+        size_t count = LEAST(GROUP, n - i);
+        const float *rows = stored == FLOAT32 ? (const float *)x : wide;
+        if (rows == wide) KERNEL(widen)((const uint16_t *)x, stored, wide, count * d);
+        KERNEL(group_scores)(rows, w, r, room, count, d, n_classes, d, 0);
+        for (const struct part *p = parts; p < parts + n_parts; p++)
+            KERNEL(group_scores)(rows + p->first, p->w, p->out + p->n_classes * i, p->n_classes, count, p->d,
+                                 p->n_classes, d, 0);
+        KERNEL(clip)(r, room, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
+        KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, x + size * d * GROUP, size);
+        if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
+    }
+}
+
+TARGET static void KERNEL(clip_all)(float *r, size_t room, const int64_t *y, const double *lengths, double bound,
+                                    double *r_norms, double *factors, size_t n, int n_classes)
+{
+    for (size_t i = 0; i < n; i += GROUP)
+        KERNEL(clip)(r + room * i, room, y + i, lengths + i, bound, r_norms + i, factors + i, LEAST(GROUP, n - i),
+                     n_classes);
+}
+
+#undef KERNEL
+#undef TILE_STEP
+#undef TARGET
+#undef VECTOR
+#undef LANES

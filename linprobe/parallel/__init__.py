@@ -1,0 +1,1 @@
+"""Threads, processes and memory; nothing here knows what is computed."""

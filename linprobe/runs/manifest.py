@@ -1,0 +1,339 @@
+"""The manifest: one JSON object a privacy reviewer can check line by line.
+
+`docs/privacy.md` explains every key. The manifest carries digests of the run's files and of itself; they catch an edit,
+not a forger who rewrites everything, for which the folder must be signed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from linprobe._version import __version__
+from linprobe.accounting.accountants import (
+    ACCOUNTANTS,
+    CROSS_CHECKS,
+    accountant_versions,
+    accountants_agree,
+    composed_epsilon,
+    gdp_mu,
+)
+from linprobe.accounting.calibrate import GRADIENT, Budget
+from linprobe.accounting.events import GaussianEvent, Releases, grouped
+from linprobe.errors import DataError, PrivacyError
+from linprobe.mechanisms.noise import INSECURE, SECURE
+from linprobe.methods import Method
+
+MANIFEST_FORMAT = 2
+REQUIRED_KEYS = (
+    "method",
+    "guarantee",
+    "private",
+    "seed_kind",
+    "epsilon",
+    "delta",
+    "epsilon_target",
+    "gdp_mu",
+    "accountant",
+    "releases",
+    "class_names",
+    "features",
+    "files",
+    "published",
+    "per_record_commitment",
+    "manifest_digest",
+)
+ADJACENCY = "add or remove one private record, its place left empty"
+PUBLIC_QUANTITIES = (
+    "public rows and their labels",
+    "test rows and the accuracy on them",
+    "class names and their number",
+    "number of private records",
+    "method, options, clip norms, steps, noise multipliers",
+)
+# the exact accountant is closed form; the grids of the others may round otherwise on another machine
+STATED_TOLERANCE = {"gdp": 1e-12, "pld": 1e-6, "rdp": 1e-9}
+SEED_KINDS = {SECURE: "os", INSECURE: "insecure", "none drawn": "none"}
+
+
+def privacy_statement(
+    method: Method,
+    budget: Budget | None,
+    events: list[GaussianEvent],
+    *,
+    n_private: int,
+    n_public: int,
+    noise_kind: str,
+    insecure: bool,
+) -> dict[str, Any]:
+    """The guarantee of one training run, recomputed from the events that happened, not from what was planned.
+
+    Raises:
+        PrivacyError: the events cost more than the target, which would be a bug; no result is then written.
+    """
+    statement: dict[str, Any] = {
+        "method": method.name,
+        "paper": method.paper,
+        "adjacency": ADJACENCY,
+        "public": list(PUBLIC_QUANTITIES),
+        "n_private": n_private,
+        "n_public": n_public,
+        "noise_source": noise_kind,
+        "seed_kind": SEED_KINDS[noise_kind],
+        "software": software_versions(),
+    }
+    if not method.private:
+        return {
+            "guarantee": "not private: the private rows were used without protection",
+            "private": False,
+            "mechanism": "none",
+            **dict.fromkeys(_FIGURES),
+            **statement,
+        }
+    if budget is None:
+        return {
+            "guarantee": "the private rows were not used: epsilon = 0, delta = 0",
+            "private": True,
+            "mechanism": "none",
+            **dict.fromkeys(_FIGURES),
+            "epsilon": 0.0,
+            "delta": 0.0,
+            "gdp_mu": 0.0,
+            "zcdp_rho": 0.0,
+            "steps": 0,
+            "releases": [],
+            **statement,
+        }
+    releases = grouped(events)
+    epsilon = composed_epsilon(releases, budget.delta, budget.accountant)
+    if epsilon > budget.epsilon_target or sorted_releases(releases) != sorted_releases(budget.releases):
+        raise PrivacyError(
+            f"the ledger holds {len(events)} releases worth epsilon {epsilon:.6g}; allowed: "
+            f"{sum(release.count for release in budget.releases)} as planned, worth at most "
+            f"{budget.epsilon_target:g}; nothing was written; please report this"
+        )
+    sampled = budget.sampling_rate < 1
+    return {
+        "guarantee": guarantee_text(epsilon, budget.delta, insecure=insecure),
+        "private": not insecure,
+        "mechanism": f"Gaussian noise on clipped sums over {'Poisson samples of' if sampled else 'all'} private rows, "
+        "composed",
+        "epsilon": None if insecure else epsilon,
+        "epsilon_if_seed_were_secret": epsilon if insecure else None,
+        "delta": budget.delta,
+        "epsilon_target": budget.epsilon_target,
+        **gaussian_figures(releases),
+        "noise_multiplier": budget.noise_multiplier,
+        "sampling_rate": budget.sampling_rate,
+        "steps": budget.n_steps,
+        "releases": [asdict(release) for release in releases],
+        "accountant": ACCOUNTANTS[budget.accountant],
+        "cross_check": ACCOUNTANTS[CROSS_CHECKS[budget.accountant]],
+        "accountant_versions": accountant_versions(),
+        **statement,
+    }
+
+
+def sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
+    """Releases in an order of their own, to be compared whatever order they came in; kinds alike are one."""
+    counts: Counter[tuple[str, float, float]] = Counter()
+    for release in releases:
+        counts[release.purpose, release.noise_multiplier, release.sampling_rate] += release.count
+    return sorted((Releases(*kind, count) for kind, count in counts.items()), key=astuple)
+
+
+def gaussian_figures(releases: Sequence[Releases]) -> dict[str, float | None]:
+    """gdp_mu and zcdp_rho of a composition; None where sampling leaves neither with a meaning."""
+    if any(release.sampling_rate < 1 for release in releases):
+        return {"gdp_mu": None, "zcdp_rho": None}
+    mu = gdp_mu(releases)
+    return {"gdp_mu": mu, "zcdp_rho": mu**2 / 2}
+
+
+_FIGURES = (
+    "epsilon",
+    "delta",
+    "epsilon_target",
+    "gdp_mu",
+    "zcdp_rho",
+    "noise_multiplier",
+    "sampling_rate",
+    "steps",
+    "releases",
+    "accountant",
+)
+
+
+def guarantee_text(epsilon: float, delta: float, *, insecure: bool) -> str:
+    """The guarantee in one sentence."""
+    if insecure:
+        return "not private: the noise came from a seed the user gave"
+    return f"({epsilon:.6g}, {delta:g})-differential privacy of the private rows, {ADJACENCY}"
+
+
+def software_versions() -> dict[str, str]:
+    """Versions of linprobe, Python, and the libraries whose arithmetic the result rests on."""
+    names = ("numpy", "scipy", "scikit-learn", "cryptography")
+    return {
+        "linprobe": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }
+
+
+def _canonical_digest(manifest: dict[str, Any]) -> str:
+    content = {key: value for key, value in manifest.items() if key != "manifest_digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, streamed."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def seal(manifest: dict[str, Any], folder: Path, files: tuple[str, ...]) -> dict[str, Any]:
+    """The manifest with fresh digests of `files` in `folder` and of itself."""
+    sealed = {**manifest, "files": {name: file_digest(folder / name) for name in files}}
+    sealed["manifest_digest"] = _canonical_digest(sealed)
+    return sealed
+
+
+def _no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, refused if a key stands twice: a reader would believe the first, a program the last."""
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return dict(pairs)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a run folder.
+
+    Raises:
+        DataError: no run folder, an unreadable manifest, or one from another version's format.
+    """
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise DataError(f"{folder} is not a run folder: it has no manifest.json; give what `linprobe train` printed")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_repeated_keys)
+        found = manifest.get("format")
+        missing = [key for key in REQUIRED_KEYS if key not in manifest]
+    except (ValueError, AttributeError, OSError) as error:
+        raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
+    if found != MANIFEST_FORMAT:
+        raise DataError(
+            f"{path} has format {found}; this linprobe ({__version__}) reads format {MANIFEST_FORMAT}; "
+            "use the version that wrote it"
+        )
+    if missing:
+        raise DataError(f"{path} lacks {', '.join(missing[:3])}; it is not whole; restore it from a copy")
+    return dict(manifest)
+
+
+def check_manifest(manifest: dict[str, Any], folder: Path, events: list[GaussianEvent]) -> dict[str, Any]:
+    """Recompute a run's guarantee from its ledger with both accountants and compare everything.
+
+    Returns: what was recomputed: `epsilon`, `epsilon_cross_check`, `gdp_mu`, `releases`.
+
+    Raises:
+        PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
+    """
+    try:
+        return _recomputed(manifest, folder, events)
+    except (KeyError, TypeError) as error:
+        raise PrivacyError(f"{folder}/manifest.json lacks or garbles {error}; do not trust it") from None
+
+
+def _recomputed(manifest: dict[str, Any], folder: Path, events: list[GaussianEvent]) -> dict[str, Any]:
+    if manifest.get("manifest_digest") != _canonical_digest(manifest):
+        raise PrivacyError(f"{folder}/manifest.json was edited: its digest does not match its content; do not trust it")
+    for name, digest in manifest["files"].items():
+        path = folder / name
+        found = file_digest(path) if path.is_file() else "missing"
+        if found != digest:
+            raise PrivacyError(
+                f"{path} has digest {found[:16]}, the manifest says {digest[:16]}; do not trust this run"
+            )
+    releases, delta = grouped(events), manifest["delta"]
+    if manifest["accountant"] is None:
+        if events:
+            raise PrivacyError(f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says none were made")
+        return {
+            "epsilon": manifest["epsilon"],
+            "epsilon_cross_check": manifest["epsilon"],
+            "gdp_mu": manifest["gdp_mu"],
+            "releases": 0,
+        }
+    names = {title: name for name, title in ACCOUNTANTS.items()}
+    if manifest["accountant"] not in names:
+        raise PrivacyError(
+            f"the manifest's accountant is {manifest['accountant']!r}; allowed: {', '.join(names)}; do not trust it"
+        )
+    accountant = names[manifest["accountant"]]
+    figures = gaussian_figures(releases)
+    if accountant == "gdp" and figures["gdp_mu"] is None:
+        raise PrivacyError("the ledger holds sampled releases, which the manifest's accountant does not cover")
+    epsilon = composed_epsilon(releases, delta, accountant)
+    cross_check = composed_epsilon(releases, delta, CROSS_CHECKS[accountant])
+    stated = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
+    if manifest["private"] != (manifest["seed_kind"] == "os"):
+        raise PrivacyError(
+            f"the manifest says private: {manifest['private']}, but its seed kind is {manifest['seed_kind']!r}; "
+            "do not trust it"
+        )
+    steps = [release for release in releases if release.purpose == GRADIENT]
+    claimed = [Releases(GRADIENT, manifest["noise_multiplier"], manifest["sampling_rate"], manifest["steps"])]
+    if steps != claimed:
+        raise PrivacyError(
+            f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}; do not trust it"
+        )
+    paid = sorted(event.noise_multiplier for event in events if event.purpose == "histogram")
+    listed = sorted(release["noise_multiplier"] for release in manifest["published"])
+    if paid != listed:
+        raise PrivacyError(
+            f"the manifest lists published histograms with noise {listed}, the ledger paid for {paid}; do not trust it"
+        )
+    for release in manifest["published"]:
+        if release["file"] not in manifest["files"]:
+            raise PrivacyError(f"the manifest has no digest of the published {release['file']}; do not trust it")
+    if manifest["releases"] != [asdict(release) for release in releases]:
+        raise PrivacyError(
+            f"the manifest's list of releases is not the ledger's, {_described(releases)}; do not trust it"
+        )
+    if stated < epsilon * (1 - STATED_TOLERANCE[accountant]):
+        raise PrivacyError(f"the ledger costs epsilon {epsilon:.6g}, the manifest says {stated:.6g}")
+    for name, value in figures.items():
+        found = manifest[name]
+        if (value is None) != (found is None) or (value is not None and abs(found - value) > 1e-9 * value):
+            raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}")
+    if manifest["guarantee"] != guarantee_text(stated, delta, insecure=not manifest["private"]):
+        raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
+    if not accountants_agree(accountant, stated, cross_check):
+        raise PrivacyError(
+            f"{ACCOUNTANTS[CROSS_CHECKS[accountant]]} finds epsilon {cross_check:.6g}, the manifest says {stated:.6g}"
+        )
+    if stated > manifest["epsilon_target"]:
+        raise PrivacyError(f"epsilon {stated:.6g} is above the {manifest['epsilon_target']:g} that was asked for")
+    return {
+        "epsilon": epsilon,
+        "epsilon_cross_check": cross_check,
+        "gdp_mu": figures["gdp_mu"],
+        "releases": len(events),
+    }
+
+
+def _described(releases: Iterable[Releases]) -> str:
+    return ", ".join(
+        f"{release.count} {release.purpose} releases at noise multiplier {release.noise_multiplier:g} and sampling "
+        f"rate {release.sampling_rate:g}"
+        for release in releases
+    )

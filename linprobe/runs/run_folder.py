@@ -1,0 +1,238 @@
+"""The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
+
+No pickle anywhere. `per_record.npz` has mode 0600 and must not be published.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import hmac
+import os
+import secrets
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.events import Releases, grouped
+from linprobe.accounting.ledger import read_ledger
+from linprobe.accounting.per_instance import RecordLosses
+from linprobe.atomic_files import held, replace_when_complete, write_csv, write_json
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.runs.manifest import MANIFEST_FORMAT, check_manifest, read_manifest, seal
+
+# what numpy raises for a file that is not the archive it should be
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+MODEL, LEDGER, HISTORY, PER_RECORD = "model.npz", "ledger.jsonl", "history.csv", "per_record.npz"
+MANIFEST, CHECKPOINT = "manifest.json", "checkpoint.npz"
+INHERITED = "inherited"
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run folder in memory.
+
+    Attributes:
+        folder: where it lies. manifest: the JSON object.
+        weights (n_features, n_classes), bias (n_classes,): act on L2-normalised raw rows; with an axis of voters in
+            front where the run votes.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+
+    @property
+    def class_names(self) -> list[str]:
+        """Class names in label order."""
+        return list(self.manifest["class_names"])
+
+
+@dataclass(frozen=True)
+class FirstModel:
+    """What an earlier run gives a later one to start from.
+
+    Attributes:
+        weights (n_features, n_classes), bias (n_classes,): as in `LoadedRun`; the mean of its voters where it votes.
+        releases: what it has released of private rows, all under the purpose `inherited`.
+        public_digest: of the rows it took for public, None if it took none.
+    """
+
+    weights: NDArray[np.floating]
+    bias: NDArray[np.floating]
+    releases: tuple[Releases, ...]
+    public_digest: str | None
+
+
+def unfinished_folders(out: Path, left: str = CHECKPOINT) -> list[Path]:
+    """Folders of unfinished runs that were to become `out` and left a file of that name."""
+    return sorted(path.parent for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial/{left}"))
+
+
+def unfinished_folder(out: Path) -> Path:
+    """The folder of the unfinished run that is to become `out`.
+
+    Raises:
+        UsageError: there is none with a checkpoint, or several.
+    """
+    found, whole = unfinished_folders(out), unfinished_folders(out, MANIFEST)
+    if not found and whole:
+        raise UsageError(
+            f"--resume has nothing left to do: the run is whole and lacks its name; rename {whole[0]} to {out}"
+        )
+    if len(found) != 1:
+        listed = f": {', '.join(str(path) for path in found)}; remove all but one" if found else "; train without it"
+        raise UsageError(f"--resume finds {len(found)} unfinished runs of {out} with a checkpoint; allowed: 1{listed}")
+    return found[0]
+
+
+@contextmanager
+def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
+    """A temporary folder beside `out`, or that of an unfinished run, renamed to `out` when the block ends well.
+
+    On an error or Ctrl-C it is removed, with all that was computed from private rows, unless it holds a checkpoint and
+    the same settings may succeed another time. A killed process leaves it, under a name ending in `.partial`, with the
+    ledger of what it had already spent.
+    """
+    if out.exists():
+        raise UsageError(f"run folder {out} already exists; give --out another name, or remove it first")
+    new_parents = [parent for parent in out.parents if not parent.exists()]
+    if resume:
+        partial = unfinished_folder(out)
+    else:
+        partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+        try:
+            partial.mkdir(parents=True)
+        except OSError as error:
+            raise LinprobeError(
+                f"run folder {out} cannot be made ({error.strerror}); give --out a writable place"
+            ) from None
+    with held(partial, f"unfinished run {partial}"):
+        if resume and not (partial / CHECKPOINT).is_file():
+            raise UsageError(f"unfinished run {partial} has ended meanwhile; look for {out}")
+        for torn in partial.glob(".*.partial"):  # of a process that was killed, and as secret as what it was to be
+            torn.unlink()
+        try:
+            yield partial
+            (partial / CHECKPOINT).unlink(missing_ok=True)
+            partial.rename(out)
+        except BaseException as error:
+            may_succeed = resume or not isinstance(error, LinprobeError)
+            lacks_name = isinstance(error, OSError) and (partial / MANIFEST).exists()
+            if lacks_name or (may_succeed and (partial / CHECKPOINT).exists()):
+                raise
+            shutil.rmtree(partial, ignore_errors=True)
+            for parent in new_parents:
+                with suppress(OSError):  # another run may have moved in
+                    parent.rmdir()
+            raise
+
+
+def commitment(key: bytes, digest: str) -> str:
+    """HMAC-SHA256 of a private digest: binds the manifest to the data and tells nothing without the key."""
+    return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
+
+
+def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
+    """SHA-256 of every record's id and losses. Private."""
+    figures = losses.mu.astype("<f8").tobytes() + losses.renyi.astype("<f4").tobytes()
+    return hashlib.sha256("\0".join(ids).encode() + figures).hexdigest()
+
+
+def write_model(folder: Path, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> None:
+    """Write `model.npz`: weights (n_features, n_classes) and bias (n_classes,), or a stack of voters of each."""
+    with replace_when_complete(folder / MODEL) as stream:
+        np.savez(stream, weights=weights, bias=bias)
+
+
+def write_history(folder: Path, history: list[dict[str, float]]) -> None:
+    """Write `history.csv`, public facts of each step; an empty file where there were no steps."""
+    write_csv(folder / HISTORY, history)
+
+
+def write_per_record(folder: Path, ids: list[str], losses: RecordLosses, key: bytes) -> None:
+    """Write the private sidecar, mode 0600: record ids, each record's losses, and the data commitment's key."""
+    with replace_when_complete(folder / PER_RECORD, private=True) as stream:
+        note = "PRIVATE: derived from private rows without noise; do not publish"
+        np.savez(
+            stream,
+            note=np.array(note),
+            id=np.array(ids, dtype=np.str_),
+            mu=losses.mu,
+            renyi=losses.renyi,
+            key=np.frombuffer(key, dtype=np.uint8),
+        )
+
+
+def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], RecordLosses, bytes]:
+    """Ids, losses and commitment key from the private sidecar.
+
+    Raises:
+        DataError: it is not there or damaged. PrivacyError: it is not the one that `manifest` commits to.
+    """
+    try:
+        with np.load(folder / PER_RECORD, allow_pickle=False) as archive:
+            ids, key = [str(name) for name in archive["id"]], archive["key"].tobytes()
+            losses = RecordLosses(archive["mu"], archive["renyi"])
+    except UNREADABLE as error:
+        raise DataError(
+            f"{folder} has no readable {PER_RECORD} ({type(error).__name__}); it is private and written only by "
+            "methods that spend privacy; use the folder where the run was trained"
+        ) from None
+    if commitment(key, per_record_digest(ids, losses)) != manifest["per_record_commitment"]:
+        raise PrivacyError(f"{folder / PER_RECORD} was edited, or belongs to another run; restore it from a copy")
+    return ids, losses, key
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any], extra_files: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Seal and write `manifest.json`; returns what was written."""
+    files = (MODEL, LEDGER, HISTORY, *extra_files)
+    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, files)
+    write_json(folder / MANIFEST, sealed)
+    return sealed
+
+
+def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
+    """Load a run folder.
+
+    Raises:
+        DataError: not a run folder, another version's format, or a damaged model file.
+    """
+    path = Path(folder)
+    manifest = read_manifest(path)
+    try:
+        with np.load(path / MODEL, allow_pickle=False) as archive:
+            weights, bias = archive["weights"], archive["bias"]
+    except UNREADABLE as error:
+        raise DataError(f"{path / MODEL} cannot be read ({type(error).__name__}); restore it from a copy") from None
+    return LoadedRun(path, manifest, weights, bias)
+
+
+def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
+    """The weights of a run and the releases behind them, for `init`.
+
+    Raises:
+        DataError, PrivacyError: as `load_run` and `check_manifest`. PrivacyError: the run is not private, so that a
+            model that starts from it could not be either.
+    """
+    run = load_run(folder)
+    events = read_ledger(run.folder / LEDGER)
+    check_manifest(run.manifest, run.folder, events)
+    if not run.manifest["private"]:
+        raise PrivacyError(
+            f"init run {folder} is {run.manifest['guarantee'].split(':')[0]}, and so would be what starts from it; "
+            "give a private run, or init zero, public or text"
+        )
+    weights, bias = run.weights, run.bias
+    if weights.ndim == 3:
+        weights, bias = weights.mean(axis=0), bias.mean(axis=0)
+    inherited = grouped(replace(event, purpose=INHERITED) for event in events)
+    return FirstModel(weights, bias, inherited, run.manifest.get("public_digest"))

@@ -1,0 +1,156 @@
+"""Checkpoints of an unfinished run: weights, optimiser, place in the ledger and in the noise, in one file of mode 0600.
+
+The file holds the key of the noise, which is as secret as the private rows: it lies in the unfinished run's folder, and
+is removed before that becomes a run. A run that goes on repeats the step that was cut short with the same noise on the
+same rows, so that what it releases is what it would have released; other rows, settings or versions are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.ledger import Ledger
+from linprobe.atomic_files import replace_when_complete
+from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.parallel.array_api import on_host
+from linprobe.parallel.process_group import ALONE, Group
+from linprobe.runs.run_folder import CHECKPOINT, UNREADABLE, commitment
+
+PER_RECORD = ("squared_mu", "levels")
+NEEDED = ("key", "identity", "private_commitment", "done", "next_step", "draws", "weights", "output", "history")
+
+
+class Checkpoints:
+    """Keeps the state of one run.
+
+    Args:
+        folder: of the unfinished run.
+        source: of its noise; takes over the key of the run that goes on.
+        ledger: forced to the disk before each checkpoint, and put at the place where the state belongs.
+        identity: what the run is made of; must be the same when it goes on. private_digest: of its private rows.
+        every: seconds between checkpoints; 0 for one after every step.
+        group: processes that train together; rank 0 writes.
+        held: which of all private rows this process holds.
+
+    Attributes:
+        path: of the file.
+
+    Raises:
+        DataError: a checkpoint that cannot be read. UsageError: of a run with other settings. PrivacyError: of one on
+            other private rows.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        source: NoiseSource,
+        ledger: Ledger,
+        identity: Mapping[str, Any],
+        private_digest: str,
+        every: float,
+        *,
+        group: Group = ALONE,
+        held: slice = slice(None),
+    ) -> None:
+        self.path = folder / CHECKPOINT
+        self._source, self._ledger, self._group, self._held = source, ledger, group, held
+        self._every, self._written_at = every, time.monotonic()
+        self._latest: Mapping[str, Any] | None = None
+        self._state = self._read() if self.path.is_file() else None
+        if (self._state is None) == bool(group.shared(np.array(self._state is not None))):
+            raise DataError(
+                f"checkpoint {self.path} is seen by process 0 or by process {group.rank}, not by both; allowed: a run "
+                "folder that all of them reach; put --out on a shared file system"
+            )
+        if self._state is not None:
+            ledger.agree(group)
+            self._check(self._state, identity, private_digest)
+            source.key = self._state["key"].tobytes()
+        self._identity = {
+            "identity": np.array(json.dumps(identity, default=str)),
+            "private_commitment": np.array(commitment(source.key, private_digest)),
+        }
+
+    def _read(self) -> dict[str, NDArray[Any]]:
+        try:
+            with np.load(self.path, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except UNREADABLE as error:
+            raise DataError(
+                f"checkpoint {self.path} cannot be read ({type(error).__name__}); train anew without --resume"
+            ) from None
+
+    def _check(self, state: Mapping[str, NDArray[Any]], identity: Mapping[str, Any], private_digest: str) -> None:
+        missing = [name for name in (*PER_RECORD, *NEEDED) if name not in state]
+        if missing:
+            raise DataError(f"checkpoint {self.path} lacks {', '.join(missing)}; train anew without --resume")
+        before, now = json.loads(str(state["identity"])), json.loads(json.dumps(identity, default=str))
+        for name in {**before, **now}:
+            if before.get(name) != now.get(name):
+                raise UsageError(
+                    f"the unfinished run has {name} {before.get(name)!r} and this one {now.get(name)!r}; allowed with "
+                    "--resume: the same; give what it was started with, or train anew under another name"
+                )
+        if str(state["private_commitment"]) != commitment(state["key"].tobytes(), private_digest):
+            raise PrivacyError(
+                "the unfinished run had other private rows; the same noise must not meet other data; give the rows it "
+                "was started with, or train anew under another name"
+            )
+
+    @property
+    def early(self) -> list[NDArray[np.float64]]:
+        """Values that were released before the first step."""
+        state = {} if self._state is None else self._state
+        return [state[f"early_{place}"] for place in range(len([name for name in state if name.startswith("early_")]))]
+
+    def restored(self) -> Mapping[str, NDArray[Any]] | None:
+        """The state to go on from, with the ledger at its place; None to begin."""
+        if self._state is None:
+            return None
+        self._ledger.advance(int(self._state["next_step"]))
+        state = {**self._state}
+        for name in PER_RECORD:
+            state[name] = state[name][self._held].copy()
+        self._latest = {**state, "history": json.loads(str(state["history"]))}
+        return state
+
+    def offer(self, state: Mapping[str, Any]) -> None:
+        """Keep the state after a step: on the disk when it is time, till then in memory."""
+        self._latest = state
+        due = np.array(time.monotonic() - self._written_at >= self._every)
+        if self._group.shared(due):
+            self._write()
+
+    def withdraw(self) -> None:
+        """Forget the state in memory, which changes from now on; the file stays."""
+        self._latest = None
+
+    def interrupted(self) -> None:
+        """Bring the checkpoint to the last whole step, if there is one already."""
+        if self.path.is_file() and self._latest is not None and self._group.size == 1:
+            self._write()
+
+    def _write(self) -> None:
+        assert self._latest is not None  # noqa: S101
+        history = [{name: float(fact) for name, fact in facts.items()} for facts in self._latest["history"]]
+        state = {name: on_host(value) for name, value in self._latest.items() if name != "history"}
+        state |= {name: self._group.joined(state[name]) for name in PER_RECORD}
+        if self._group.rank == 0:
+            self._ledger.sync()
+            with replace_when_complete(self.path, private=True) as stream:
+                arrays = {
+                    **self._identity,
+                    **state,
+                    "history": np.array(json.dumps(history)),
+                    "key": np.frombuffer(self._source.key, dtype=np.uint8),
+                }
+                np.savez(stream, allow_pickle=False, **arrays)
+        self._written_at = time.monotonic()

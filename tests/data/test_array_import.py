@@ -1,0 +1,312 @@
+"""Arrays people have become a feature file that holds the same rows; what is wrong is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.data.array_import import import_arrays, read_arrays
+from linprobe.data.feature_file import FeatureFile
+from linprobe.errors import DataError, LinprobeError, UsageError
+
+RNG = np.random.default_rng(3)
+TRAIN, TEST = (RNG.standard_normal((rows, 5)).astype(np.float32) for rows in (9, 6))
+Y_TRAIN, Y_TEST = np.arange(9) % 3, np.arange(6) % 3
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    """The keys of an .npz; a change to None leaves the key out."""
+    whole = {"X_train": TRAIN, "y_train": Y_TRAIN, "X_test": TEST, "y_test": Y_TEST, **changes}
+    return {key: value for key, value in whole.items() if value is not None}
+
+
+def npz(folder: Path, **changes: Any) -> Path:
+    np.savez(folder / "features.npz", **arrays(**changes))
+    return folder / "features.npz"
+
+
+def read(path: Path, group: str = "train") -> tuple[Any, Any, list[str], tuple[str, ...]]:
+    """Rows, labels, ids and class names of a feature file's group."""
+    with FeatureFile(path) as features:
+        blocks = list(features.blocks(group))
+        rows, labels = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        return rows, labels, features.ids(group), features.description.class_names
+
+
+def check_same(path: Path) -> None:
+    for group, x, y in (("train", TRAIN, Y_TRAIN), ("test", TEST, Y_TEST)):
+        rows, labels, _, names = read(path, group)
+        assert np.array_equal(rows, x)
+        assert np.array_equal(labels, y)
+        assert names == ("0", "1", "2")
+
+
+def as_npz(folder: Path) -> list[Path]:
+    return [npz(folder)]
+
+
+def as_npy(folder: Path) -> list[Path]:
+    for key, value in arrays().items():
+        np.save(folder / f"{key}.npy", value)
+    return [folder / f"{key}.npy" for key in arrays()]
+
+
+def as_folder(folder: Path) -> list[Path]:
+    as_npy(folder)
+    (folder / "notes.txt").write_text("not an array")
+    return [folder]
+
+
+def as_tensors(folder: Path) -> list[Path]:
+    import torch
+
+    for key, value in arrays().items():
+        torch.save(torch.as_tensor(value), folder / f"{key}.pt")
+    return [folder / f"{key}.pt" for key in arrays()]
+
+
+def as_tensor_dictionary(folder: Path) -> list[Path]:
+    import torch
+
+    torch.save({key: torch.as_tensor(value) for key, value in arrays().items()}, folder / "all.pt")
+    return [folder / "all.pt"]
+
+
+def write_csv(path: Path, rows: Any, labels: Any, ids: list[str] | None = None) -> Path:
+    header = ["id"] * (ids is not None) + ["f0", "f1", "label", "f2", "f3", "f4"]
+    lines = [",".join(header)]
+    for index, (row, label) in enumerate(zip(rows.tolist(), labels, strict=True)):
+        values = [repr(value) for value in row]
+        record = [] if ids is None else [ids[index]]
+        lines.append(",".join([*record, *values[:2], str(label), *values[2:]]))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def as_csv(folder: Path) -> list[Path]:
+    return [write_csv(folder / "train.csv", TRAIN, Y_TRAIN), write_csv(folder / "test.csv", TEST, Y_TEST)]
+
+
+@pytest.mark.parametrize("kind", [as_npz, as_npy, as_folder, as_tensors, as_tensor_dictionary, as_csv])
+def test_every_kind_of_source_keeps_rows_and_labels(tmp_path: Path, kind: Callable[[Path], list[Path]]) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    import_arrays(kind(source), tmp_path / "out.h5")
+    check_same(tmp_path / "out.h5")
+
+
+def test_csv_keeps_its_ids_and_matches_text_labels_by_name(tmp_path: Path) -> None:
+    names = np.array(["cat", "ant", "bee"])
+    ids = [f"photo {row}" for row in range(9)]
+    sources = [
+        write_csv(tmp_path / "train.csv", TRAIN, names[Y_TRAIN], ids),
+        write_csv(tmp_path / "test.csv", TEST, names[Y_TEST]),
+    ]
+    import_arrays(sources, tmp_path / "out.h5")
+    rows, labels, read_ids, read_names = read(tmp_path / "out.h5")
+    assert np.array_equal(rows, TRAIN)
+    assert read_names == ("ant", "bee", "cat")
+    assert [read_names[label] for label in labels] == names[Y_TRAIN].tolist()
+    assert read_ids == ids
+
+
+def test_text_labels_that_look_like_numbers_in_one_file_only_are_matched_by_name(tmp_path: Path) -> None:
+    names = np.array(["2", "1", "x"])
+    sources = [
+        write_csv(tmp_path / "train.csv", TRAIN, names[Y_TRAIN % 2]),
+        write_csv(tmp_path / "test.csv", TEST, names[Y_TEST]),
+    ]
+    import_arrays(sources, tmp_path / "out.h5")
+    _, labels, _, read_names = read(tmp_path / "out.h5")
+    assert [read_names[label] for label in labels] == names[Y_TRAIN % 2].tolist()
+
+
+def test_ids_and_public_rows_of_an_archive_are_kept(tmp_path: Path) -> None:
+    ids = np.array([f"record {row}" for row in range(9)])
+    source = npz(tmp_path, X_public=TEST[:3], y_public=Y_TEST[:3], id_train=ids)
+    import_arrays([source], tmp_path / "out.h5")
+    assert read(tmp_path / "out.h5")[2] == ids.tolist()
+    assert np.array_equal(read(tmp_path / "out.h5", "public")[0], TEST[:3])
+
+
+def test_ids_are_unique_across_groups_without_any_given(tmp_path: Path) -> None:
+    import_arrays([npz(tmp_path, X_public=TEST, y_public=Y_TEST)], tmp_path / "out.h5")
+    ids = [name for group in ("train", "test", "public") for name in read(tmp_path / "out.h5", group)[2]]
+    assert len(set(ids)) == len(ids) == 21
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [(np.float16, np.float16), (np.uint8, np.float16), (np.float32, np.float32), (np.float64, np.float32)],
+)
+def test_stored_type_holds_every_value(tmp_path: Path, dtype: Any, stored: Any) -> None:
+    rows = RNG.integers(0, 256, TRAIN.shape).astype(dtype)
+    import_arrays([npz(tmp_path, X_train=rows)], tmp_path / "out.h5")
+    read_rows = read(tmp_path / "out.h5")[0]
+    assert read_rows.dtype == stored
+    assert np.array_equal(read_rows, rows)
+
+
+def test_images_become_flattened_pixels(tmp_path: Path) -> None:
+    images = RNG.integers(0, 256, (9, 4, 3, 3)).astype(np.uint8)
+    others = RNG.integers(0, 256, (6, 4, 3, 3)).astype(np.uint8)
+    description = import_arrays([npz(tmp_path, X_train=images, X_test=others)], tmp_path / "out.h5")
+    assert np.array_equal(read(tmp_path / "out.h5")[0], images.reshape(9, 36))
+    assert description.backbone == "pixels"
+    assert "flattened" in description.preprocessing
+
+
+def test_many_blocks_are_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("linprobe.data.array_import.BLOCK_BYTES", 4 * 5 * 2)
+    import_arrays([npz(tmp_path)], tmp_path / "out.h5")
+    check_same(tmp_path / "out.h5")
+
+
+def test_declared_classes_decide_names_and_order(tmp_path: Path) -> None:
+    text = np.array(["z", "y", "x"])
+    source = npz(tmp_path, y_train=text[Y_TRAIN], y_test=text[Y_TEST], class_names=np.array(["a", "b", "c"]))
+    description = import_arrays([source], tmp_path / "out.h5", ["y", "z", "x", "unused"])
+    assert description.class_names == ("y", "z", "x", "unused")
+    assert description.class_names_from == "declared"
+    assert read(tmp_path / "out.h5")[1].tolist() == [1, 0, 2] * 3
+
+
+def test_class_names_of_an_archive_count_as_declared(tmp_path: Path) -> None:
+    description = import_arrays([npz(tmp_path, class_names=np.array(["c", "b", "a", "d"]))], tmp_path / "out.h5")
+    assert description.class_names == ("c", "b", "a", "d")
+    assert description.class_names_from == "declared"
+
+
+@pytest.mark.parametrize("kind", ["numbers", "text"])
+def test_class_list_comes_from_test_labels_and_never_from_train_labels(tmp_path: Path, kind: str) -> None:
+    train, test = (
+        (Y_TRAIN % 2, Y_TEST) if kind == "numbers" else (np.array(["a", "b", "a"] * 3), np.array(["c", "a", "b"] * 2))
+    )
+    description = import_arrays([npz(tmp_path, y_train=train, y_test=test)], tmp_path / "out.h5")
+    assert len(description.class_names) == 3
+    assert description.class_names_from == "test labels"
+    with pytest.raises(DataError, match="outside the"):
+        import_arrays([npz(tmp_path, y_train=test[[0, 1, 2] * 3], y_test=train[:6])], tmp_path / "other.h5")
+    assert not (tmp_path / "other.h5").exists()
+
+
+def test_whole_numbers_stored_as_floats_are_class_indices(tmp_path: Path) -> None:
+    labels = np.arange(12)
+    rows = RNG.standard_normal((12, 5)).astype(np.float32)
+    source = npz(tmp_path, X_train=rows, y_train=labels.astype(float), X_test=rows, y_test=labels.astype(float))
+    import_arrays([source], tmp_path / "out.h5")
+    _, read_labels, _, names = read(tmp_path / "out.h5")
+    assert read_labels.tolist() == labels.tolist()
+    assert names == tuple(str(label) for label in labels)
+
+
+BAD_ARCHIVES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a key is missing": ({"y_test": None}, ["y_test", "X_train, y_train, X_test, y_test"]),
+    "fewer labels": ({"y_train": Y_TRAIN[:-1]}, ["X_train", "(9, 5)", "(8,)"]),
+    "labels in columns": ({"y_train": np.eye(9)}, ["y_train", "(9, 9)"]),
+    "rows are numbers": ({"X_train": TRAIN[:, 0]}, ["X_train", "(9,)"]),
+    "public rows without labels": ({"X_public": TEST}, ["X_public", "y_public None"]),
+    "another width": ({"X_test": TEST[:, :4]}, ["[4, 5]", "one width"]),
+    "fewer ids": ({"id_train": np.array(["a", "b"])}, ["id_train", "2", "9"]),
+    "repeated ids": ({"id_train": np.array(["a"] * 9)}, ["repeated ids"]),
+    "one class": ({"y_train": Y_TRAIN * 0, "y_test": Y_TEST * 0}, ["1 classes", "at least 2"]),
+    "no test rows": ({"X_test": TEST[:0], "y_test": Y_TEST[:0]}, ["test has 0 rows"]),
+    "label above": ({"y_train": Y_TRAIN + 1}, ["train", "label 3"]),
+    "label below": ({"y_train": Y_TRAIN - 1}, ["train", "label -1"]),
+    "not a number": ({"X_train": np.where(np.arange(9)[:, None] == 4, np.nan, TRAIN)}, ["1 rows with NaN", "[4]"]),
+    "beyond float32": ({"X_train": np.full((9, 5), 1e300)}, ["9 rows with NaN or infinity"]),
+    "rows are text": ({"X_train": np.full((9, 5), "x")}, ["X_train"]),
+    "rows are complex": ({"X_train": TRAIN + 1j}, ["X_train"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARCHIVES)
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
+def test_bad_archive_is_refused_and_leaves_nothing(tmp_path: Path, case: str) -> None:
+    changes, words = BAD_ARCHIVES[case]
+    source = npz(tmp_path, **changes)
+    with pytest.raises(DataError) as caught:
+        import_arrays([source], tmp_path / "out.h5")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def _file(name: str, content: bytes | str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        path = folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def _pickled(folder: Path) -> Path:
+    np.save(folder / "X_train.npy", np.array([{"a": 1}]), allow_pickle=True)
+    return folder / "X_train.npy"
+
+
+def _pickled_pt(folder: Path) -> Path:
+    import torch
+
+    torch.save({"X_train": Path("x")}, folder / "all.pt")
+    return folder / "all.pt"
+
+
+def _empty_folder(folder: Path) -> Path:
+    (folder / "empty").mkdir()
+    return folder / "empty"
+
+
+def _truncated_npz(folder: Path) -> Path:
+    path = npz(folder)
+    path.write_bytes(path.read_bytes()[:-200])
+    return path
+
+
+def _unnamed_npy(folder: Path) -> Path:
+    np.save(folder / "rows.npy", TRAIN)
+    return folder / "rows.npy"
+
+
+BAD_SOURCES: dict[str, tuple[Callable[[Path], Path], type[LinprobeError], list[str]]] = {
+    "no such file": (lambda folder: folder / "none.npz", DataError, ["does not exist"]),
+    "empty folder": (_empty_folder, DataError, ["holds no arrays"]),
+    "other ending": (_file("rows.parquet", "x"), UsageError, [".parquet", ".npz"]),
+    "array with another name": (_unnamed_npy, UsageError, ["rows", "X_train", "rename"]),
+    "csv with another name": (_file("rows.csv", "label,f0\n1,2\n"), UsageError, ["rows", "train.csv"]),
+    "not an archive": (_file("a.npz", "hello"), DataError, ["cannot be read"]),
+    "empty archive": (_file("a.npz", ""), DataError, ["cannot be read"]),
+    "truncated archive": (_truncated_npz, DataError, ["cannot be read"]),
+    "empty array file": (_file("X_train.npy", ""), DataError, ["cannot be read"]),
+    "pickled array": (_pickled, DataError, ["cannot be read"]),
+    "not a tensor file": (_file("X_train.pt", "hello"), DataError, ["cannot be read"]),
+    "empty tensor file": (_file("X_train.pt", ""), DataError, ["cannot be read"]),
+    "tensor file with code": (_pickled_pt, DataError, ["cannot be read"]),
+    "csv without label": (_file("train.csv", "a,b\n1,2\n"), DataError, ["label"]),
+    "empty csv": (_file("train.csv", ""), DataError, ["label"]),
+    "csv with a word": (_file("train.csv", "label,f0\n1,two\n"), DataError, ["two"]),
+    "csv with a short line": (_file("train.csv", "label,f0\n1\n"), DataError, ["2 columns"]),
+    "csv in another encoding": (_file("train.csv", b"label,f0\n\xff,1\n"), DataError, ["cannot be read"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SOURCES)
+def test_bad_source_is_refused_with_its_name(tmp_path: Path, case: str) -> None:
+    make, error, words = BAD_SOURCES[case]
+    source = make(tmp_path)
+    with pytest.raises(error) as caught:
+        read_arrays([source])
+    assert all(word in str(caught.value) for word in [source.name, *words]), str(caught.value)
+
+
+def test_tensors_of_half_precision_brain_floats_are_read(tmp_path: Path) -> None:
+    import torch
+
+    tensors = {key: torch.as_tensor(value) for key, value in arrays().items()}
+    torch.save({**tensors, "X_train": tensors["X_train"].bfloat16()}, tmp_path / "all.pt")
+    import_arrays([tmp_path / "all.pt"], tmp_path / "out.h5")
+    assert np.allclose(read(tmp_path / "out.h5")[0], TRAIN, rtol=2**-7)

@@ -1,0 +1,258 @@
+"""Rows in training space: unit norms, folding, and streaming that changes no result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from linprobe.data import rows as rows_module
+from linprobe.data.preprocessing import Preprocessing, normalise_rows, row_norms
+from linprobe.data.rows import ArrayRows, ArraySource, ChainedSource, StreamedRows, join, prepare
+from linprobe.errors import UsageError
+from linprobe.estimators import (
+    DPSGD,
+    DPSGDF,
+    AdaMix,
+    DopeSGD,
+    FullyPrivate,
+    LinearProbe,
+    NoisyGD,
+    NonPrivate,
+)
+from linprobe.evaluation.metrics import class_scores
+from linprobe.gradients.clipped_sum import clipped_sum, loss_gradient_and_norms
+from linprobe.parallel import available_memory
+
+RNG = np.random.default_rng(11)
+RAW = (RNG.standard_normal((2500, 6)) + 0.7).astype(np.float32)
+LABELS = RAW[:, :4].argmax(axis=1)
+PUBLIC, PUBLIC_LABELS = RAW[-40:], LABELS[-40:]
+PREPROCESSINGS = {
+    "plain": Preprocessing(),
+    "centre": Preprocessing.centred_on(PUBLIC),
+    "intercept": Preprocessing(intercept=0.5),
+}
+
+
+@example(np.array([[1e-40, 2e-40], [1e-45, 0.0]], dtype=np.float32))
+@example(np.full((2, 3000), 3e38, dtype=np.float32))
+@given(
+    arrays(
+        np.float32,
+        array_shapes(min_dims=2, max_dims=2, max_side=6),
+        elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    )
+)
+def test_every_finite_row_gets_unit_norm_or_stays_zero(x: Any) -> None:
+    norms = row_norms(normalise_rows(x))
+    assert np.all(np.isfinite(norms))
+    zero = ~x.any(axis=1)
+    assert np.all(norms[zero] == 0)
+    assert np.allclose(norms[~zero], 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30, 3e37])
+def test_scale_of_a_row_does_not_matter(scale: float) -> None:
+    x = RAW[:50]
+    assert np.allclose(normalise_rows((x.astype(np.float64) * scale).astype(np.float32)), normalise_rows(x), atol=1e-5)
+
+
+def test_half_precision_rows_are_normalised_in_single_precision() -> None:
+    raw = np.full((3, 2000), 60_000, dtype=np.float16)
+    x = Preprocessing().apply(raw)
+    assert x.dtype == np.float32
+    assert np.allclose(row_norms(x), 1, atol=1e-6)
+
+
+def test_centred_rows_are_public_mean_free_and_of_unit_norm() -> None:
+    preprocessing = PREPROCESSINGS["centre"]
+    unit = PUBLIC / np.linalg.norm(PUBLIC, axis=1, keepdims=True)
+    assert np.allclose(preprocessing.centre, unit.mean(axis=0), atol=1e-6)
+    x = preprocessing.apply(RAW)
+    assert np.allclose(row_norms(x), 1, atol=1e-6)
+    moved = unit - unit.mean(axis=0)
+    expected = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+    assert np.allclose(preprocessing.apply(PUBLIC), expected, atol=1e-5)
+    assert preprocessing.centred_norm == pytest.approx(np.linalg.norm(moved, axis=1).mean(), rel=1e-5)
+
+
+def test_a_single_public_row_can_be_the_centre() -> None:
+    preprocessing = Preprocessing.centred_on(RAW[:1])
+    assert preprocessing.centred_norm > 0
+    assert np.all(np.isfinite(preprocessing.apply(RAW)))
+
+
+def test_intercept_is_the_last_column_and_counts_in_the_norm() -> None:
+    x = Preprocessing(intercept=0.5).apply(RAW)
+    assert np.all(x[:, -1] == 0.5)
+    assert np.allclose(row_norms(x), np.sqrt(1.25), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", PREPROCESSINGS)
+def test_folded_weights_choose_the_class_training_space_chooses(name: str) -> None:
+    preprocessing = PREPROCESSINGS[name]
+    x = preprocessing.apply(RAW).astype(np.float64)
+    for seed in range(20):
+        weights = 3 * np.random.default_rng(seed).standard_normal((x.shape[1], 4))
+        scores = x @ weights
+        first, second = np.sort(scores, axis=1)[:, :-3:-1].T
+        clear = first - second > 1e-3
+        assert clear.mean() > 0.99
+        folded = class_scores(RAW, *preprocessing.fold(weights))
+        assert np.array_equal(folded.argmax(axis=1)[clear], scores.argmax(axis=1)[clear])
+
+
+@pytest.mark.parametrize("name", ["plain", "intercept"])
+def test_folded_scores_are_those_of_training_space_without_a_centre(name: str) -> None:
+    preprocessing = PREPROCESSINGS[name]
+    x = preprocessing.apply(RAW)
+    weights = RNG.standard_normal((x.shape[1], 4))
+    assert np.allclose(class_scores(RAW, *preprocessing.fold(weights)), x @ weights, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", PREPROCESSINGS)
+def test_unfolding_gives_back_the_weights_that_were_folded(name: str) -> None:
+    preprocessing = PREPROCESSINGS[name]
+    weights = RNG.standard_normal((6 + (name == "intercept"), 4))
+    again = preprocessing.unfold(*preprocessing.fold(weights))
+    # a bias common to all classes is nobody's score
+    if name == "intercept":
+        weights[-1] -= weights[-1].mean()
+    assert np.allclose(again, weights, atol=1e-5)
+
+
+def test_a_bias_is_unfolded_where_a_column_can_carry_it_and_refused_elsewhere() -> None:
+    weights, bias = RNG.standard_normal((6, 4)), np.array([0.5, -0.5, 1.0, 3.0])
+    carried = PREPROCESSINGS["intercept"].unfold(weights, bias)
+    again, offset = PREPROCESSINGS["intercept"].fold(carried)
+    assert np.allclose(again, weights, atol=1e-6)
+    assert np.allclose(offset, bias - bias.mean(), atol=1e-6)
+    for name in ("plain", "centre"):
+        with pytest.raises(UsageError, match="cannot express"):
+            PREPROCESSINGS[name].unfold(weights, bias)
+    other = Preprocessing.centred_on(RAW[:7])
+    with pytest.raises(UsageError, match="--centre"):
+        PREPROCESSINGS["centre"].unfold(*other.fold(weights))
+
+
+def test_an_offset_and_a_stack_of_voters_are_folded_one_by_one() -> None:
+    stack, offsets = RNG.standard_normal((3, 6, 4)), RNG.standard_normal((3, 4))
+    for name in ("plain", "centre"):
+        folded, bias = PREPROCESSINGS[name].fold(stack, offsets)
+        for voter in range(3):
+            one, own = PREPROCESSINGS[name].fold(stack[voter], offsets[voter])
+            assert np.array_equal(folded[voter], one)
+            assert np.allclose(bias[voter], own, atol=1e-6)
+            assert np.allclose(own - PREPROCESSINGS[name].fold(stack[voter])[1], offsets[voter], atol=1e-5)
+
+
+def _blocks(size: int) -> Iterator[tuple[Any, Any]]:
+    for start in range(0, len(RAW), size):
+        yield RAW[start : start + size], LABELS[start : start + size]
+
+
+@pytest.mark.parametrize("name", PREPROCESSINGS)
+@pytest.mark.parametrize("size", [1, 333, 2500])
+def test_block_size_changes_no_sum_beyond_rounding(name: str, size: int) -> None:
+    preprocessing = PREPROCESSINGS[name]
+    x = preprocessing.apply(RAW)
+    weights = RNG.standard_normal((x.shape[1], 4))
+    whole = ArrayRows(x, LABELS)
+    in_blocks = ArrayRows(x, LABELS, block_rows=size)
+    streamed = StreamedRows(lambda: _blocks(size), len(RAW), x.shape[1], preprocessing)
+    expected = clipped_sum(whole, weights, 0.4)
+    loss, gradient, norms = loss_gradient_and_norms(whole, weights)
+    for other in (in_blocks, streamed):
+        found = clipped_sum(other, weights, 0.4)
+        assert np.allclose(found.value, expected.value, rtol=1e-5, atol=1e-3)
+        other_loss, other_gradient, other_norms = loss_gradient_and_norms(other, weights)
+        assert np.allclose(np.concatenate(other_norms), np.concatenate(norms), rtol=1e-5)
+        assert other_loss == pytest.approx(loss, rel=1e-6)
+        assert np.allclose(other_gradient, gradient, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", PREPROCESSINGS)
+def test_streamed_rows_are_the_rows_in_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ArraySource(RAW, LABELS)
+    in_memory = prepare(source, PREPROCESSINGS[name])
+    monkeypatch.setattr(available_memory, "available", lambda: 0)
+    streamed = prepare(source, PREPROCESSINGS[name])
+    assert isinstance(in_memory, ArrayRows)
+    assert isinstance(streamed, StreamedRows)
+    assert (streamed.n_rows, streamed.n_features) == (in_memory.n_rows, in_memory.n_features)
+    for _ in range(2):
+        for left, right in zip(in_memory.blocks(), streamed.blocks(), strict=True):
+            assert left.start == right.start
+            assert np.array_equal(left.x, right.x)
+            assert np.array_equal(left.y, right.y)
+            assert np.array_equal(left.norms, right.norms)
+
+
+def test_chained_and_joined_rows_keep_their_order() -> None:
+    first, second = ArraySource(RAW[:1500], LABELS[:1500]), ArraySource(RAW[1500:], LABELS[1500:])
+    whole = prepare(ArraySource(RAW, LABELS), Preprocessing())
+    chained = prepare(ChainedSource(first, second), Preprocessing())
+    joined = join(prepare(first, Preprocessing()), prepare(second, Preprocessing()))
+    assert isinstance(whole, ArrayRows)
+    for other in (chained, joined):
+        assert isinstance(other, ArrayRows)
+        assert np.array_equal(other.x, whole.x)
+        assert np.array_equal(other.y, whole.y)
+
+
+SEEDED = {"epsilon": 3.0, "delta": 1e-5, "n_steps": 12, "insecure_seed": 5}
+SAMPLED = {"sampling_rate": 0.3, "accountant": "rdp"}
+PROBES: dict[str, tuple[type[LinearProbe], dict[str, Any]]] = {
+    "noisy-gd plain": (NoisyGD, {**SEEDED, "centre": "none"}),
+    "noisy-gd centred": (NoisyGD, {**SEEDED, "centre": "public"}),
+    "noisy-gd intercept": (NoisyGD, {**SEEDED, "centre": "none", "intercept": 1.0}),
+    "adamix": (AdaMix, dict(SEEDED)),
+    "fully-private": (FullyPrivate, dict(SEEDED)),
+    "non-private": (NonPrivate, {}),
+    "dp-sgd": (DPSGD, {**SEEDED, **SAMPLED}),
+    "dp-sgd unobserved": (DPSGD, {**SEEDED, **SAMPLED, "per_record": False}),
+    "dpsgd-f": (DPSGDF, {**SEEDED, **SAMPLED, "per_record": False}),
+    "dope-sgd extended": (DopeSGD, {**SEEDED, **SAMPLED, "extended": 0.5, "per_record": False}),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("block_rows", [100, 1024])
+def test_streaming_and_block_size_change_no_trained_weight_beyond_rounding(
+    name: str, block_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe, parameters = PROBES[name]
+
+    def train() -> LinearProbe:
+        fitted = probe(classes=range(4), **parameters)
+        return fitted.fit(RAW, LABELS, X_public=PUBLIC, y_public=PUBLIC_LABELS)
+
+    in_memory = train()
+    monkeypatch.setattr(available_memory, "available", lambda: 0)
+    monkeypatch.setattr(rows_module, "BLOCK_ROWS", block_rows)
+    streamed = train()
+    scale = np.abs(in_memory.coef_).max()
+    assert np.allclose(streamed.coef_, in_memory.coef_, rtol=0, atol=2e-4 * scale)
+    assert np.allclose(streamed.intercept_, in_memory.intercept_, rtol=0, atol=2e-4 * scale)
+    if name == "non-private":
+        return
+    # a rounding difference in one step moves the gradients of the next ones
+    ours, theirs = streamed.private_record_losses_, in_memory.private_record_losses_
+    assert np.allclose(ours.mu, theirs.mu, rtol=0, atol=3e-3)
+    assert ours.mu.size == (len(RAW) + len(PUBLIC) * (name == "fully-private")) * parameters.get("per_record", True)
+    assert np.allclose(ours.renyi, theirs.renyi, rtol=0.2, atol=1e-3)
+
+
+@pytest.mark.parametrize("tiny", [1e-39, 1e-45])
+def test_one_tiny_private_row_cannot_spoil_the_release(tiny: float) -> None:
+    raw = RAW[:200].copy()
+    raw[7] = tiny
+    probe = NoisyGD(classes=range(4), epsilon=3.0, n_steps=5, init="zero").fit(raw, LABELS[:200])
+    assert np.all(np.isfinite(probe.coef_))
+    assert np.all(np.isfinite(probe.private_record_losses_.mu))

@@ -1,0 +1,257 @@
+"""Threads that share a pass over rows: one result whoever does what, and an end whatever goes wrong."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from linprobe.data.precision import Precision
+from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import ArrayRows, ArraySource, Blocks, Piece, prepare
+from linprobe.gradients import clipped_sum
+from linprobe.gradients.clipped_sum import clipped_sum, loss_gradient_and_norms
+from linprobe.gradients.geometry import PLAIN, Origin
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
+from linprobe.parallel import available_memory
+from linprobe.parallel.threads import blas_held_to_one_thread, in_order, n_threads, share
+
+N, D, C = 10_300, 24, 5  # ten whole blocks and a part of one
+RNG = np.random.default_rng(3)
+RAW = RNG.standard_normal((N, D)).astype(np.float32)
+LABELS = np.arange(N) % C
+WEIGHTS = RNG.standard_normal((D, C))
+PATIENCE = 20.0
+
+
+def pieces_of(n: int, work: Callable[[int], int] = int) -> Iterator[Callable[[], int]]:
+    """So many calls that return their number."""
+    return (partial(work, number) for number in range(n))
+
+
+def in_time(call: Callable[[], Any]) -> Any:
+    """What `call` returns or raises; the test fails if it has not ended after `PATIENCE` seconds."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(("returned", call()))
+        except BaseException as error:
+            outcome.append(("raised", error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert outcome, "still not ended"
+    return outcome[0]
+
+
+@pytest.mark.parametrize("n_takers", [1, 2, 4])
+@pytest.mark.parametrize("n", [0, 1, 3, 200])
+def test_every_piece_is_taken_once(n: int, n_takers: int) -> None:
+    taken: list[list[int]] = [[] for _ in range(n_takers)]
+    share(pieces_of(n), [mine.append for mine in taken])
+    assert sorted(number for mine in taken for number in mine) == list(range(n))
+    assert all(mine == sorted(mine) for mine in taken)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 50])
+def test_results_come_in_the_order_of_the_pieces(n: int) -> None:
+    def slow_when_even(number: int) -> int:
+        time.sleep(0.003 * (number % 2 == 0))
+        return number
+
+    for threads in (1, 3):
+        found = list(in_order(pieces_of(n, slow_when_even), lambda number: number**2, threads))
+        assert found == [k**2 for k in range(n)]
+
+
+def failing(at: int) -> Callable[[int], int]:
+    def fail(number: int) -> int:
+        if number == at:
+            raise ValueError(f"piece {number}")
+        return number
+
+    return fail
+
+
+def failing_iterator(n: int) -> Iterator[Callable[[], int]]:
+    yield from pieces_of(n)
+    raise ValueError("no more can be read")
+
+
+@pytest.mark.parametrize("where", ["piece", "taker", "iterator"])
+@pytest.mark.parametrize("n_takers", [1, 3])
+def test_an_error_anywhere_ends_the_pass_and_reaches_the_caller(where: str, n_takers: int) -> None:
+    called = []
+
+    def take(number: int) -> None:
+        called.append(number)
+        if where == "taker":
+            failing(7)(number)
+
+    def work(number: int) -> int:
+        time.sleep(0.001)
+        return failing(7)(number) if where == "piece" else number
+
+    def whole() -> None:
+        share(failing_iterator(8) if where == "iterator" else pieces_of(1000, work), [take] * n_takers)
+
+    how, error = in_time(whole)
+    assert (how, type(error)) == ("raised", ValueError)
+    assert len(called) < 100
+    share(pieces_of(20), [called.append] * n_takers)
+    assert called[-20:].count(19) == 1
+
+
+@pytest.mark.parametrize("where", ["piece", "work", "iterator"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_error_in_order_reaches_the_caller(where: str, threads: int) -> None:
+    def whole() -> list[int]:
+        pieces = failing_iterator(8) if where == "iterator" else pieces_of(30, failing(7) if where == "piece" else int)
+        return list(in_order(pieces, failing(7) if where == "work" else int, threads))
+
+    how, error = in_time(whole)
+    assert (how, type(error)) == ("raised", ValueError)
+    assert list(in_order(pieces_of(5), int, threads)) == list(range(5))
+
+
+def test_ctrl_c_while_others_work_ends_the_pass() -> None:
+    began = time.monotonic()
+    timer = threading.Timer(0.2, _thread.interrupt_main)
+
+    def slow(number: int) -> int:
+        time.sleep(0.01)
+        return number
+
+    taken: list[int] = []
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        share(pieces_of(100_000, slow), [taken.append] * 3)
+    assert time.monotonic() - began < PATIENCE / 2
+    n_taken = len(taken)
+    time.sleep(0.1)
+    assert len(taken) == n_taken
+
+
+def blas_threads() -> set[int]:
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_blas_has_one_thread_inside_and_what_it_had_outside() -> None:
+    before, seen = blas_threads(), []
+    share(pieces_of(4), [lambda _: seen.append(blas_threads())] * 2)
+    assert list(in_order(pieces_of(4), lambda _: blas_threads(), 2)) == [{1}] * 4
+    with blas_held_to_one_thread():
+        threads = n_threads()
+        share(pieces_of(1), [lambda _: seen.append(blas_threads())])
+        assert blas_threads() == {1}
+        assert n_threads() == threads
+    assert seen == [{1}] * 5
+    assert blas_threads() == before
+    with pytest.raises(ValueError, match="piece 2"):
+        share(pieces_of(4, failing(2)), [int, int])
+    assert blas_threads() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_copy_of_a_process_that_has_used_its_threads_makes_its_own() -> None:
+    script = """
+import os
+from tests.parallel.test_threads import pieces_of
+from linprobe.parallel.threads import share
+share(pieces_of(50), [int, int])
+child = os.fork()
+if child == 0:
+    share(pieces_of(50), [int, int])
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout == "7\n", done.stderr
+
+
+class Scrambled(Blocks):
+    """The blocks of others, in another order."""
+
+    def __init__(self, rows: Blocks, seed: int) -> None:
+        self._rows, self._seed = rows, seed
+        self.n_rows, self.n_features = rows.n_rows, rows.n_features
+        self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
+
+    def pieces(self) -> Iterator[Piece]:
+        pieces = list(self._rows.pieces())
+        random.Random(self._seed).shuffle(pieces)
+        return iter(pieces)
+
+
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float16")
+GEOMETRIES = {"plain": PLAIN, "origin": Origin(0.05 * RNG.standard_normal((D, C)))}
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("sample", ["all", "observed", "unobserved"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_clipped_sum_is_the_same_for_any_threads_and_any_order(
+    precision: Precision, sample: str, geometry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: Blocks = prepare(ArraySource(RAW, LABELS), Preprocessing(), precision)
+    if sample != "all":
+        joined = PoissonSampler(NoiseSource(1), 0.3).draw(N)
+        rows = SampledRows(rows, joined, 0.3, observed=sample == "observed")
+    found = []
+    monkeypatch.setattr(clipped_sum, "WORTH_A_THREAD", 1)
+    for threads in (1, 2, 4):
+        monkeypatch.setattr(clipped_sum, "n_threads", lambda threads=threads: threads)
+        for given in (rows, Scrambled(rows, threads)):
+            found.append(clipped_sum(given, WEIGHTS, 0.4, geometry=GEOMETRIES[geometry]))
+    assert found[0].contributions.size == (0 if sample == "unobserved" else N)
+    for other in found[1:]:
+        assert np.array_equal(other.value, found[0].value)
+        assert np.array_equal(other.contributions, found[0].contributions)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("sample", ["all", "observed", "unobserved"])
+def test_a_clipped_sum_is_the_same_where_rows_do_not_fit_in_memory(
+    precision: Precision, sample: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run may go on, or its processes be as many, that each has more or less memory than before."""
+    found = []
+    for available in (1 << 40, 0):
+        monkeypatch.setattr(available_memory, "available", lambda available=available: available)
+        rows: Blocks = prepare(ArraySource(RAW, LABELS), Preprocessing(), precision)
+        assert isinstance(rows, ArrayRows) == bool(available)
+        if sample != "all":
+            joined = PoissonSampler(NoiseSource(1), 0.3).draw(N)
+            rows = SampledRows(rows, joined, 0.3, observed=sample == "observed")
+        found.append(clipped_sum(rows, WEIGHTS, 0.4).value)
+    assert np.array_equal(*found)
+
+
+def test_public_sums_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, found = ArrayRows(RAW, LABELS), []
+    monkeypatch.setattr(clipped_sum, "WORTH_A_THREAD", 1)
+    for threads in (1, 2, 4):
+        monkeypatch.setattr(clipped_sum, "n_threads", lambda threads=threads: threads)
+        loss, gradient, norms = loss_gradient_and_norms(rows, WEIGHTS)
+        found.append((loss, gradient, np.concatenate(norms)))
+    for loss, gradient, norms in found[1:]:
+        assert loss == found[0][0]
+        assert np.array_equal(gradient, found[0][1])
+        assert np.array_equal(norms, found[0][2])

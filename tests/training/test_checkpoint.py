@@ -1,0 +1,674 @@
+"""Runs that stop and go on: same weights, same ledger, no noise on other data, however and whenever they stop."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe import atomic_files
+from linprobe.accounting.ledger import Ledger
+from linprobe.commands.train import TrainRequest, train
+from linprobe.commands.verify import verify
+from linprobe.data.feature_file import FeatureFile, FeatureWriter
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.estimators import LinearProbe
+from linprobe.mechanisms import noise
+from linprobe.mechanisms.gaussian import Contributed
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.methods import METHODS
+from linprobe.progress import Silent
+from linprobe.runs.run_folder import CHECKPOINT
+from tests.conftest import Outcome
+
+STEPS = 7
+BUDGETS: dict[str, Any] = {}
+SAMPLED = {"sampling_rate": 0.3, "accountant": "rdp"}
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "noisy-gd": [
+        {"schedule": "theory", "weight_decay": 5.0, "radius": 3.0},
+        {"output": "vote", "ensemble": 3},
+        {"output": "ema", "ensemble": 3},
+        {"output": "weighted"},
+        {"init": "text"},
+    ],
+    "adamix": [{"variant": "theory"}, {"subspace": "gradient"}, {"subspace": "features", "subspace_dim": 2}],
+    "ppgd": [{"output": "vote", "ensemble": 2}],
+    "dp-sgd": [{"optimizer": "adam"}, {"optimizer": "momentum", "output": "vote", "ensemble": 6}, {"loss": "squared"}],
+    "dpsgd-f": [{"variant": "theory"}],
+    "mirror-descent": [{"update": "exact"}],
+    "dope-sgd": [{"public_batch": 5}, {"extended": 0.5}],
+}
+CASES = [
+    (method.name, options)
+    for method in METHODS.values()
+    if method.spends
+    for options in ({}, *OPTIONS.get(method.name, []))
+]
+every_case = pytest.mark.parametrize(
+    ("method", "options"),
+    CASES,
+    ids=[f"{name}{''.join(f'-{k}={v}' for k, v in given.items())}" for name, given in CASES],
+)
+
+
+@pytest.fixture(autouse=True)
+def calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibration is most of the time of a run this small, and the same each time."""
+    remember_budgets(monkeypatch)
+
+
+def remember_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each budget calibrated once."""
+    real = LinearProbe.budget
+
+    def remembered(self: LinearProbe, n_private: int, inherited: Any = ()) -> Any:
+        wanted = repr((self.method.name, self.get_params(), n_private, inherited))
+        if wanted not in BUDGETS:
+            BUDGETS[wanted] = real(self, n_private, inherited)
+        return BUDGETS[wanted]
+
+    monkeypatch.setattr(LinearProbe, "budget", remembered)
+
+
+class Stops(Silent):
+    """Ends the run after so many steps, and remembers what was said."""
+
+    def __init__(self, after: int, error: BaseException | None = None) -> None:
+        self.left, self.error, self.notes = after, KeyboardInterrupt() if error is None else error, []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def step(self, count: int = 1) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+
+
+def asked(features: Path, out: Path, method: str = "noisy-gd", **changes: Any) -> TrainRequest:
+    """A run with a checkpoint after every step."""
+    sampled = SAMPLED if METHODS[method].sampling else {}
+    given = {"epsilon": 3.0, "steps": STEPS, "checkpoint_every": 0.0, **sampled, **changes}
+    return TrainRequest(method, features, out=out, **given)
+
+
+def unfinished(out: Path) -> list[Path]:
+    """Folders of unfinished runs of `out`."""
+    return list(out.parent.glob(f".{out.name}.*.partial"))
+
+
+def contents(run: Path) -> dict[str, Any]:
+    """What two equal runs have in common."""
+    found: dict[str, Any] = {name: (run / name).read_bytes() for name in ("ledger.jsonl", "history.csv")}
+    for name in ("model.npz", "per_record.npz"):
+        with np.load(run / name) as archive:
+            found |= {f"{name}/{key}": archive[key].tobytes() for key in archive.files if key != "key"}
+    manifest = json.loads((run / "manifest.json").read_text())
+    return found | {key: manifest[key] for key in ("epsilon", "steps", "releases", "test_accuracy")}
+
+
+def check_equal(run: Path, expected: Path) -> None:
+    """Both hold the same, bit for bit, and nothing else."""
+    assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in expected.iterdir())
+    ours, theirs = contents(run), contents(expected)
+    assert [name for name in theirs if ours[name] != theirs[name]] == []
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Make the operating system give this key of noise from now on."""
+
+    def give(number: int) -> None:
+        monkeypatch.setattr(noise.os, "urandom", lambda n: bytes([number]) * n)
+
+    return give
+
+
+@every_case
+def test_an_interrupted_run_goes_on_to_the_same_result(
+    method: str,
+    options: dict[str, Any],
+    features_file: Path,
+    tmp_path: Path,
+    keys: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, expected = tmp_path / "run", tmp_path / "expected"
+    request = asked(features_file, out, method, options=options)
+    keys(1)
+    train(replace(request, out=expected), Silent())
+
+    with pytest.raises(KeyboardInterrupt):
+        train(request, Stops(2))
+    keys(2)
+    real, drawn = NoiseSource.standard_normal, []
+
+    def stops_before_the_third(self: NoiseSource, shape: tuple[int, ...]) -> Any:
+        drawn.append(shape)
+        if len(drawn) == 3:
+            raise KeyboardInterrupt
+        return real(self, shape)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NoiseSource, "standard_normal", stops_before_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            train(replace(request, resume=True, checkpoint_every=1e9), Silent())
+    keys(3)
+    watch = Stops(-1)
+    train(replace(request, resume=True), watch)
+    assert watch.left == -1 - (STEPS - 4)
+    check_equal(out, expected)
+    assert unfinished(out) == []
+
+
+@pytest.mark.parametrize("stopped", ["contributions", "checkpoint"])
+def test_ctrl_c_between_two_states_keeps_the_earlier_one(
+    stopped: str, features_file: Path, tmp_path: Path, keys: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = asked(features_file, tmp_path / "run", "dp-sgd")
+    keys(1)
+    train(replace(request, out=tmp_path / "expected"), Silent())
+    calls = []
+
+    def stopping(real: Callable[..., Any]) -> Callable[..., Any]:
+        def stops_after_the_third(*given: Any) -> None:
+            real(*given)
+            calls.append(given)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+
+        return stops_after_the_third
+
+    with monkeypatch.context() as patch:
+        if stopped == "contributions":
+            patch.setattr(Contributed, "add", stopping(Contributed.add))
+        else:
+            patch.setattr(Ledger, "sync", stopping(Ledger.sync))
+        with pytest.raises(KeyboardInterrupt):
+            train(request, Silent())
+    train(replace(request, resume=True), Silent())
+    check_equal(request.out, tmp_path / "expected")
+
+
+def test_ctrl_c_before_a_checkpoint_leaves_nothing_and_after_it_says_how_to_go_on(
+    features_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "new" / "run"
+    early, late = Stops(2), Stops(2)
+    with pytest.raises(KeyboardInterrupt):
+        train(asked(features_file, out, checkpoint_every=1e9), early)
+    assert early.notes == []
+    assert not out.parent.exists()
+    with pytest.raises(KeyboardInterrupt):
+        train(asked(features_file, out), late)
+    assert late.notes == [f"unfinished run kept; the same command with --resume --out {out} goes on with it"]
+    assert len(unfinished(out)) == 1
+
+
+def test_a_run_that_failed_for_good_leaves_nothing(features_file: Path, tmp_path: Path) -> None:
+    watch = Stops(2, LinprobeError("training diverged"))
+    with pytest.raises(LinprobeError, match="diverged"):
+        train(asked(features_file, tmp_path / "run"), watch)
+    assert watch.notes == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(
+    features_file: Path, tmp_path: Path, keys: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = asked(features_file, tmp_path / "run")
+    keys(1)
+    train(replace(request, out=tmp_path / "expected"), Silent())
+    real, written = np.savez, []
+
+    def full(stream: Any, **arrays: Any) -> None:
+        real(stream, **arrays)
+        written.append(arrays)
+        if len(written) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    watch = Stops(-1)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", full)
+        with pytest.raises(LinprobeError, match="No space left on device"):
+            train(request, watch)
+    assert "--resume" in watch.notes[-1]
+    train(replace(request, resume=True), Silent())
+    check_equal(request.out, tmp_path / "expected")
+
+
+@pytest.fixture
+def stopped_run(features_file: Path, tmp_path: Path, keys: Callable[[int], None]) -> TrainRequest:
+    """A run that ended after its third step, its checkpoint, and what it would have become in `expected`."""
+    keys(1)
+    request = asked(features_file, tmp_path / "run", "adamix", public_shots=2)
+    train(replace(request, out=tmp_path / "expected"), Silent())
+    with pytest.raises(KeyboardInterrupt):
+        train(request, Stops(3))
+    keys(2)
+    return replace(request, resume=True)
+
+
+def test_the_key_lies_in_a_file_for_the_owner_alone_until_the_run_is_done(
+    stopped_run: TrainRequest, tmp_path: Path
+) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    assert stat.S_IMODE((partial / CHECKPOINT).stat().st_mode) == 0o600
+    holders = [path.name for path in partial.iterdir() if bytes([1]) * 32 in path.read_bytes()]
+    assert holders == [CHECKPOINT]
+    # what a process leaves that is killed in the middle of a checkpoint
+    (partial / f".{CHECKPOINT}.0123abcd.partial").write_bytes(bytes([1]) * 32)
+    train(stopped_run, Silent())
+    check_equal(stopped_run.out, tmp_path / "expected")
+    assert all(bytes([1]) * 32 not in path.read_bytes() for path in stopped_run.out.iterdir())
+    assert unfinished(stopped_run.out) == []
+
+
+def test_a_checkpoint_holds_no_rows_and_no_pickle(stopped_run: TrainRequest) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    with np.load(partial / CHECKPOINT, allow_pickle=False) as archive:
+        state = {name: archive[name] for name in archive.files}
+    n_features, n_private = 10, 392
+    assert {name for name, value in state.items() if n_private in value.shape} == {"squared_mu"}
+    assert all(
+        value.shape in ((), (n_features, 4))
+        for name, value in state.items()
+        if value.dtype == np.float64 and name != "squared_mu"
+    )
+    with FeatureFile(stopped_run.features) as features:
+        rows = features.rows("train", slice(None))
+    written = (partial / CHECKPOINT).read_bytes()
+    assert all(row[:4].tobytes() not in written for row in rows)
+    assert all(row[:4].astype(np.float64).tobytes() not in written for row in rows)
+
+
+def test_a_torn_line_was_never_spent(stopped_run: TrainRequest, tmp_path: Path) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    whole = (partial / "ledger.jsonl").read_bytes()
+    (partial / "ledger.jsonl").write_bytes(whole + whole.splitlines()[0][:25])
+    train(stopped_run, Silent())
+    check_equal(stopped_run.out, tmp_path / "expected")
+
+
+def test_a_ledger_that_is_ahead_is_repeated_and_not_charged_twice(stopped_run: TrainRequest, tmp_path: Path) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    done = (partial / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    more = (tmp_path / "expected" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(done) == 3
+    (partial / "ledger.jsonl").write_bytes(b"".join(more[:6]))
+    train(stopped_run, Silent())
+    check_equal(stopped_run.out, tmp_path / "expected")
+
+
+@pytest.mark.parametrize("lines", ["missing", "other"])
+def test_a_ledger_that_is_not_the_run_s_is_refused(stopped_run: TrainRequest, lines: str) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    ledger = partial / "ledger.jsonl"
+    done = ledger.read_text().splitlines(keepends=True)
+    if lines == "missing":
+        ledger.write_text("".join(done[:2]))
+    else:
+        ledger.write_text("".join(done) + done[0].replace('"step": 0', '"step": 3').replace("gradient", "mean"))
+    before = ledger.read_bytes()
+    with pytest.raises(PrivacyError, match=r"the checkpoint is at event 3|event 3 of the unfinished run"):
+        train(stopped_run, Silent())
+    assert ledger.read_bytes() == before
+    assert (partial / CHECKPOINT).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"epsilon": 2.0}, "epsilon 3.0"),
+        ({"delta": 1e-6}, "delta"),
+        ({"steps": 8}, "n_steps"),
+        ({"options": {"clip_quantile": 0.5}}, "clip_quantile"),
+        ({"split_seed": 1}, "public rows"),
+        ({"public_shots": 3}, "public rows"),
+        ({"precision": "float16"}, "precision"),
+        ({"method": "ngd"}, "method"),
+        ({"noise_seed": 1, "insecure_seed": True}, "insecure_seed"),
+        ({"out": None}, "--out"),
+        ({"checkpoint_every": -1.0}, "checkpoint"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_other_settings_are_refused(stopped_run: TrainRequest, changes: dict[str, Any], word: str) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    before = {path.name: path.read_bytes() for path in partial.iterdir()}
+    with pytest.raises(UsageError, match=word):
+        train(replace(stopped_run, **changes), Silent())
+    assert {path.name: path.read_bytes() for path in partial.iterdir()} == before
+
+
+def changed_copy(features: Path, folder: Path, group: str = "train", text: float = 0.0) -> Path:
+    """The same file with one more value in a row of `group`, or in the text weights."""
+    path = folder / "changed.h5"
+    with FeatureFile(features) as old, FeatureWriter(path, old.description) as new:
+        for name in old.sizes:
+            x, y, ids = old.rows(name, slice(None)), old.labels(name), old.ids(name)
+            x[-1, 0] += name == group
+            new.write_group(name, len(x), x.shape[1], [x], y, ids)
+        new.write_text_weights(old.text_weights() + text)
+    return path
+
+
+def test_the_noise_never_meets_other_private_rows(stopped_run: TrainRequest, tmp_path: Path) -> None:
+    with pytest.raises(PrivacyError, match="other private rows"):
+        train(replace(stopped_run, features=changed_copy(stopped_run.features, tmp_path)), Silent())
+    train(stopped_run, Silent())
+    check_equal(stopped_run.out, tmp_path / "expected")
+
+
+def test_public_rows_that_are_protected_count_as_private_ones(features_file: Path, tmp_path: Path) -> None:
+    request = asked(features_file, tmp_path / "run", "fully-private")
+    with pytest.raises(KeyboardInterrupt):
+        train(request, Stops(3))
+    other = changed_copy(features_file, tmp_path, "public")
+    with pytest.raises(PrivacyError, match="other private rows"):
+        train(replace(request, features=other, resume=True), Silent())
+
+
+def test_other_text_weights_and_another_first_model_are_refused(
+    features_file: Path, trained_run: Path, tmp_path: Path
+) -> None:
+    """They decide at which weights the noise of a step is used again."""
+    text = asked(features_file, tmp_path / "text", options={"init": "text"})
+    first = tmp_path / "first"
+    shutil.copytree(trained_run, first)
+    from_run = asked(features_file, tmp_path / "run", options={"init": str(first)}, epsilon=4.0)
+    train(replace(from_run, out=tmp_path / "expected"), Silent())
+    for request in (text, from_run):
+        with pytest.raises(KeyboardInterrupt):
+            train(request, Stops(3))
+    with pytest.raises(UsageError, match="text weights"):
+        train(replace(text, features=changed_copy(features_file, tmp_path, "", 0.25), resume=True), Silent())
+    shutil.rmtree(first)
+    train(replace(asked(features_file, first), steps=50), Silent())
+    with pytest.raises(UsageError, match="first model"):
+        train(replace(from_run, resume=True), Silent())
+
+
+def test_a_run_from_a_run_goes_on_with_what_it_inherits(
+    features_file: Path, trained_run: Path, tmp_path: Path, keys: Callable[[int], None]
+) -> None:
+    request = asked(features_file, tmp_path / "run", options={"init": str(trained_run)}, epsilon=4.0)
+    keys(1)
+    train(replace(request, out=tmp_path / "expected"), Silent())
+    with pytest.raises(KeyboardInterrupt):
+        train(request, Stops(3))
+    train(replace(request, resume=True), Silent())
+    check_equal(request.out, tmp_path / "expected")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-200], lambda data: b"", lambda data: b"PK" + data[40:]])
+def test_a_damaged_checkpoint_is_refused_and_kept(stopped_run: TrainRequest, damage: Callable[[bytes], bytes]) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    (partial / CHECKPOINT).write_bytes(damage((partial / CHECKPOINT).read_bytes()))
+    with pytest.raises(DataError, match="cannot be read"):
+        train(stopped_run, Silent())
+    assert (partial / "ledger.jsonl").exists()
+
+
+def test_only_one_process_goes_on_with_a_run(stopped_run: TrainRequest, tmp_path: Path) -> None:
+    tried = []
+
+    class Second(Silent):
+        """Tries to go on with the same run at every step, and while the result is written."""
+
+        def step(self, count: int = 1) -> None:
+            with pytest.raises(LinprobeError, match="another process"):
+                train(stopped_run, Silent())
+            tried.append(count)
+
+    train(stopped_run, Second())
+    assert len(tried) == STEPS - 3
+    check_equal(stopped_run.out, tmp_path / "expected")
+    with pytest.raises(UsageError, match="already exists"):
+        train(stopped_run, Silent())
+
+
+def test_nobody_takes_over_a_run_whose_result_is_being_written(
+    stopped_run: TrainRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, tried = Path.rename, []
+
+    def tries(self: Path, target: Path) -> Path:
+        (partial,) = unfinished(stopped_run.out)
+        (partial / CHECKPOINT).touch()
+        with pytest.raises(LinprobeError, match="another process"):
+            train(stopped_run, Silent())
+        (partial / CHECKPOINT).unlink()
+        tried.append(target)
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", tries)
+    train(stopped_run, Silent())
+    assert tried == [stopped_run.out]
+    check_equal(stopped_run.out, tmp_path / "expected")
+
+
+def test_a_whole_run_that_lacks_its_name_is_pointed_at(stopped_run: TrainRequest, tmp_path: Path) -> None:
+    """A process killed between its last two calls leaves it."""
+    (partial,) = unfinished(stopped_run.out)
+    shutil.rmtree(partial)
+    shutil.copytree(tmp_path / "expected", partial)
+    with pytest.raises(UsageError, match=f"rename {partial} to {stopped_run.out}"):
+        train(stopped_run, Silent())
+
+
+def test_without_resume_an_unfinished_run_disturbs_nothing(stopped_run: TrainRequest, tmp_path: Path) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    before = {path.name: path.read_bytes() for path in partial.iterdir()}
+    train(replace(stopped_run, resume=False), Silent())
+    assert {path.name: path.read_bytes() for path in partial.iterdir()} == before
+    assert verify(stopped_run.out, stopped_run.features)["private"] is True
+
+
+@pytest.mark.parametrize("how_many", [0, 2])
+def test_the_run_to_go_on_with_must_be_the_only_one(stopped_run: TrainRequest, how_many: int) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    if how_many:
+        shutil.copytree(partial, partial.with_name(".run.00000000.partial"))
+    else:
+        (partial / CHECKPOINT).unlink()
+    with pytest.raises(UsageError, match=f"--resume finds {how_many} unfinished runs"):
+        train(stopped_run, Silent())
+
+
+def test_exit_statuses_of_the_command(
+    cli: Callable[..., Outcome], refused: Callable[..., None], features_file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(asked(features_file, tmp_path / "run"), Stops(3))
+    words = ["train", features_file, "--method", "noisy-gd", "--steps", STEPS, "--resume"]
+    refused(cli(*words, "--eps", "3"), 2, ["--out"])
+    refused(cli(*words, "--eps", "3", "--out", "none"), 2, ["--resume finds 0"])
+    refused(cli(*words, "--eps", "2", "--out", "run"), 2, ["epsilon"])
+    changed = changed_copy(features_file, tmp_path)
+    words[1] = changed
+    refused(cli(*words, "--eps", "3", "--out", "run"), 4, ["private rows"])
+    words[1] = features_file
+    (partial,) = unfinished(tmp_path / "run")
+    whole = (partial / CHECKPOINT).read_bytes()
+    (partial / CHECKPOINT).write_bytes(whole[:99])
+    refused(cli(*words, "--eps", "3", "--out", "run"), 3, ["checkpoint"])
+    (partial / CHECKPOINT).write_bytes(whole)
+    done = cli(*words, "--eps", "3", "--out", "run")
+    assert (done.status, done.stdout) == (0, "run\n")
+    assert cli("verify", "run", "--features", features_file).status == 0
+
+
+KILLS = 12  # of each of two methods
+
+
+@contextmanager
+def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
+    """SIGKILL when the process comes to point number `at`: before, within and after every write, draw and step.
+
+    `drawn` gets a line for each noise that was made, before anybody sees it.
+    """
+    passed = [0]
+
+    def point() -> None:
+        passed[0] += 1
+        if passed[0] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(owner: Any, name: str, note: bool = False) -> None:
+        real = getattr(owner, name)
+
+        def wrapped(*given: Any, **named: Any) -> Any:
+            point()
+            result = real(*given, **named)
+            if note:
+                with drawn.open("a") as stream:
+                    stream.write(f"{given[0].draws}\n")
+            point()
+            return result
+
+        patch.setattr(owner, name, wrapped)
+
+    with pytest.MonkeyPatch.context() as patch:
+        around(Ledger, "append")
+        around(NoiseSource, "standard_normal", note=True)
+        around(NoiseSource, "bernoulli")
+        for name in ("replace", "unlink"):
+            around(Path, name)
+        around(atomic_files.os, "fsync")
+        around(np, "savez")
+        around(Contributed, "add")
+        patch.setattr(noise.os, "urandom", lambda n: bytes([1]) * n if not drawn.exists() else os.getpid().to_bytes(n))
+        yield passed
+
+
+def in_a_child(call: Callable[[], None]) -> int:
+    """`call` in a copy of this process; how that ended, as `os.waitpid` says."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            call()
+            status = 0
+        except BaseException as error:
+            print(type(error).__name__, error, file=sys.stderr)
+        os._exit(status)
+    return os.waitpid(child, 0)[1]
+
+
+def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) -> None:
+    """Train in processes that are killed at random points until so many were, and look at what each leaves."""
+    generator, expected = random.Random(seed), folder / "expected"
+    remember_budgets(pytest.MonkeyPatch())
+    with fatal(-1, folder / "drawn") as passed:
+        train(asked(features, expected, method), Silent())
+    n_points, killed, run = passed[0], 0, 0
+    while killed < kills:
+        run += 1
+        out, drawn, recorded, resume = folder / f"run{run}", folder / f"drawn{run}", 0, False
+        while not out.exists():
+            at = generator.randrange(1, n_points // 4)
+            request = asked(features, out, method, resume=resume)
+
+            def attempt(request: TrainRequest = request, at: int = at, drawn: Path = drawn) -> None:
+                with fatal(at, drawn):
+                    train(request, Silent())
+
+            ended = in_a_child(attempt)
+            assert ended in (0, signal.SIGKILL), f"a process ended with {ended}, not by the signal"
+            killed += ended == signal.SIGKILL
+            if out.exists():
+                break
+            (partial,) = unfinished(out) or (None,)
+            if partial is None:
+                continue
+            lines = (partial / "ledger.jsonl").read_text().splitlines() if (partial / "ledger.jsonl").exists() else []
+            known = [json.loads(line) for line in lines]
+            draws = {int(line) for line in drawn.read_text().splitlines()} if drawn.exists() else set()
+            assert len(known) >= len(draws), "noise was drawn that the ledger does not know"
+            assert len(known) >= recorded, "the ledger has forgotten a release"
+            recorded, resume = len(known), (partial / CHECKPOINT).exists()
+            if resume:
+                with np.load(partial / CHECKPOINT) as state:
+                    assert len(known) >= int(state["next_step"])
+            else:
+                shutil.rmtree(partial)
+                drawn.unlink(missing_ok=True)
+                recorded = 0
+        check_equal(out, expected)
+        assert verify(out, features)["private"] is True
+
+
+def main() -> None:
+    """`kill_many` with the feature file and the folder that the command line gives."""
+    features, folder = map(Path, sys.argv[1:])
+    for seed, method in enumerate(("noisy-gd", "dp-sgd")):
+        (folder / method).mkdir()
+        kill_many(features, folder / method, method, KILLS, seed)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_at_any_point_a_run_goes_on_and_its_ledger_never_undercounts(
+    features_file: Path, tmp_path: Path
+) -> None:
+    # children are copied from a process that has no threads yet
+    done = subprocess.run(
+        [sys.executable, "-c", "from tests.training.test_checkpoint import main; main()", features_file, tmp_path],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_killed_command_goes_on(cli: Callable[..., Outcome], features_file: Path, tmp_path: Path) -> None:
+    words = ["train", features_file, "--method", "noisy-gd", "--eps", 3, "--steps", 1000, "--noise-seed", 4]
+    words += ["--insecure-seed", "--checkpoint", 0]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "linprobe", *map(str, words), "--out", "run"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    until = time.monotonic() + 60
+    while not any((partial / CHECKPOINT).exists() for partial in unfinished(tmp_path / "run")):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.kill()
+    assert process.communicate()[0] == b""
+    (partial,) = unfinished(tmp_path / "run")
+    with np.load(partial / CHECKPOINT) as state:
+        assert 0 <= int(state["done"]) < 1000
+    words[-1] = 60
+    assert cli(*words, "--out", "run", "--resume").status == 0
+    assert cli(*words, "--out", "expected").status == 0
+    check_equal(tmp_path / "run", tmp_path / "expected")
+    assert cli("verify", "run").status == 0
+
+
+def test_a_checkpoint_that_lacks_something_is_refused(stopped_run: TrainRequest) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    with np.load(partial / CHECKPOINT) as archive:
+        state = {name: archive[name] for name in archive.files if name != "draws"}
+    np.savez(partial / CHECKPOINT, **state)
+    with pytest.raises(DataError, match="lacks draws"):
+        train(stopped_run, Silent())

@@ -1,0 +1,373 @@
+"""Training in several processes: what one process would have made, noise drawn once, an end when one of them dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.accounting.ledger import Ledger
+from linprobe.commands.train import TrainRequest, make_settings, train
+from linprobe.data.feature_file import Description, FeatureWriter
+from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import PART_ROWS, ArraySource, prepare_part
+from linprobe.errors import DataError, UsageError
+from linprobe.estimators import ESTIMATORS
+from linprobe.mechanisms import noise
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.methods import METHODS
+from linprobe.parallel.process_group import Alone
+from linprobe.progress import Silent
+from linprobe.runs.run_folder import CHECKPOINT
+from linprobe.training.checkpoint import Checkpoints
+from tests.conftest import gaussian_rows
+from tests.training.test_checkpoint import BUDGETS, SAMPLED, check_equal, remember_budgets, unfinished
+
+N_PRIVATE = 3 * PART_ROWS + 700
+PATIENCE = 90.0
+N_PUBLIC, WIDTH, STEPS, DIES_AT = 9, 8, 3, 2
+CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "noisy-gd": ((2, 3, 4), {"method": "noisy-gd"}),
+    "float16": ((3,), {"method": "noisy-gd", "precision": "float16", "centre": "none", "intercept": 1.0}),
+    "adamix": ((3,), {"method": "adamix", "options": {"subspace": "gradient"}}),
+    "ppgd": ((3,), {"method": "ppgd", "options": {"output": "vote", "ensemble": 2}}),
+    "fully-private": ((4,), {"method": "fully-private"}),
+    "dp-sgd": ((3,), {"method": "dp-sgd", "precision": "bfloat16", **SAMPLED}),
+    "dp-sgd unobserved": ((2, 4), {"method": "dp-sgd", "per_record": False, **SAMPLED}),
+    "dpsgd-f": ((2,), {"method": "dpsgd-f", "sampling_rate": 0.5, "accountant": "rdp"}),
+    "dpsgd-f theory": ((3,), {"method": "dpsgd-f", "sampling_rate": 1.0, "options": {"variant": "theory"}}),
+    "dope-sgd": ((4,), {"method": "dope-sgd", "options": {"public_batch": 5}, **SAMPLED}),
+    "mirror-descent": ((2,), {"method": "mirror-descent", "per_record": False, **SAMPLED}),
+    "adadps": ((2,), {"method": "adadps", **SAMPLED}),
+}
+
+
+def request_of(folder: Path, name: str, out: Path) -> TrainRequest:
+    """The run of a case."""
+    given = {"epsilon": 3.0, "steps": STEPS, "features": folder / "features.h5", **CASES[name][1]}
+    return TrainRequest(out=out, checkpoint_every=0.0, **given)
+
+
+def command(folder: Path, out: str, *words: object) -> list[str]:
+    """`linprobe train` with a checkpoint after every step."""
+    given = ["--eps", 3, "--steps", STEPS, "--checkpoint", 0, "--out", folder / out]
+    return ["train", *(str(word) for word in (folder / "features.h5", *given, *words))]
+
+
+def write_many(path: Path) -> Path:
+    """A feature file whose private rows fall into four parts, the last one small and not whole."""
+    names = ("ant", "bee", "cat")
+    with FeatureWriter(path, Description(class_names=names)) as writer:
+        for group, size in (("train", N_PRIVATE), ("test", 60), ("public", N_PUBLIC)):
+            rows, labels = gaussian_rows(group, size, WIDTH, len(names))
+            writer.write_group(group, size, WIDTH, [rows], labels, [f"{group}/{row}" for row in range(size)])
+    return path
+
+
+def budgeted(request: TrainRequest) -> int:
+    """Number of protected rows."""
+    return N_PRIVATE + N_PUBLIC * METHODS[request.method].joins_public
+
+
+def counted_noise(patch: pytest.MonkeyPatch) -> list[int]:
+    """How many numbers each call of `standard_normal` in this process drew."""
+    real, drawn = NoiseSource.standard_normal, []
+
+    def counting(self: NoiseSource, shape: tuple[int, ...]) -> Any:
+        drawn.append(int(np.prod(shape)))
+        return real(self, shape)
+
+    patch.setattr(NoiseSource, "standard_normal", counting)
+    return drawn
+
+
+def await_file(path: Path) -> None:
+    """Return when the file is there."""
+    until = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert time.monotonic() < until, f"no {path.name} after {PATIENCE} seconds"
+        time.sleep(0.02)
+
+
+def place(path: Path, content: bytes) -> None:
+    """Write a file that others wait for."""
+    path.with_suffix(".new").write_bytes(content)
+    path.with_suffix(".new").rename(path)
+
+
+def member(folder: Path, number: int) -> int:
+    """One of four processes: all cases, then a run in which one of two dies, then two that go on with it."""
+    import torch.distributed as dist
+
+    from linprobe.cli import run
+    from linprobe.parallel.torch_group import TorchGroup
+
+    patch = pytest.MonkeyPatch()
+    remember_budgets(patch)
+    await_file(folder / "budgets")
+    BUDGETS.update(pickle.loads((folder / "budgets").read_bytes()))
+    patch.setattr(noise.os, "urandom", lambda n: bytes([1 + number]) * n)
+    drawn = counted_noise(patch)
+    for size in (2, 3, 4):
+        if number >= size:
+            continue
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(str(folder / f"store{size}"), size), rank=number, world_size=size
+        )
+        for name, (sizes, _) in CASES.items():
+            if size in sizes:
+                drawn.clear()
+                train(request_of(folder, name, folder / f"{name}-{size}"), Silent(), TorchGroup(number, size))
+                (folder / f"{name}-{size}.{number}.json").write_text(json.dumps(drawn))
+        dist.barrier()
+        dist.destroy_process_group()
+
+    first, rank = number < 2, number % 2
+    if not first:
+        await_file(folder / "go")
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": (folder / ("port" if first else "go")).read_text(),
+    }
+    if number == 1:
+        left = [DIES_AT]
+
+        def dies(self: Silent, count: int = 1) -> None:
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        patch.setattr(Silent, "step", dies)
+    sampled = ["--method", "dp-sgd", "--q", 0.3, "--accountant", "rdp"]
+    return run(command(folder, "killed", *sampled, *([] if first else ["--resume"])))
+
+
+def free_port() -> str:
+    """A TCP port nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+class Ended:
+    """What the four processes left: the folder, and each one's exit status and output."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        write_many(folder / "features.h5")
+        (folder / "port").write_text(free_port())
+        # forked from one process that has imported everything, which takes longer than the runs
+        launcher = subprocess.Popen(
+            [sys.executable, "-m", "tests.training.test_processes", str(folder)],
+            cwd=Path(__file__).parents[1],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        try:
+            self.expect()
+            for number in range(2):
+                await_file(folder / f"status{number}")
+            shutil.copytree(folder, folder.with_name("after_the_kill"))
+            place(folder / "go", free_port().encode())
+            launcher.wait(PATIENCE)
+        finally:
+            if launcher.poll() is None:
+                os.killpg(launcher.pid, signal.SIGKILL)
+        self.status = [int((folder / f"status{number}").read_text()) for number in range(4)]
+        self.stdout, self.stderr = (
+            [(folder / f"{name}{n}").read_text() for n in range(4)] for name in ("stdout", "stderr")
+        )
+
+    def expect(self) -> None:
+        """Make the runs of one process."""
+        with pytest.MonkeyPatch.context() as patch:
+            remember_budgets(patch)
+            patch.setattr(noise.os, "urandom", lambda n: bytes([1]) * n)
+            drawn = counted_noise(patch)
+            for name in CASES:
+                request = request_of(self.folder, name, self.folder)
+                settings = make_settings(request, METHODS[request.method])
+                ESTIMATORS[request.method](classes=[0, 1, 2], **settings).budget(budgeted(request))
+            place(self.folder / "budgets", pickle.dumps(BUDGETS))
+            for name in CASES:
+                drawn.clear()
+                train(request_of(self.folder, name, self.folder / f"{name}-1"), Silent())
+                (self.folder / f"{name}-1.0.json").write_text(json.dumps(drawn))
+            whole = replace(request_of(self.folder, "dp-sgd", self.folder / "whole"), precision="float32")
+            train(whole, Silent())
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """All of it, once."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    pytest.importorskip("torch.distributed")
+    return Ended(tmp_path_factory.mktemp("distributed"))
+
+
+@pytest.mark.parametrize(("name", "size"), [(name, size) for name, (sizes, _) in CASES.items() for size in sizes])
+def test_several_processes_make_what_one_makes(ended: Ended, name: str, size: int) -> None:
+    assert ended.status[0] is not None, ended.stderr
+    check_equal(ended.folder / f"{name}-{size}", ended.folder / f"{name}-1")
+
+
+@pytest.mark.parametrize(("name", "size"), [(name, size) for name, (sizes, _) in CASES.items() for size in sizes])
+def test_noise_is_drawn_once(ended: Ended, name: str, size: int) -> None:
+    drawn = [json.loads((ended.folder / f"{name}-{size}.{number}.json").read_text()) for number in range(size)]
+    alone = json.loads((ended.folder / f"{name}-1.0.json").read_text())
+    assert alone
+    assert drawn == [alone] + [[]] * (size - 1)
+
+
+def test_when_one_process_dies_the_others_end_with_one_line(ended: Ended) -> None:
+    assert ended.status[:2] == [1, -signal.SIGKILL]
+    assert ended.stdout[:2] == ["", ""]
+    notes, error = ended.stderr[0].splitlines()
+    assert (
+        notes == f"unfinished run kept; the same command with --resume --out {ended.folder / 'killed'} goes on with it"
+    )
+    assert error.startswith("linprobe: error: another process is gone (")
+    assert error.endswith("; start all of them again, with --resume if a checkpoint was kept")
+    assert len(error) < 200
+    assert "Traceback" not in "".join(ended.stderr)
+    after = ended.folder.with_name("after_the_kill")
+    assert not (after / "killed").exists()
+    assert len(unfinished(after / "killed")) == 1
+
+
+def test_as_many_processes_go_on_with_the_run(ended: Ended) -> None:
+    assert ended.status[2:] == [0, 0], ended.stderr
+    check_equal(ended.folder / "killed", ended.folder / "whole")
+
+
+def test_only_rank_0_prints(ended: Ended) -> None:
+    assert ended.stdout[2:] == [f"{ended.folder / 'killed'}\n", ""]
+    assert ended.stderr[3] == ""
+
+
+def test_another_number_of_processes_goes_on_with_the_run(ended: Ended, tmp_path: Path) -> None:
+    (left,) = unfinished(ended.folder.with_name("after_the_kill") / "killed")
+    shutil.copytree(left, tmp_path / ".alone.0.partial")
+    request = replace(request_of(ended.folder, "dp-sgd", tmp_path / "alone"), precision="float32", resume=True)
+    train(request, Silent())
+    check_equal(tmp_path / "alone", ended.folder / "whole")
+
+
+def test_torchrun_trains_and_prints_one_path(ended: Ended, tmp_path: Path) -> None:
+    words = command(ended.folder, "seeded", "--method", "noisy-gd", "--noise-seed", 3, "--insecure-seed")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    done = subprocess.run(
+        [*torchrun, "-m", "linprobe", *words],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{ended.folder / 'seeded'}\n"), done.stderr
+    one = replace(request_of(ended.folder, "noisy-gd", tmp_path / "one"), noise_seed=3, insecure_seed=True)
+    train(one, Silent())
+    check_equal(ended.folder / "seeded", tmp_path / "one")
+
+
+class Second(Alone):
+    """The second of so many processes, as far as it can be told without the others."""
+
+    def __init__(self, size: int = 2, told: Any = None) -> None:
+        self.rank, self.size, self._told = 1, size, told
+
+    def shared(self, array: Any) -> Any:
+        return array if self._told is None else self._told
+
+
+@pytest.mark.parametrize(("n_rows", "size"), [(2 * PART_ROWS, 3), (1, 2), (PART_ROWS, 2)])
+def test_more_processes_than_parts_are_refused(n_rows: int, size: int) -> None:
+    source = ArraySource(np.ones((n_rows, 2), dtype=np.float32), np.zeros(n_rows, dtype=np.int64))
+    with pytest.raises(UsageError, match=f"--nproc-per-node {-(-n_rows // PART_ROWS)}"):
+        prepare_part(source, Preprocessing(), "float32", Second(size))
+
+
+@pytest.mark.parametrize("n_rows", [2 * PART_ROWS, 3 * PART_ROWS + 1, 7 * PART_ROWS - 5])
+@pytest.mark.parametrize("size", [2, 3])
+def test_parts_are_all_rows_in_order(n_rows: int, size: int) -> None:
+    size = min(size, -(-n_rows // PART_ROWS))
+    source = ArraySource(np.arange(n_rows, dtype=np.float32)[:, None], np.arange(n_rows))
+    seen, first = [], 0
+    for rank in range(size):
+        group = Second(size)
+        group.rank = rank
+        rows = prepare_part(source, Preprocessing(), "float32", group)
+        assert (rows.first, rows.n_rows) == (first, n_rows)
+        first += rows.n_held
+        seen += [label for block in rows.blocks() for label in block.y]
+    assert seen == list(range(n_rows))
+
+
+def test_public_rows_that_train_as_private_ones_are_refused_in_several_processes(tmp_path: Path) -> None:
+    features = write_many(tmp_path / "features.h5")
+    given = {"sampling_rate": 1.0, "options": {"extended": 0.5}}
+    request = TrainRequest("dope-sgd", features, epsilon=3.0, steps=2, out=tmp_path / "run", **given)
+    group = Second()
+    group.rank = 0
+    with pytest.raises(UsageError, match=r"extended is 0\.5 in 2 processes"):
+        train(request, Silent(), group)
+
+
+def test_a_method_without_noise_trains_in_one_process(features_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="non-private trains in one process"):
+        train(TrainRequest("non-private", features_file, out=tmp_path / "run"), Silent(), Second())
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_checkpoint_that_only_some_processes_see_is_refused(tmp_path: Path, here: bool) -> None:
+    if here:
+        np.savez(tmp_path / CHECKPOINT, key=np.zeros(32, dtype=np.uint8))
+    group = Second(told=np.array(not here))
+    with pytest.raises(DataError, match="shared file system"):
+        Checkpoints(tmp_path, NoiseSource(), Ledger(), {}, "", 0.0, group=group)
+
+
+def fork(folder: Path) -> None:
+    """Run `member` four times over, with output to files, and write how each ended."""
+    import torch.distributed  # noqa: F401
+
+    import linprobe.cli  # noqa: F401
+
+    numbers = {}
+    for number in range(4):
+        child = os.fork()
+        if child:
+            numbers[child] = number
+            continue
+        status = 99
+        try:
+            for stream, name in ((1, "stdout"), (2, "stderr")):
+                os.dup2(os.open(folder / f"{name}{number}", os.O_WRONLY | os.O_CREAT), stream)
+            status = member(folder, number)
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    while numbers:
+        child, status = os.wait()
+        place(folder / f"status{numbers.pop(child)}", str(os.waitstatus_to_exitcode(status)).encode())
+
+
+if __name__ == "__main__":
+    fork(Path(sys.argv[1]))

@@ -225,7 +225,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = prepare_part(private, preprocessing, precision, group) if "private" in method.needs else None
         known = None if public is None else prepare(public, preprocessing, precision)
         source = NoiseSource(getattr(self, "insecure_seed", None))
-        source.key = group.shared(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
+        source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
         noise: Noise = source
         if device != "cpu":
             rows, known, noise = self._on_device(device, rows, known, source)
@@ -265,8 +265,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if budget is not None:
             self.private_record_losses_ = record_losses(
                 private.n_rows if looked and group.rank == 0 else 0,
-                group.joined(on_host(mechanism.contributed.squared_mu)),
-                group.joined(mechanism.contributed.levels),
+                group.gather(on_host(mechanism.contributed.squared_mu)),
+                group.gather(mechanism.contributed.levels),
                 budget.releases[-1],
                 inherited,
             )

@@ -48,16 +48,16 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
     weights = np.zeros((width, n_classes))
     steps, exchanges = [], []
     for _ in range(WARM_UP + STEPS):
-        together.shared(np.zeros(1))
+        together.broadcast(np.zeros(1))
         began = time.perf_counter()
         clipped = clipped_sum(rows, weights, CLIP_NORM)
         released = mechanism.release(clipped, SIGMA, purpose="gradient").value
-        weights = together.shared(weights - released / rows.n_rows)
+        weights = together.broadcast(weights - released / rows.n_rows)
         mechanism.settle()
         steps.append(time.perf_counter() - began)
-        together.summed(np.zeros(1))
+        together.all_reduce(np.zeros(1))
         began = time.perf_counter()
-        together.summed(np.zeros((n_classes, width)))
+        together.all_reduce(np.zeros((n_classes, width)))
         exchanges.append(time.perf_counter() - began)
     return {"step": statistics.median(steps[WARM_UP:]), "all_reduce": statistics.median(exchanges[WARM_UP:])}
 

@@ -73,7 +73,7 @@ class Ledger:
 
     def agree(self, group: Group) -> None:
         """Take the events of rank 0 for those to be expected once more."""
-        shared = group.shared_text(json.dumps([event.as_dict() for event in self.events]))
+        shared = group.broadcast_text(json.dumps([event.as_dict() for event in self.events]))
         self.events = [GaussianEvent.from_dict(event) for event in json.loads(shared)]
 
     def sync(self) -> None:

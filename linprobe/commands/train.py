@@ -232,7 +232,7 @@ def train_on(
             def keep(source: NoiseSource, held: slice) -> Checkpoints:
                 protected = (private, public) if method.joins_public and public is not None else (private,)
                 digest = "".join(source.digest() for source in protected) if group.rank == 0 else ""
-                digest = group.shared_text(digest)
+                digest = group.broadcast_text(digest)
                 identity = _identity(estimator, request, features, None if method.joins_public else public)
                 every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
                 kept.append(Checkpoints(folder, source, ledger, identity, digest, every, group=group, held=held))
@@ -272,7 +272,7 @@ def train_on(
 def _run_folder(out: Path, resume: bool, group: Group) -> AbstractContextManager[Path]:
     """The folder that rank 0 makes or finds, and the others only read."""
     if group.rank > 0:
-        return nullcontext(Path(group.shared_text("")))
+        return nullcontext(Path(group.broadcast_text("")))
     return _announced(run_folder.new_run_folder(out, resume=resume), group)
 
 
@@ -290,7 +290,7 @@ def _kept_up(kept: list[Checkpoints]) -> Iterator[None]:
 @contextmanager
 def _announced(folder: AbstractContextManager[Path], group: Group) -> Iterator[Path]:
     with folder as path:
-        group.shared_text(str(path))
+        group.broadcast_text(str(path))
         yield path
 
 

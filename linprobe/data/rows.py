@@ -338,7 +338,7 @@ class PartRows(Rows):
 
     def summed(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sum of `part` over all processes."""
-        return self._group.summed(part)
+        return self._group.all_reduce(part)
 
     def pieces(self) -> Iterator[Piece]:
         """The rows held here."""

@@ -166,7 +166,7 @@ class GaussianMechanism:
         if self._repeated:
             value = self._repeated.pop(0)
         elif noise_multiplier > 0:
-            value = self._group.shared(self._noised(clipped, noise_multiplier, projection))
+            value = self._group.broadcast(self._noised(clipped, noise_multiplier, projection))
             self._waiting.append((clipped.contributions, noise_multiplier, clipped.sampling_rate))
         else:
             value = clipped.value if projection is None else projection.project(clipped.value)

@@ -155,7 +155,7 @@ class Run:
             self._offer(0, iterates)
         for t in range(done + 1, self.schedule.n_steps + 1):
             yield t
-            iterates.weights = self.group.shared(iterates.weights)
+            iterates.weights = self.group.broadcast(iterates.weights)
             if self.keeper is not None:
                 self.keeper.withdraw()
             self.mechanism.settle()

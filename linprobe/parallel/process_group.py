@@ -20,16 +20,16 @@ class Group(Protocol):
     size: int
     here: int
 
-    def summed(self, part: NDArray[Any]) -> NDArray[Any]:
+    def all_reduce(self, part: NDArray[Any]) -> NDArray[Any]:
         """The sum of all parts, alike in every process; parts are added in the order of ranks."""
 
-    def shared(self, array: NDArray[Any]) -> NDArray[Any]:
+    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
         """The array of rank 0, whatever the others give, of the same shape and type."""
 
-    def shared_text(self, text: str) -> str:
+    def broadcast_text(self, text: str) -> str:
         """The text of rank 0."""
 
-    def joined(self, part: NDArray[Any]) -> NDArray[Any]:
+    def gather(self, part: NDArray[Any]) -> NDArray[Any]:
         """All parts, one after another along the first axis, at rank 0; the own part elsewhere."""
 
 
@@ -40,19 +40,19 @@ class Alone:
     size = 1
     here = 1
 
-    def summed(self, part: NDArray[Any]) -> NDArray[Any]:
+    def all_reduce(self, part: NDArray[Any]) -> NDArray[Any]:
         """The part itself."""
         return part
 
-    def shared(self, array: NDArray[Any]) -> NDArray[Any]:
+    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
         """The array itself."""
         return array
 
-    def shared_text(self, text: str) -> str:
+    def broadcast_text(self, text: str) -> str:
         """The text itself."""
         return text
 
-    def joined(self, part: NDArray[Any]) -> NDArray[Any]:
+    def gather(self, part: NDArray[Any]) -> NDArray[Any]:
         """The part itself."""
         return part
 

@@ -69,7 +69,7 @@ class TorchGroup:
         self.rank, self.size = rank, size
         self.here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
 
-    def summed(self, part: NDArray[Any]) -> NDArray[Any]:
+    def all_reduce(self, part: NDArray[Any]) -> NDArray[Any]:
         """The sum of all parts, alike in every process.
 
         Rank 0 adds them in the order of ranks, and the sum goes to all.
@@ -85,9 +85,9 @@ class TorchGroup:
             for rank in range(1, self.size):
                 _guarded(lambda rank=rank: dist.recv(torch.from_numpy(other.reshape(-1)), rank))  # type: ignore[misc]
                 total += other
-        return self.shared(total)
+        return self.broadcast(total)
 
-    def shared(self, array: NDArray[Any]) -> NDArray[Any]:
+    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
         """The array of rank 0, in every process."""
         import torch
         import torch.distributed as dist
@@ -97,7 +97,7 @@ class TorchGroup:
         _guarded(lambda: dist.broadcast(flat, 0))
         return copy
 
-    def shared_text(self, text: str) -> str:
+    def broadcast_text(self, text: str) -> str:
         """The text of rank 0."""
         import torch.distributed as dist
 
@@ -105,7 +105,7 @@ class TorchGroup:
         _guarded(lambda: dist.broadcast_object_list(box, 0))
         return box[0]
 
-    def joined(self, part: NDArray[Any]) -> NDArray[Any]:
+    def gather(self, part: NDArray[Any]) -> NDArray[Any]:
         """All parts, one after another along the first axis, at rank 0; the own part elsewhere."""
         import torch.distributed as dist
 

@@ -65,7 +65,7 @@ class Checkpoints:
         self._every, self._written_at = every, time.monotonic()
         self._latest: Mapping[str, Any] | None = None
         self._state = self._read() if self.path.is_file() else None
-        if (self._state is None) == bool(group.shared(np.array(self._state is not None))):
+        if (self._state is None) == bool(group.broadcast(np.array(self._state is not None))):
             raise DataError(
                 f"checkpoint {self.path} is seen by process 0 or by process {group.rank}, not by both; allowed: a run "
                 "folder that all of them reach; put --out on a shared file system"
@@ -126,7 +126,7 @@ class Checkpoints:
         """Keep the state after a step: on the disk when it is time, till then in memory."""
         self._latest = state
         due = np.array(time.monotonic() - self._written_at >= self._every)
-        if self._group.shared(due):
+        if self._group.broadcast(due):
             self._write()
 
     def withdraw(self) -> None:
@@ -142,7 +142,7 @@ class Checkpoints:
         assert self._latest is not None  # noqa: S101
         history = [{name: float(fact) for name, fact in facts.items()} for facts in self._latest["history"]]
         state = {name: on_host(value) for name, value in self._latest.items() if name != "history"}
-        state |= {name: self._group.joined(state[name]) for name in PER_RECORD}
+        state |= {name: self._group.gather(state[name]) for name in PER_RECORD}
         if self._group.rank == 0:
             self._ledger.sync()
             with replace_when_complete(self.path, private=True) as stream:

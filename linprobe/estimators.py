@@ -28,11 +28,12 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import record_losses
 from linprobe.data.precision import Precision
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
-from linprobe.data.rows import ArrayRows, ArraySource, ChainedSource, Rows, Source, prepare, prepare_part
+from linprobe.data.rows import ArraySource, ChainedSource, Source, prepare, prepare_part
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.metrics import class_scores
-from linprobe.gradients.clipped_sum import check_weights
-from linprobe.mechanisms.gaussian import GaussianMechanism, Noise
+from linprobe.gradients import choose_backend
+from linprobe.gradients.loss import check_weights
+from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Method, Problem, Run, Sampling, Schedule
@@ -226,9 +227,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = None if public is None else prepare(public, preprocessing, precision)
         source = NoiseSource(getattr(self, "insecure_seed", None))
         source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
-        noise: Noise = source
-        if device != "cpu":
-            rows, known, noise = self._on_device(device, rows, known, source)
+        backend = choose_backend(device)
+        rows, known = (part if part is None else backend.place(part) for part in (rows, known))
         problem = Problem(
             n_features,
             len(self.classes_),
@@ -243,7 +243,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             keeper = keep(source, slice(None) if group.size == 1 else slice(rows.first, rows.first + rows.n_held))
         ledger.inherit(inherited)
         mechanism = GaussianMechanism(
-            noise,
+            backend.noise(source),
             ledger.append,
             first_step=ledger.position,
             group=group,
@@ -254,7 +254,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sampler = PoissonSampler(source, schedule.sampling_rate)
         looked = getattr(self, "per_record", True)
         fitted = method.fit(
-            problem, options, Run(schedule, mechanism, on_step, sampler, looked, keeper, group, problem.put)
+            problem, options, Run(schedule, mechanism, on_step, sampler, looked, keeper, group, backend)
         )
         check_weights(fitted.weights)
         ledger.close()
@@ -302,22 +302,6 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for name, allowed in idle.items():
             if getattr(self, name, allowed) != allowed:
                 raise UsageError(f"{name} is {getattr(self, name)!r} on device {device!r}; allowed: {allowed}")
-
-    @staticmethod
-    def _on_device(
-        device: str, rows: Rows | None, known: Rows | None, source: NoiseSource
-    ) -> tuple[Rows | None, Rows | None, Noise]:
-        """Private rows, public rows and the noise on a device."""
-        from linprobe.gradients.gpu import DeviceNoise, DeviceRows, check_device
-
-        there, moved = check_device(device), []
-        for part in (rows, known):
-            if part is not None and not isinstance(part, ArrayRows):
-                raise UsageError(
-                    f"the rows do not fit into this machine's memory, from where {device!r} takes them; use cpu"
-                )
-            moved.append(None if part is None else DeviceRows(part, there))
-        return moved[0], moved[1], DeviceNoise(source, there)
 
     def method_options(self) -> Any:
         """The method's own options, from this estimator's parameters."""

@@ -29,8 +29,9 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from linprobe.data.precision import narrowed
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
-from linprobe.gradients.gpu import DeviceNoise, DeviceRows, Stream, check_device
+from linprobe.gradients.gpu import DeviceRows, GpuBackend, check_device
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.gpu_noise import DeviceNoise, Stream
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule
 
@@ -126,7 +127,7 @@ def steps(device: torch.device, rounds: int) -> dict[str, float]:
                 def fit(method: Method = method, options: Any = options, problem: Problem = problem) -> None:
                     mechanism = GaussianMechanism(DeviceNoise(NoiseSource(), device), lambda event: None)
                     schedule = Schedule(STEPS, 10.0, STEPS**0.5 / 10)
-                    method.fit(problem, options, Run(schedule, mechanism, lambda: None, put=problem.put))
+                    method.fit(problem, options, Run(schedule, mechanism, lambda: None, backend=GpuBackend(device)))
 
                 found[f"{name}_c{n_classes}_{precision}"] = best(fit, rounds) / STEPS
             del rows, public, problem

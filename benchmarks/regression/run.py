@@ -22,7 +22,7 @@ import numpy as np
 
 from linprobe.accounting.calibrate import calibrate
 from linprobe.data.rows import ArrayRows
-from linprobe.gradients.clipped_sum import loss_and_gradient
+from linprobe.gradients.loss import loss_and_gradient
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule

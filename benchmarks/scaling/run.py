@@ -43,14 +43,14 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
     generator = np.random.default_rng(together.rank)
     x = normalise_rows(generator.standard_normal((rows_each, width), dtype=np.float32))
     held = ArrayRows(x, generator.integers(n_classes, size=rows_each))
-    rows = PartRows(held, together.rank * rows_each, together.size * rows_each, together)
+    rows = PartRows(held, together.rank * rows_each, together.size * rows_each)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append, group=together)
     weights = np.zeros((width, n_classes))
     steps, exchanges = [], []
     for _ in range(WARM_UP + STEPS):
         together.broadcast(np.zeros(1))
         began = time.perf_counter()
-        clipped = clipped_sum(rows, weights, CLIP_NORM)
+        clipped = clipped_sum(rows, weights, CLIP_NORM, all_reduce=together.all_reduce)
         released = mechanism.release(clipped, SIGMA, purpose="gradient").value
         weights = together.broadcast(weights - released / rows.n_rows)
         mechanism.settle()

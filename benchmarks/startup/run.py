@@ -76,7 +76,7 @@ def parts(spawned: float) -> dict[str, float]:
 
     for part, names in PARTS.items():
         for name in names:
-            setattr(train, name, clock.timed(part, getattr(training, name)))
+            setattr(train, name, clock.timed(part, getattr(train, name)))
     opened = train.open_features
 
     @contextlib.contextmanager

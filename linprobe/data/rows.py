@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from linprobe.data.precision import STORAGE, Precision, aligned_empty, narrowed, widened
 from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.errors import UsageError
-from linprobe.gradients.host import Products
 from linprobe.parallel import available_memory
 from linprobe.parallel.prefetch import prefetched
 from linprobe.parallel.process_group import Group
@@ -86,22 +85,6 @@ class Blocks(ABC):
     def first(self) -> int:
         """Number of the first row held, among all."""
         return 0
-
-    def summed(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sum of `part` over all processes that hold some of the rows."""
-        return part
-
-    def put(self, array: NDArray[Any]) -> Any:
-        """The array where the rows are: itself, or a copy on their device."""
-        return array
-
-    def zeros(self, *shape: int) -> Any:
-        """Zeros where the rows are, float64."""
-        return np.zeros(shape)
-
-    def products(self, weights: Any) -> Products:
-        """The products of a step with weights (n_classes, n_features), float32, where the rows are."""
-        return Products(weights)
 
 
 class Rows(Blocks):
@@ -319,11 +302,11 @@ class PartRows(Rows):
     """The rows that one of several processes holds, out of all.
 
     Args:
-        held: these rows. first, n_rows: number of the first of them, and of all rows. group: the processes.
+        held: these rows. first, n_rows: number of the first of them, and of all rows.
     """
 
-    def __init__(self, held: Rows, first: int, n_rows: int, group: Group) -> None:
-        self._held, self._first, self._group = held, first, group
+    def __init__(self, held: Rows, first: int, n_rows: int) -> None:
+        self._held, self._first = held, first
         self.n_rows, self.n_features = n_rows, held.n_features
 
     @property
@@ -335,10 +318,6 @@ class PartRows(Rows):
     def first(self) -> int:
         """Number of the first row held, among all."""
         return self._first
-
-    def summed(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sum of `part` over all processes."""
-        return self._group.all_reduce(part)
 
     def pieces(self) -> Iterator[Piece]:
         """The rows held here."""
@@ -366,7 +345,7 @@ def prepare_part(source: Source, preprocessing: Preprocessing, precision: Precis
     bounds = (rank * n_parts // group.size * PART_ROWS for rank in (group.rank, group.rank + 1))
     first, stop = (min(source.n_rows, bound) for bound in bounds)
     held = prepare(source.part(first, stop), preprocessing, precision, group.here)
-    return PartRows(held, first, source.n_rows, group)
+    return PartRows(held, first, source.n_rows)
 
 
 class ChainedRows(Rows):
@@ -415,10 +394,6 @@ class ChangedRows(Rows):
     def first(self) -> int:
         """Number of the first row held, among all."""
         return self._rows.first
-
-    def summed(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sum of `part` over all processes that hold some of the rows."""
-        return self._rows.summed(part)
 
     @abstractmethod
     def change(self, block: Block) -> Block:

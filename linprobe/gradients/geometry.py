@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from linprobe.data.preprocessing import SEGMENT
 from linprobe.data.rows import Block
 from linprobe.errors import ParameterError
+from linprobe.gradients.rounding import FLOAT32_ROUNDING
 
-FLOAT32_ROUNDING = 2.0**-24
 LARGEST_SPREAD = 1e6
 
 
@@ -34,13 +34,13 @@ class Geometry:
         return block.norms * r_norms
 
     def amplification(self, clip_norm: float) -> float:
-        """How many times `clip_norm` the numbers can be that are summed, in this geometry; public."""
+        """Largest summand, in units of `clip_norm`, in this geometry; public."""
         return 1.0
 
     def longest(self, clip_norm: float) -> NDArray[np.float64]:
-        """Bound on what a clipped gradient adds to the entries of the sum before `finish`, all alike or each its own.
+        """Bound on what a clipped gradient adds to an entry of the sum before `finish`.
 
-        Public; shape () or (n_features, n_classes).
+        Public. Shape () for one bound, (n_features, n_classes) for one per entry.
         """
         return np.array(clip_norm * self.amplification(clip_norm))
 

@@ -1,15 +1,12 @@
-"""Training where a GPU is: rows, their products, and the noise, the same ChaCha20 stream as on the host, in torch.
+"""Products on a GPU, by torch: rows and weights lie there, and nothing waits for the host in a step.
 
-`mechanisms/entropy.py` takes its words from OpenSSL. Here the same come from torch integer arithmetic, all blocks of a
-draw at once, so that noise does not pass through the host, which never waits for the device in a step. Importing this
-module imports torch.
+Importing this module imports torch.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,19 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linprobe.data.rows import ArrayRows, Block, Piece, Rows
+from linprobe.data.rows import ArrayRows, Block, Blocks, Piece, Rows
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.host import SUM_ROWS
-from linprobe.gradients.rounding import ExactSum
-from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
+from linprobe.gradients.backend import ClippedBlock, Part
+from linprobe.gradients.rounding import SUM_ROWS, ExactSum
+from linprobe.mechanisms.gpu_noise import DeviceNoise
+from linprobe.mechanisms.noise import NoiseSource
 
 DEVICE_ROWS = 1 << 16  # rows of a block
 SUMS_BYTES = 1 << 28  # of float32 sums at once
-
 NO_SAMPLES = "samples cannot be taken of rows on a device; use device cpu"
-CHUNK_BLOCKS = 1 << 18
-STREAM_WORDS = WORDS_PER_BLOCK << 32
-CONSTANTS = b"expand 32-byte k"
 
 
 def check_device(name: str) -> torch.device:
@@ -54,7 +48,7 @@ def check_device(name: str) -> torch.device:
 
 
 class DeviceRows(Rows):
-    """Rows that lie on a device, with the products of a step there.
+    """Rows that lie on a GPU.
 
     Args:
         rows: on the host; x may be float16 or the bits of bfloat16, and stays so on the device: blocks are float32.
@@ -86,26 +80,15 @@ class DeviceRows(Rows):
         """
         raise UsageError(NO_SAMPLES)
 
-    def put(self, array: NDArray[Any]) -> Tensor:
-        """A copy on the device."""
-        return torch.from_numpy(np.array(array)).to(self.device)
-
-    def zeros(self, *shape: int) -> Tensor:
-        """Zeros on the device, float64."""
-        return torch.zeros(shape, dtype=torch.float64, device=self.device)
-
-    def products(self, weights: Tensor) -> DeviceProducts:  # type: ignore[override]
-        """The products of a step with weights (n_classes, n_features) float32."""
-        return DeviceProducts(weights)
-
 
 class DeviceProducts:
-    """`linprobe.gradients.host.Products` on a device, many runs of `SUM_ROWS` rows at once."""
+    """`linprobe.gradients.backend.Products` on a GPU, many runs of `SUM_ROWS` rows at once."""
 
     clips = False
 
     def __init__(self, weights: Tensor) -> None:
         self._weights = weights
+        self.n_classes, self.n_features = weights.shape
         self._group = SUM_ROWS * max(1, SUMS_BYTES // (4 * weights.numel()))
 
     def scores(self, x: Tensor) -> Tensor:
@@ -113,7 +96,7 @@ class DeviceProducts:
         return x @ self._weights.T
 
     def zeros(self) -> Tensor:
-        """The sum of no rows (n_classes, n_features)."""
+        """The empty sum, shape (n_classes, n_features)."""
         return torch.zeros(self._weights.shape, dtype=torch.float64, device=self._weights.device)
 
     def add(self, total: ExactSum, r: Tensor, x: Tensor, joined: NDArray[np.bool_] | None = None) -> None:
@@ -135,126 +118,51 @@ class DeviceProducts:
             block_sum += sums.sum(dim=0, dtype=torch.float64)
         total.add(block_sum + r[whole:].T @ x[whole:])
 
-
-class Stream:
-    """The words of one draw. Whoever uses a word twice makes noise that can be subtracted.
-
-    `start` is the place in the stream of the first word used: a draw made in parts is the draw made at once.
-
-    Args:
-        key: 32 bytes.
-        draw: number of the draw, the 12-byte little-endian nonce.
-        device: where tensors are made.
-    """
-
-    def __init__(self, key: bytes, draw: int, device: torch.device) -> None:
-        state = CONSTANTS + key + bytes(4) + draw.to_bytes(12, "little")
-        self.device = device
-        # filled by kernel arguments: a copy from the host would make it wait
-        self._initial = torch.empty((4, 4, 1), dtype=torch.int32, device=device)
-        for place in range(16):
-            value = int.from_bytes(state[4 * place : 4 * place + 4], "little", signed=True)
-            self._initial[place // 4, place % 4].fill_(value)
-
-    def words(self, n: int, start: int = 0) -> Tensor:
-        """Words `start` to `start + n`, shape (n,), int64 with the bits of the unsigned ones.
+    def add_clipped(
+        self, total: ExactSum, x: Tensor, y: Tensor, lengths: Tensor, bound: float, parts: Sequence[Part] = ()
+    ) -> ClippedBlock:
+        """Only the host's kernel has it.
 
         Raises:
-            ValueError: words beyond the 2^32 blocks of a stream.
+            RuntimeError: always.
         """
-        result = torch.empty(n, dtype=torch.int64, device=self.device)
-        for place, words in self._chunks(n, start):
-            result[place : place + len(words)] = words
-        return result
+        raise RuntimeError("a GPU has no kernel of one pass; check `clips` first")
 
-    def standard_normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Independent N(0, 1) variates, float64, those of `NoiseSource.standard_normal` but for rounding.
+
+class GpuBackend:
+    """`linprobe.gradients.backend.Backend` on a GPU, or on torch's CPU for tests."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def put(self, array: NDArray[Any]) -> Tensor:
+        """A copy on the device."""
+        return torch.from_numpy(np.array(array)).to(self.device)
+
+    def zeros(self, *shape: int) -> Tensor:
+        """Zeros on the device, float64."""
+        return torch.zeros(shape, dtype=torch.float64, device=self.device)
+
+    def place(self, rows: Rows) -> DeviceRows:
+        """A copy of `rows` on the device.
 
         Raises:
-            ValueError: as `words`.
+            UsageError: rows that do not fit into this machine's memory.
         """
-        result = torch.empty(math.prod(shape), dtype=torch.float64, device=self.device)
-        for place, words in self._chunks(len(result)):
-            part = result[place : place + len(words)]
-            # a shift of signed words drags the sign along
-            part.copy_((words >> 11).bitwise_and_((1 << 53) - 1)).add_(0.5).mul_(2.0**-54)
-            torch.special.ndtri(part, out=part)
-            part.mul_(words.bitwise_and_(1).mul_(2).sub_(1))
-        return result.reshape(shape)
+        if not isinstance(rows, ArrayRows):
+            raise UsageError(
+                f"the rows do not fit into this machine's memory, from where {str(self.device)!r} takes them; use cpu"
+            )
+        return DeviceRows(rows, self.device)
 
-    def _chunks(self, n: int, start: int = 0) -> Iterator[tuple[int, Tensor]]:
-        """Words `start` to `start + n` in pieces, each with its place among them, so that memory stays bounded."""
-        if not 0 <= start <= start + n <= STREAM_WORDS:
-            raise ValueError(f"words {start} to {start + n} of a draw; allowed: 0 to {STREAM_WORDS}")
-        last = -(-(start + n) // WORDS_PER_BLOCK)
-        for block in range(start // WORDS_PER_BLOCK, last, CHUNK_BLOCKS):
-            words = self._blocks(block, min(block + CHUNK_BLOCKS, last))
-            place = WORDS_PER_BLOCK * block - start
-            yield max(0, place), words[max(0, -place) : n - place]
+    def noise(self, source: NoiseSource) -> DeviceNoise:
+        """The draws of `source`, made on the device."""
+        return DeviceNoise(source, self.device)
 
-    def _blocks(self, first: int, last: int) -> Tensor:
-        """The words of blocks `first` to `last`: the block function of RFC 8439, section 2.3.
+    def products(self, weights: Tensor) -> DeviceProducts:
+        """Products with `weights` (n_classes, n_features), float32."""
+        return DeviceProducts(weights)
 
-        Rows a, b, c, d of the state are (4, blocks) each, so that a quarter round takes all four columns at once.
-        """
-        counter = torch.arange(first, last, device=self.device).to(torch.int32)
-        a, b, c, d = (row.repeat(1, last - first) for row in self._initial)
-        d[0] += counter
-        for _ in range(10):
-            a, b, c, d = _quarter_round(a, b, c, d)
-            b, c, d = b.roll(-1, 0), c.roll(-2, 0), d.roll(-3, 0)
-            a, b, c, d = _quarter_round(a, b, c, d)
-            b, c, d = b.roll(1, 0), c.roll(2, 0), d.roll(3, 0)
-        for row, initial in zip((a, b, c, d), self._initial, strict=True):
-            row += initial
-        d[0] += counter
-        return torch.stack((a.T, b.T, c.T, d.T), dim=1).view(torch.int64).flatten()
-
-
-class DeviceNoise:
-    """`NoiseSource` for tensors: the same draws in the same order, made on a device.
-
-    Args:
-        source: shares its key and its count of draws, so that no draw is ever made twice, here or there.
-        device: where tensors are made.
-    """
-
-    def __init__(self, source: NoiseSource, device: torch.device) -> None:
-        self._source = source
-        self.device = device
-        self.kind = source.kind
-
-    @property
-    def draws(self) -> int:
-        """How many draws the source has made, here and there."""
-        return self._source.draws
-
-    @draws.setter
-    def draws(self, count: int) -> None:
-        self._source.draws = count
-
-    def standard_normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Independent N(0, 1) variates of the given shape, float64."""
-        return self.stream().standard_normal(shape)
-
-    def stream(self) -> Stream:
-        """A stream that no other draw uses, for a draw that is made in parts."""
-        return Stream(self._source.key, self._source.next_draw(), self.device)
-
-
-def _quarter_round(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """RFC 8439, section 2.1, on int32, whose sums wrap."""
-    a += b
-    d = _rotated(d.bitwise_xor_(a), 16)
-    c += d
-    b = _rotated(b.bitwise_xor_(c), 12)
-    a += b
-    d = _rotated(d.bitwise_xor_(a), 8)
-    c += d
-    b = _rotated(b.bitwise_xor_(c), 7)
-    return a, b, c, d
-
-
-def _rotated(x: Tensor, bits: int) -> Tensor:
-    """`x` rotated left: its high bits, without the copies of the sign, plus `x` times 2^bits."""
-    return (x >> (32 - bits)).bitwise_and_((1 << bits) - 1).add_(x, alpha=1 << bits)
+    def n_threads(self, rows: Blocks, weights: Tensor) -> int:
+        """One: the device does the work."""
+        return 1

@@ -64,10 +64,6 @@ class SampledRows(Blocks):
         """Number of rows held by this process."""
         return self._rows.n_held
 
-    def summed(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sum of `part` over all processes that hold some of the rows."""
-        return self._rows.summed(part)
-
     def _marked(self, piece: Piece) -> Block:
         block = piece()
         return replace(block, joined=self._joined[block.start : block.start + len(block.y)])

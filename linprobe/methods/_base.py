@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 from linprobe.data.rows import Blocks, Rows
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.clipped_sum import Loss, Subspace, Weights, clipped_sum, minimise
+from linprobe.gradients.backend import Backend
+from linprobe.gradients.clipped_sum import Subspace, clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry
+from linprobe.gradients.host import HOST
+from linprobe.gradients.loss import Loss, Weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.parallel.array_api import norm
@@ -39,11 +42,6 @@ class Problem:
     public: Rows | None = None
     text_weights: Weights | None = None
     run_weights: Weights | None = None
-
-    def put(self, weights: Weights) -> Weights:
-        """Weights where the rows are."""
-        rows = self.private if self.private is not None else self.public
-        return weights if rows is None else rows.put(weights)
 
     def with_public(self, public: Rows) -> Problem:
         """The same problem with other public rows."""
@@ -117,20 +115,15 @@ class Keeper(Protocol):
         """Forget what was offered last, as its arrays will change; what was kept stays."""
 
 
-def _as_it_is(array: NDArray[Any]) -> NDArray[Any]:
-    """Rows on the host."""
-    return array
-
-
 @dataclass(frozen=True)
 class Run:
     """Everything a method needs besides the data and its options.
 
     Attributes:
         schedule, mechanism, sampler: how many releases of what. on_step: called after every step.
-        put: (array on the host) -> the array where the rows are.
-        per_record: whether what every record contributes is followed.
-        keeper: where checkpoints go. group: processes that hold a part of the private rows each.
+        per_record: whether every record's own contribution is computed.
+        keeper: where checkpoints go. group: the processes, each of which holds a shard of the private rows.
+        backend: where rows, weights and noise are.
     """
 
     schedule: Schedule
@@ -140,7 +133,7 @@ class Run:
     per_record: bool = True
     keeper: Keeper | None = None
     group: Group = ALONE
-    put: Callable[[NDArray[Any]], Any] = _as_it_is
+    backend: Backend = HOST
 
     def steps(self, iterates: Iterating) -> Iterator[int]:
         """The numbers 1..T of the steps, each to be taken before the next is asked for; those left, after a restart."""
@@ -148,7 +141,8 @@ class Run:
         state = None if self.keeper is None else self.keeper.restored()
         if state is not None:
             done = int(state["done"])
-            state = {name: self.put(value) if value.dtype == np.float64 else value for name, value in state.items()}
+            put = self.backend.put
+            state = {name: put(value) if value.dtype == np.float64 else value for name, value in state.items()}
             iterates.restore(state)
             self.mechanism.restore(state)
         elif self.keeper is not None:
@@ -188,6 +182,8 @@ class Run:
             geometry=geometry,
             loss=loss,
             per_record=self.per_record,
+            backend=self.backend,
+            all_reduce=self.group.all_reduce,
         )
         noise_multiplier = self.schedule.noise_multiplier
         return self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace).value
@@ -338,7 +334,13 @@ def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
 
 
 def initial_weights(
-    problem: Problem, *, init: Init, weight_decay: float, text_scale: float, loss: Loss = "softmax"
+    problem: Problem,
+    *,
+    init: Init,
+    weight_decay: float,
+    text_scale: float,
+    loss: Loss = "softmax",
+    backend: Backend = HOST,
 ) -> Weights:
     """W_1: zeros, the public optimum, scaled text encodings, an earlier run's; shape (n_features, n_classes).
 
@@ -349,19 +351,20 @@ def initial_weights(
     """
     if init == "auto":
         init = "public" if problem.public is not None else "text" if problem.text_weights is not None else "zero"
-    zeros = np.zeros((problem.n_features, problem.n_classes))
-    if init == "zero":
-        return problem.put(zeros)
+    weights = np.zeros((problem.n_features, problem.n_classes))
     if init == "public":
-        found = minimise(problem.public_rows, zeros, weight_decay=weight_decay, reference=zeros, loss=loss)
-        return problem.put(found)
-    if init == "text":
+        public = problem.public_rows
+        weights = minimise(public, weights, weight_decay=weight_decay, reference=weights, loss=loss, backend=backend)
+    elif init == "text":
         if problem.text_weights is None:
             raise UsageError("init is 'text', but the feature file has no text/weights; allowed here: zero, public")
-        return problem.put(text_scale * problem.text_weights.astype(np.float64))
-    if init == "run" and problem.run_weights is not None:
-        return problem.put(problem.run_weights)
-    raise ParameterError(f"init is {init!r}; allowed: auto, zero, public, text, or a run folder")
+        weights = text_scale * problem.text_weights.astype(np.float64)
+    elif init == "run" and problem.run_weights is not None:
+        weights = problem.run_weights
+    elif init != "zero":
+        raise ParameterError(f"init is {init!r}; allowed: auto, zero, public, text, or a run folder")
+    placed: Weights = backend.put(weights)
+    return placed
 
 
 def learning_rate(given: float | None, score_noise: float, schedule: Schedule, clip_norm: float) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import ParameterError
-from linprobe.gradients.clipped_sum import Loss, Weights, check_loss
+from linprobe.gradients.loss import Loss, Weights, check_loss
 from linprobe.methods._base import (
     Init,
     Problem,

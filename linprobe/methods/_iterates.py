@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from linprobe.gradients.clipped_sum import Weights
+from linprobe.gradients.loss import Weights
 from linprobe.methods._output import IterateOutput, Output
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.clipped_sum import Weights
+from linprobe.gradients.loss import Weights
 from linprobe.parallel.array_api import namespace, on_host
 
 Output = Literal["last", "average", "weighted", "ema", "vote"]

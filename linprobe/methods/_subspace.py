@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from linprobe.data.preprocessing import row_norms
 from linprobe.data.rows import Block
-from linprobe.gradients.clipped_sum import Weights
-from linprobe.gradients.host import Part, Products
+from linprobe.gradients.backend import Part
+from linprobe.gradients.host import products
+from linprobe.gradients.loss import Weights
 from linprobe.parallel.array_api import norm
 
 Squares = dict[tuple[int, int], NDArray[np.float64]]
@@ -41,7 +42,7 @@ class OrthonormalSubspace:
 
     def __init__(self, directions: Weights, n_axes: int, squares: Squares | None = None) -> None:
         self._directions, self._n_axes = directions, n_axes
-        self.parts = (Part(n_axes, Products(directions.T.astype(np.float32))),)
+        self.parts = (Part(n_axes, products(directions.T.astype(np.float32))),)
         self._squares = {} if squares is None else squares
         for key in [key for key in self._squares if key[0] != n_axes]:
             del self._squares[key]

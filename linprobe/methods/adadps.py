@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linprobe.gradients.clipped_sum import Weights, second_moment
 from linprobe.gradients.geometry import Scale
+from linprobe.gradients.loss import Weights, second_moment
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
 from linprobe.methods._descent import Descent, DescentOptions
 

@@ -28,7 +28,7 @@ from typing import Literal
 import numpy as np
 
 from linprobe.errors import ParameterError
-from linprobe.gradients.clipped_sum import loss_gradient_and_norms
+from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.methods import adamix_theory
 from linprobe.methods._base import (
     Fitted,
@@ -97,7 +97,11 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         raise ParameterError(f"subspace is {options.subspace!r}; allowed: none, gradient, features")
     schedule, public = run.schedule, problem.public_rows
     weights = initial_weights(
-        problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
+        problem,
+        init=options.init,
+        weight_decay=options.weight_decay,
+        text_scale=options.text_scale,
+        backend=run.backend,
     )
     reference = reference_weights(options.reference, weights)
     dim = problem.n_classes - 1 if options.subspace_dim is None else int(options.subspace_dim)
@@ -109,7 +113,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     squares: Squares = {}
     for _ in run.steps(iterates):
         weights = iterates.weights
-        public_loss, public_gradient, norms = loss_gradient_and_norms(public, weights)
+        public_loss, public_gradient, norms = loss_gradient_and_norms(public, weights, backend=run.backend)
         quantile = np.quantile(np.concatenate([on_host(block) for block in norms]), options.clip_quantile)
         tau = max(options.clip_floor, float(quantile))
         if options.subspace == "gradient":

@@ -22,7 +22,7 @@ import math
 import numpy as np
 
 from linprobe.data.rows import Rows
-from linprobe.gradients.clipped_sum import loss_and_gradient, residuals
+from linprobe.gradients.loss import loss_and_gradient, residuals
 from linprobe.methods._base import Fitted, Problem, Run, project_to_ball, public_generator
 from linprobe.methods._iterates import Iterates
 

@@ -31,8 +31,8 @@ import numpy as np
 
 from linprobe.data.rows import ArrayRows, ChainedRows, join
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.clipped_sum import Weights, loss_and_gradient
 from linprobe.gradients.geometry import Origin
+from linprobe.gradients.loss import Weights, loss_and_gradient
 from linprobe.methods._augment import gaussian_rows
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, public_generator
 from linprobe.methods._descent import Descent, DescentOptions

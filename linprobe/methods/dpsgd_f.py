@@ -26,8 +26,8 @@ import numpy as np
 
 from linprobe.data.rows import Rows, TranslatedRows
 from linprobe.errors import ParameterError
-from linprobe.gradients.clipped_sum import Weights
-from linprobe.mechanisms.clipping import row_sum
+from linprobe.gradients.clipped_sum import row_sum
+from linprobe.gradients.loss import Weights
 from linprobe.methods import dpsgd_f_theory
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights, refuse_idle
 from linprobe.methods._descent import Descent, DescentOptions
@@ -65,7 +65,7 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
         public = problem.public_rows
         return np.asarray(sum(block.x.sum(axis=0, dtype=np.float64) for block in public.blocks()) / public.n_rows)
     private = problem.private_rows
-    total = row_sum(private, 1.0)
+    total = row_sum(private, 1.0, all_reduce=run.group.all_reduce)
     released = run.mechanism.release(total, run.schedule.others["mean"], purpose="mean")
     return released.value[:, 0] / private.n_rows
 

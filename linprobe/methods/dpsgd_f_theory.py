@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from linprobe.data.preprocessing import row_norms
 from linprobe.data.rows import Block, ChangedRows, Rows
-from linprobe.gradients.clipped_sum import Weights
-from linprobe.mechanisms.clipping import ClippedSum, row_sum
+from linprobe.gradients.clipped_sum import row_sum
+from linprobe.gradients.loss import Weights
+from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.methods._base import Run, Share, public_generator
 
 ROUNDS = 10
@@ -59,7 +60,7 @@ def _noisy_count(
     total = np.zeros(width)
     for block in rows.blocks():
         total += indicators(block).sum(axis=0)
-    counts = ClippedSum(rows.summed(total)[:, None], math.sqrt(width), np.ones(rows.n_held))
+    counts = ClippedSum(run.group.all_reduce(total)[:, None], math.sqrt(width), np.ones(rows.n_held))
     return run.mechanism.release(counts, run.schedule.others[purpose], purpose=purpose).value[:, 0]
 
 
@@ -91,7 +92,7 @@ def ball(rows: Rows, run: Run) -> tuple[Weights, float]:
         low, high = np.where(many, low, middle), np.where(many, middle, high)
     median = rotate_back((low + high) / 2)
     radius = _radius(rows, run, "radius", median)
-    total = row_sum(rows, radius, origin=median)
+    total = row_sum(rows, radius, origin=median, all_reduce=run.group.all_reduce)
     released = run.mechanism.release(total, run.schedule.others["mean"], purpose="mean")
     mean = median + released.value[:, 0] / rows.n_rows
     return mean, _radius(rows, run, "quantile", mean)

@@ -39,7 +39,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from linprobe.data.rows import Rows, join
 from linprobe.errors import ParameterError
-from linprobe.gradients.clipped_sum import Weights, loss_and_gradient
+from linprobe.gradients.loss import Weights, loss_and_gradient
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, refuse_idle
 from linprobe.methods._descent import Descent, DescentOptions
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from linprobe.gradients.clipped_sum import loss_and_gradient
+from linprobe.gradients.loss import loss_and_gradient
 from linprobe.methods._base import (
     Fitted,
     Init,
@@ -50,14 +50,18 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule, public = run.schedule, problem.public_rows
     weights = initial_weights(
-        problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
+        problem,
+        init=options.init,
+        weight_decay=options.weight_decay,
+        text_scale=options.text_scale,
+        backend=run.backend,
     )
     reference = reference_weights(options.reference, weights)
     eta = learning_rate(options.learning_rate, options.score_noise, schedule, options.clip_norm)
     iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble)
     for _ in run.steps(iterates):
         weights = iterates.weights
-        public_loss, public_gradient = loss_and_gradient(public, weights)
+        public_loss, public_gradient = loss_and_gradient(public, weights, backend=run.backend)
         gradient = run.gradient(problem.private_rows, weights, options.clip_norm)
         weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
         facts = {

@@ -79,7 +79,11 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
     if options.schedule == "theory":
         refuse_idle(options, ("learning_rate", "score_noise"), "schedule theory")
     weights = initial_weights(
-        problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
+        problem,
+        init=options.init,
+        weight_decay=options.weight_decay,
+        text_scale=options.text_scale,
+        backend=run.backend,
     )
     reference = reference_weights(options.reference, weights)
     iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble)

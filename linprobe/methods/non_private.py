@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linprobe.data.rows import join
-from linprobe.gradients.clipped_sum import minimise
+from linprobe.gradients.loss import minimise
 from linprobe.methods._base import Fitted, Method, Problem, Run
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linprobe.gradients.clipped_sum import loss_and_gradient, minimise
+from linprobe.gradients.loss import loss_and_gradient, minimise
 from linprobe.methods._base import (
     Fitted,
     Method,

@@ -26,7 +26,8 @@ from linprobe.estimators import (
     NonPrivate,
 )
 from linprobe.evaluation.metrics import class_scores
-from linprobe.gradients.clipped_sum import clipped_sum, loss_gradient_and_norms
+from linprobe.gradients.clipped_sum import clipped_sum
+from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.parallel import available_memory
 
 RNG = np.random.default_rng(11)

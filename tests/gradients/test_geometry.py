@@ -11,9 +11,10 @@ from torch.nn.functional import cross_entropy
 from linprobe.data.preprocessing import row_norms
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import LinprobeError, ParameterError
-from linprobe.gradients.clipped_sum import clipped_sum, loss_and_gradient, residuals, second_moment
+from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
-from linprobe.mechanisms.clipping import arithmetic
+from linprobe.gradients.loss import loss_and_gradient, residuals, second_moment
+from linprobe.gradients.rounding import arithmetic
 from linprobe.mechanisms.sampling import SampledRows
 
 N, D, C = 23, 9, 5

@@ -15,11 +15,13 @@ import pytest
 from linprobe import native
 from linprobe.data.precision import CACHE_LINE, STORAGE, aligned_empty, narrowed, widened
 from linprobe.gradients import host
-from linprobe.gradients.host import NATIVE_CLASSES, SCORED_ROWS, SUM_ROWS, Part, Products
-from linprobe.gradients.rounding import ExactSum
+from linprobe.gradients.backend import ClippedBlock, Part, Products
+from linprobe.gradients.host import NATIVE_CLASSES, NumpyProducts, products
+from linprobe.gradients.kernel import SCORED_ROWS, FusedProducts, KernelProducts
+from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 
 RNG = np.random.default_rng(5)
-SOURCE = Path(__file__).parents[1] / "linprobe/native/clipped_sum.c"
+SOURCE = Path(__file__).parents[2] / "linprobe/native/clipped_sum.c"
 ROUNDING = 2.0**-24
 WAYS = [
     "blas",
@@ -80,7 +82,7 @@ def clipped(taken: Products, *given: Any) -> Clipped:
 
 def check(x: Any, weights: Any, r: Any) -> None:
     """Each entry within the bound for sums of its terms, in whatever order: a rounding per term."""
-    taken = Products(weights)
+    taken = products(weights)
     scores, wide = taken.scores(x), weights.astype(np.float64)
     assert scores.dtype == np.float32
     assert scores.shape == (len(x), len(weights))
@@ -132,7 +134,7 @@ def test_factors_and_rows_need_not_lie_together() -> None:
 def test_a_sum_of_those_who_joined_is_one_of_each_run_of_places(n_classes: int) -> None:
     x, r, joined = normal(400, 77), normal(400, n_classes), RNG.random(400) < 0.3
     joined[SUM_ROWS : 2 * SUM_ROWS] = False
-    taken, expected = Products(normal(n_classes, 77)), np.zeros((n_classes, 77))
+    taken, expected = products(normal(n_classes, 77)), np.zeros((n_classes, 77))
     for start in range(0, 400, SUM_ROWS):
         run = start + np.flatnonzero(joined[start : start + SUM_ROWS])
         expected += summed(taken, r[run], x[run])
@@ -147,7 +149,7 @@ def test_a_row_with_zero_factors_adds_nothing() -> None:
     r[137] = 0
     emptied = x.copy()
     emptied[137] = 0
-    taken = Products(normal(10, 200))
+    taken = products(normal(10, 200))
     before = summed(taken, r, x)
     assert (summed(taken, r, emptied) == before).all()
 
@@ -157,7 +159,7 @@ def test_at_most_sum_rows_are_summed_in_float32() -> None:
     """2^24 swallows ones in float32: a run of it and ones loses those of its own run only."""
     x, r = np.ones((4 * SUM_ROWS, 130), np.float32), np.ones((4 * SUM_ROWS, 3), np.float32)
     x[0] = 2.0**24
-    lost = 2.0**24 + len(x) - 1 - summed(Products(normal(3, 130)), r, x)
+    lost = 2.0**24 + len(x) - 1 - summed(products(normal(3, 130)), r, x)
     assert lost.min() > 0  # so that the bound below is about float32 at all
     assert lost.max() <= SUM_ROWS
 
@@ -171,7 +173,7 @@ def softmax_residuals(scores: Any, y: Any) -> Any:
 
 def check_clipped(x: Any, weights: Any, y: Any, lengths: Any, bound: float) -> None:
     """It is scores, residuals, norms, factors and sum."""
-    taken = Products(weights)
+    taken = products(weights)
     assert taken.clips
     wide_x = x.astype(np.float64)
     r = softmax_residuals(wide_x @ weights.T.astype(np.float64), y)
@@ -207,7 +209,7 @@ def test_the_copy_for_any_processor_does_the_same(tmp_path: Path, monkeypatch: p
         x, weights, y = normal(n_rows, n_features), normal(n_classes, n_features), RNG.integers(0, n_classes, n_rows)
         check(x, weights, normal(n_rows, n_classes))
         check_clipped(x, weights, y, np.linalg.norm(x, axis=1).astype(np.float64), 0.3)
-        taken, stored = Products(weights), narrowed(x, "float16")
+        taken, stored = products(weights), narrowed(x, "float16")
         lengths = np.linalg.norm(widened(stored), axis=1).astype(np.float64)
         wide = clipped(taken, widened(stored), y, lengths, 0.3).total
         assert np.array_equal(clipped(taken, stored, y, lengths, 0.3).total, wide)
@@ -216,7 +218,7 @@ def test_the_copy_for_any_processor_does_the_same(tmp_path: Path, monkeypatch: p
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("longest", [np.array(0.1), np.linspace(0.1, 9, 5 * 77).reshape(5, 77)])
 def test_sums_are_rounded_so_that_their_order_changes_no_bit(longest: Any) -> None:
-    x, r, taken = normal(9 * SUM_ROWS, 77), normal(9 * SUM_ROWS, 5), Products(normal(5, 77))
+    x, r, taken = normal(9 * SUM_ROWS, 77), normal(9 * SUM_ROWS, 5), products(normal(5, 77))
     sums = []
     for starts in ((0, 3, 6), (6, 0, 3)):
         sums.append(ExactSum(taken.zeros(), longest, 10**12))
@@ -234,7 +236,7 @@ def test_sums_are_rounded_so_that_their_order_changes_no_bit(longest: Any) -> No
 def test_clipped_sums_are_rounded_a_run_at_a_time(n_classes: int) -> None:
     """Scores of whole numbers are exact, wherever a row stands."""
     x, y = RNG.integers(-3, 4, (300, 77)).astype(np.float32), RNG.integers(0, n_classes, 300)
-    taken = Products(RNG.integers(-9, 10, (n_classes, 77)).astype(np.float32))
+    taken = products(RNG.integers(-9, 10, (n_classes, 77)).astype(np.float32))
     lengths = np.linalg.norm(x, axis=1).astype(np.float64)
     found, expected = (ExactSum(taken.zeros(), np.array(0.3), 10**12) for _ in range(2))
     taken.add_clipped(found, x, y, lengths, 0.3)
@@ -250,7 +252,7 @@ def test_clipped_sums_are_rounded_a_run_at_a_time(n_classes: int) -> None:
 def test_at_most_sum_rows_are_summed_in_float32_in_one_pass() -> None:
     x, y = np.ones((4 * SUM_ROWS, 130), np.float32), np.zeros(4 * SUM_ROWS, np.int64)
     x[0] = 2.0**24
-    total, *_ = clipped(Products(np.zeros((2, 130), np.float32)), x, y, np.ones(len(x)), np.inf)
+    total, *_ = clipped(products(np.zeros((2, 130), np.float32)), x, y, np.ones(len(x)), np.inf)
     lost = (2.0**24 + len(x) - 1) - 2 * total[1]
     assert lost.min() > 0
     assert lost.max() <= SUM_ROWS
@@ -263,7 +265,7 @@ def test_no_row_contributes_more_than_the_bound_whatever_its_scores(n_classes: i
     for size in (0.0, 1.0, 1e3, 1e10, 1e25):
         for scale in (0.0, 1e-10, 1.0, 1e8):
             x, weights = scale * normal(60, 200), size * normal(n_classes, 200)
-            lengths, taken = np.linalg.norm(x.astype(np.float64), axis=1), Products(weights)
+            lengths, taken = np.linalg.norm(x.astype(np.float64), axis=1), products(weights)
             for row in range(60):
                 here = slice(row, row + 1)
                 total, *_ = clipped(taken, x[here], np.array([row % n_classes]), lengths[here], 0.3)
@@ -278,7 +280,7 @@ def test_a_row_is_clipped_alike_wherever_it_stands(n_classes: int) -> None:
     x, y = RNG.integers(-3, 4, (200, 333)).astype(np.float32), RNG.integers(0, n_classes, 200)
     weights = RNG.integers(-9, 10, (n_classes, 333)).astype(np.float32)
     lengths = np.linalg.norm(x, axis=1).astype(np.float64)
-    taken = Products(weights)
+    taken = products(weights)
     _, r_norms, factors, _ = clipped(taken, x, y, lengths, 0.3)
     for start in (1, 31, 32, 33, 150):
         moved = clipped(taken, x[start:], y[start:], lengths[start:], 0.3)
@@ -292,7 +294,7 @@ def test_what_is_not_a_number_stays_so() -> None:
     x, weights = np.ones((40, 130), np.float32), np.zeros((3, 130), np.float32)
     for bad in (np.nan, np.inf):
         weights[1, 5] = bad
-        total, *_ = clipped(Products(weights), x, np.zeros(40, np.int64), np.ones(40), 0.3)
+        total, *_ = clipped(products(weights), x, np.zeros(40, np.int64), np.ones(40), 0.3)
         assert np.isnan(total).all()
 
 
@@ -301,11 +303,11 @@ def test_what_is_not_a_number_stays_so() -> None:
 @pytest.mark.parametrize("first", [0, 16, 37, 200])
 def test_scores_of_parts_are_taken_on_the_way(first: int) -> None:
     x, y = normal(150, 200), RNG.integers(0, 10, 150)
-    lengths, taken = np.linalg.norm(x, axis=1).astype(np.float64), Products(normal(10, 200))
+    lengths, taken = np.linalg.norm(x, axis=1).astype(np.float64), products(normal(10, 200))
     parts = [
-        Part(0, Products(normal(9, first))),
-        Part(3, Products(normal(80, 100))),  # more than the kernel has room for
-        Part(first, Products(normal(7, 200 - first))),
+        Part(0, products(normal(9, first))),
+        Part(3, products(normal(80, 100))),  # more than the kernel has room for
+        Part(first, products(normal(7, 200 - first))),
     ]
     alone, together = clipped(taken, x, y, lengths, 0.3), clipped(taken, x, y, lengths, 0.3, parts)
     assert np.array_equal(alone.factors, together.factors)
@@ -315,7 +317,7 @@ def test_scores_of_parts_are_taken_on_the_way(first: int) -> None:
         np.testing.assert_allclose(scores, x[:, of_part] @ part.products._weights.T, rtol=1e-4, atol=1e-4)
 
 
-def same_bits(one: host.ClippedBlock, other: host.ClippedBlock) -> bool:
+def same_bits(one: ClippedBlock, other: ClippedBlock) -> bool:
     pairs = zip([*one[:3], *one.scores], [*other[:3], *other.scores], strict=True)
     return all(np.array_equal(left, right, equal_nan=True) for left, right in pairs)
 
@@ -328,8 +330,8 @@ def same_bits(one: host.ClippedBlock, other: host.ClippedBlock) -> bool:
 def test_rows_as_they_are_stored_are_taken_as_if_they_were_widened(
     precision: Any, n_features: int, n_classes: int
 ) -> None:
-    taken = Products(normal(n_classes, n_features))
-    parts = [Part(n_features // 3, Products(normal(n, n_features - n_features // 3))) for n in (9, 80)]
+    taken = products(normal(n_classes, n_features))
+    parts = [Part(n_features // 3, products(normal(n, n_features - n_features // 3))) for n in (9, 80)]
     for n_rows in ROWS:
         x, y = narrowed(normal(n_rows, n_features), precision), RNG.integers(0, n_classes, n_rows)
         lengths = np.linalg.norm(widened(x).astype(np.float64), axis=1)
@@ -348,7 +350,7 @@ def test_the_kernel_widens_every_number_exactly(precision: Any, n_classes: int) 
     stored = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)[None]
     stored = stored.view(STORAGE[precision])
     stored = stored[:, np.isfinite(widened(stored))[0]]
-    taken = Products(np.zeros((n_classes, stored.shape[1]), np.float32))
+    taken = products(np.zeros((n_classes, stored.shape[1]), np.float32))
     total = clipped(taken, stored, np.array([0]), np.ones(1), np.inf).total
     r = np.full(n_classes, np.float32(1) / np.float32(n_classes))
     r[0] -= 1
@@ -360,10 +362,10 @@ def test_the_kernel_widens_every_number_exactly(precision: Any, n_classes: int) 
 def test_a_row_emptied_in_its_place_changes_no_bit_of_the_others() -> None:
     x, weights, y = normal(300, 333), 1e6 * normal(10, 333), RNG.integers(0, 10, 300)
     lengths = np.linalg.norm(x, axis=1).astype(np.float64)
-    whole = clipped(Products(weights), x, y, lengths, 0.3)
+    whole = clipped(products(weights), x, y, lengths, 0.3)
     others = np.arange(300) != 77
     emptied = x * others[:, None].astype(np.float32)
-    without = clipped(Products(weights), emptied, y, lengths * others, 0.3)
+    without = clipped(products(weights), emptied, y, lengths * others, 0.3)
     assert np.array_equal(whole.r_norms[others], without.r_norms[others])
     assert np.array_equal(whole.factors[others], without.factors[others])
     moved = np.linalg.norm(whole.total - without.total)
@@ -374,17 +376,17 @@ def test_a_row_emptied_in_its_place_changes_no_bit_of_the_others() -> None:
 @pytest.mark.usefixtures("room_for_all")
 def test_a_class_far_behind_has_no_probability_left() -> None:
     weights = np.array([[0.0] * 130, [-1.0] * 130, [-1e30] * 130], np.float32)
-    taken = clipped(Products(weights), np.ones((5, 130), np.float32), np.zeros(5, np.int64), np.ones(5), np.inf)
+    taken = clipped(products(weights), np.ones((5, 130), np.float32), np.zeros(5, np.int64), np.ones(5), np.inf)
     assert np.array_equal(taken.r_norms, np.zeros(5))
     weights[2] = -np.inf
-    taken = clipped(Products(weights), np.ones((5, 130), np.float32), np.ones(5, np.int64), np.ones(5), np.inf)
+    taken = clipped(products(weights), np.ones((5, 130), np.float32), np.ones(5, np.int64), np.ones(5), np.inf)
     np.testing.assert_allclose(taken.r_norms, 2**0.5, rtol=1e-6)
 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("n_features", [5, 200])
 def test_no_classes_have_no_scores(n_features: int) -> None:
-    taken = Products(np.zeros((0, n_features), np.float32))
+    taken = products(np.zeros((0, n_features), np.float32))
     assert taken.scores(normal(7, n_features)).shape == (7, 0)
     assert summed(taken, normal(7, 0), normal(7, n_features)).shape == (0, n_features)
 
@@ -392,8 +394,8 @@ def test_no_classes_have_no_scores(n_features: int) -> None:
 @needs_kernel
 @pytest.mark.usefixtures("room_for_all")
 def test_what_does_not_fit_together_is_refused() -> None:
-    taken, x, y, ones = Products(normal(3, 130)), normal(4, 130), np.zeros(4, np.int64), np.ones(4)
-    wide, early = Part(100, Products(normal(3, 31))), Part(-1, Products(normal(3, 31)))
+    taken, x, y, ones = products(normal(3, 130)), normal(4, 130), np.zeros(4, np.int64), np.ones(4)
+    wide, early = Part(100, products(normal(3, 31))), Part(-1, products(normal(3, 31)))
     for call in (
         lambda: taken.scores(normal(4, 131)),
         lambda: summed(taken, normal(4, 3), normal(4, 131)),
@@ -423,7 +425,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
     ],
 )
 def test_the_kernel_adds_to_no_sum_that_has_no_room_for_whole_tiles(zeros: Any) -> None:
-    taken = Products(normal(3, 130))
+    taken = products(normal(3, 130))
     other = ExactSum(zeros, np.array(np.inf), 1)
     with pytest.raises(ValueError, match="does not begin with zeros"):
         taken.add(other, normal(4, 3), normal(4, 130))
@@ -450,16 +452,16 @@ def test_a_library_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("room_for_all")
 @pytest.mark.parametrize("label", [-1, 3, 2**40])
 def test_a_class_that_there_is_not_is_refused(label: int) -> None:
-    taken = Products(normal(3, 130))
+    taken = products(normal(3, 130))
     with pytest.raises(IndexError, match="allowed: 0 to 2"):
         clipped(taken, normal(2, 130), np.array([0, label]), np.ones(2), 0.3)
 
 
 def test_without_the_kernel_nothing_is_clipped_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "LIBRARY", None)
-    taken = Products(normal(3, 130))
+    taken = products(normal(3, 130))
     assert not taken.clips
-    with pytest.raises(RuntimeError, match="ask `clips` first"):
+    with pytest.raises(RuntimeError, match="check `clips` first"):
         clipped(taken, normal(2, 130), np.array([0, 1]), np.ones(2), 0.3)
 
 
@@ -476,9 +478,9 @@ def test_aligned_arrays_begin_at_a_cache_line(shape: tuple[int, ...], dtype: Any
 def test_few_classes_are_clipped_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "LIBRARY", object())
     counts = (0, 1, NATIVE_CLASSES, NATIVE_CLASSES + 1)
-    taken = [Products(normal(n_classes, 9)) for n_classes in counts]
-    assert [host._library is not None for products in taken] == [False, True, True, False]
-    assert [host.clips for products in taken] == [False, True, True, True]
+    taken = [products(normal(n_classes, 9)) for n_classes in counts]
+    assert [type(chosen) for chosen in taken] == [NumpyProducts, FusedProducts, FusedProducts, KernelProducts]
+    assert [chosen.clips for chosen in taken] == [False, True, True, True]
 
 
 @pytest.mark.skipif(host.LIBRARY is None, reason="the kernel is not built")
@@ -488,7 +490,7 @@ def test_the_environment_turns_the_kernel_off(value: str | None, native: bool) -
     if value is not None:
         environment["LINPROBE_NATIVE"] = value
     shown = subprocess.run(
-        [sys.executable, "-c", "from linprobe import kernel; print(native.LIBRARY is not None)"],
+        [sys.executable, "-c", "from linprobe import native; print(native.LIBRARY is not None)"],
         env=environment,
         capture_output=True,
         text=True,

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from linprobe.data.precision import STORAGE, narrowed, widened
 from linprobe.data.rows import BLOCK_ROWS, ArrayRows
 from linprobe.gradients import host
-from linprobe.gradients.clipped_sum import clipped_sum, loss_and_gradient, loss_gradient_and_norms
+from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import Scale
-from linprobe.gradients.host import SUM_ROWS, Products
-from linprobe.gradients.rounding import LEAST_ROWS, ExactSum
-from linprobe.mechanisms.clipping import FLOAT32_ROUNDING, arithmetic, clip_factors
+from linprobe.gradients.host import products
+from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms
+from linprobe.gradients.rounding import FLOAT32_ROUNDING, LEAST_ROWS, SUM_ROWS, ExactSum, arithmetic
+from linprobe.mechanisms.clipping import clip_factors
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._subspace import top_left_subspace
 
@@ -140,7 +141,7 @@ def test_the_margin_covers_all_that_float32_sums_can_lose() -> None:
     for x, r in hard_blocks():
         x, r = x.astype(np.float32), r.astype(np.float32)
         longest = (np.linalg.norm(x, axis=1) * np.linalg.norm(r, axis=1)).max()
-        taken = Products(np.zeros((r.shape[1], x.shape[1]), np.float32))
+        taken = products(np.zeros((r.shape[1], x.shape[1]), np.float32))
         exact = ExactSum(taken.zeros(), np.array(np.inf), len(x))
         taken.add(exact, r, x)
         lost = np.linalg.norm(exact.total - r.T.astype(np.float64) @ x.astype(np.float64)) / longest

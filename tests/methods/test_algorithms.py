@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import LinprobeError
-from linprobe.gradients.clipped_sum import loss_and_gradient, loss_gradient_and_norms
+from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule

@@ -10,8 +10,8 @@ from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows, TranslatedRows
 from linprobe.errors import UsageError
 from linprobe.estimators import DPSGDF
-from linprobe.gradients.clipped_sum import loss_and_gradient, residuals, second_moment
-from linprobe.mechanisms.clipping import row_sum
+from linprobe.gradients.clipped_sum import row_sum
+from linprobe.gradients.loss import loss_and_gradient, residuals, second_moment
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f_theory

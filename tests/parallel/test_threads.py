@@ -21,9 +21,10 @@ from threadpoolctl import threadpool_info
 from linprobe.data.precision import Precision
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, ArraySource, Blocks, Piece, prepare
-from linprobe.gradients import clipped_sum
-from linprobe.gradients.clipped_sum import clipped_sum, loss_gradient_and_norms
+from linprobe.gradients import host
+from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Origin
+from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
 from linprobe.parallel import available_memory
@@ -181,7 +182,7 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout == "7\n", done.stderr
 
@@ -215,9 +216,9 @@ def test_a_clipped_sum_is_the_same_for_any_threads_and_any_order(
         joined = PoissonSampler(NoiseSource(1), 0.3).draw(N)
         rows = SampledRows(rows, joined, 0.3, observed=sample == "observed")
     found = []
-    monkeypatch.setattr(clipped_sum, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(host, "WORTH_A_THREAD", 1)
     for threads in (1, 2, 4):
-        monkeypatch.setattr(clipped_sum, "n_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(host, "n_threads", lambda threads=threads: threads)
         for given in (rows, Scrambled(rows, threads)):
             found.append(clipped_sum(given, WEIGHTS, 0.4, geometry=GEOMETRIES[geometry]))
     assert found[0].contributions.size == (0 if sample == "unobserved" else N)
@@ -246,9 +247,9 @@ def test_a_clipped_sum_is_the_same_where_rows_do_not_fit_in_memory(
 
 def test_public_sums_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, found = ArrayRows(RAW, LABELS), []
-    monkeypatch.setattr(clipped_sum, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(host, "WORTH_A_THREAD", 1)
     for threads in (1, 2, 4):
-        monkeypatch.setattr(clipped_sum, "n_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(host, "n_threads", lambda threads=threads: threads)
         loss, gradient, norms = loss_gradient_and_norms(rows, WEIGHTS)
         found.append((loss, gradient, np.concatenate(norms)))
     for loss, gradient, norms in found[1:]:

@@ -630,7 +630,7 @@ def test_killed_at_any_point_a_run_goes_on_and_its_ledger_never_undercounts(
     # children are copied from a process that has no threads yet
     done = subprocess.run(
         [sys.executable, "-c", "from tests.training.test_checkpoint import main; main()", features_file, tmp_path],
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

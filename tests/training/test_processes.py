@@ -174,7 +174,7 @@ class Ended:
         # forked from one process that has imported everything, which takes longer than the runs
         launcher = subprocess.Popen(
             [sys.executable, "-m", "tests.training.test_processes", str(folder)],
-            cwd=Path(__file__).parents[1],
+            cwd=Path(__file__).parents[2],
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             start_new_session=True,
         )
@@ -274,7 +274,7 @@ def test_torchrun_trains_and_prints_one_path(ended: Ended, tmp_path: Path) -> No
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     done = subprocess.run(
         [*torchrun, "-m", "linprobe", *words],
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -19,6 +19,7 @@ from hypothesis.extra.numpy import arrays
 
 from linprobe.commands._row_sources import FileSource
 from linprobe.data import feature_file
+from linprobe.data import precision as precision_module
 from linprobe.data import rows as rows_module
 from linprobe.data.feature_file import FeatureFile, LoadedFeatures
 from linprobe.data.precision import STORAGE, narrowed, widened
@@ -140,7 +141,7 @@ def test_every_stored_number_is_widened_exactly_and_narrowed_back(
     precision: Any, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
-        monkeypatch.setattr(precision, "LIBRARY", None)
+        monkeypatch.setattr(precision_module, "LIBRARY", None)
     bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
     stored = bits.view(np.float16) if precision == "float16" else bits
     wide = widened(stored)

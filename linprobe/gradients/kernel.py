@@ -1,0 +1,219 @@
+"""Products by the C kernel (`linprobe/native/clipped_sum.c`), which sums in registers while rows are in cache."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.precision import STORED, aligned_empty, widened
+from linprobe.gradients.backend import ClippedBlock, Part
+from linprobe.gradients.host import NumpyProducts, strided_rows
+from linprobe.gradients.rounding import SUM_ROWS, ExactSum
+from linprobe.native import KernelPart
+
+SCORED_ROWS = 8 * SUM_ROWS  # rows per BLAS call; with fewer, BLAS copies the weights too often
+PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in clipped_sum.c
+CHUNK = 16
+TILE = 32  # features: a multiple of what the kernel sums at a time
+LANES = 16  # of the kernel's widest vectors
+GROUP = 32  # rows that the kernel widens at a time
+PADDING = 8  # doubles of a cache line
+
+
+class _Clipped(NamedTuple):
+    """Input and output of clipping, all of shape (b,), and the further parts with their scores."""
+
+    y: NDArray[np.int64]
+    lengths: NDArray[np.float64]
+    bound: float
+    r_norms: NDArray[np.float64]
+    factors: NDArray[np.float64]
+    parts: Sequence[Part]
+    scores: list[NDArray[np.float32]]
+
+    def arguments(self, rows: slice = slice(None)) -> tuple[int | float, ...]:
+        """The kernel's arguments for some of the rows."""
+        addresses = (array[rows].ctypes.data for array in (self.y, self.lengths, self.r_norms, self.factors))
+        y, lengths, r_norms, factors = addresses
+        return y, lengths, self.bound, r_norms, factors
+
+
+class KernelProducts(NumpyProducts):
+    """Many classes: BLAS scores, the kernel clips and sums."""
+
+    clips = True
+    _scored_at_once = SCORED_ROWS
+
+    def __init__(self, weights: NDArray[np.float32], library: ctypes.CDLL) -> None:
+        super().__init__(weights)
+        self._library = library
+        self._whole_tiles = -(-self.n_features // TILE) * TILE
+        self._stride = self._whole_tiles + PADDING  # doubles between two rows of a sum
+
+    def zeros(self) -> NDArray[np.float64]:
+        """The empty sum, shape (n_classes, n_features).
+
+        Its rows are padded to whole tiles, so that the kernel needs no code for the end of a row. They are an odd
+        number of cache lines apart, so that sums of the same features do not compete for places in cache.
+        """
+        total: NDArray[np.float64] = aligned_empty((self.n_classes, self._stride), np.float64)
+        total[:] = 0
+        return total[:, : self.n_features]
+
+    @cached_property
+    def _packed_rows(self) -> NDArray[np.float32]:
+        """Buffer for a run of rows in the kernel's order, with their factors."""
+        return aligned_empty(((SUM_ROWS + 1) * self._whole_tiles + SUM_ROWS * self.n_classes,), np.float32)
+
+    @cached_property
+    def _wide(self) -> NDArray[np.float32]:
+        """Buffer for widened rows."""
+        return aligned_empty((self._scored_at_once, self.n_features), np.float32)
+
+    @cached_property
+    def _scored(self) -> NDArray[np.float32]:
+        """Buffer for scores; its rows are padded to whole vectors of the kernel."""
+        return aligned_empty((SCORED_ROWS, -(-self.n_classes // LANES) * LANES), np.float32)
+
+    def _add(
+        self,
+        total: ExactSum,
+        r: NDArray[np.float32],
+        x: NDArray[np.float32],
+        joined: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Round each run of `SUM_ROWS` rows to the grid; in a scale, whose grid differs by entry, each block."""
+        if isinstance(total.shift, float):
+            self._sum(total.total, total.shift, r, x, joined)
+            return
+        self._block_sum[:] = 0
+        self._sum(self._block_sum, 0.0, r, x, joined)
+        total.add(self._block_sum)
+
+    def _sum(
+        self,
+        total: NDArray[np.float64],
+        shift: float,
+        r: NDArray[np.float32],
+        x: NDArray[np.float32],
+        joined: NDArray[np.bool_] | None,
+    ) -> None:
+        r, stride = strided_rows(r)
+        chosen = None if joined is None else np.ascontiguousarray(joined, np.bool_)
+        given = (x.ctypes.data, r.ctypes.data, None if chosen is None else chosen.ctypes.data)
+        buffers = (self._address(total), self._packed_rows.ctypes.data)
+        self._library.linprobe_sum(*given, *buffers, *x.shape, self.n_classes, stride, self._stride, shift)
+
+    def add_clipped(
+        self,
+        total: ExactSum,
+        x: NDArray[Any],
+        y: NDArray[np.int64],
+        lengths: NDArray[np.float64],
+        bound: float,
+        parts: Sequence[Part] = (),
+    ) -> ClippedBlock:
+        """As in `Products`. `total` has one `shift` for all entries."""
+        y, lengths = np.asarray(y), np.ascontiguousarray(lengths, np.float64)
+        inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
+        fit = y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and isinstance(total.shift, float)
+        self.check(x, fit and inside)
+        if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
+            raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
+        x = np.ascontiguousarray(x, None if x.dtype in STORED else np.float32)
+        scores = [np.empty((len(x), part.products.n_classes), np.float32) for part in parts]
+        y = np.ascontiguousarray(y, np.int64)
+        rows = _Clipped(y, lengths, bound, np.empty(len(x)), np.empty(len(x)), parts, scores)
+        self._add_clipped(total, x, rows)
+        return ClippedBlock(rows.r_norms, rows.factors, scores)
+
+    def _add_clipped(self, total: ExactSum, x: NDArray[Any], rows: _Clipped) -> None:
+        """`add_clipped` after the shapes have been checked."""
+        for start in range(0, len(x), SCORED_ROWS):
+            here = slice(start, start + SCORED_ROWS)
+            piece = widened(x[here], self._wide[: len(x[here])])
+            r = np.matmul(piece, self._weights.T, out=self._scored[: len(piece), : self.n_classes])
+            self._library.linprobe_clip(r.ctypes.data, self._scored.shape[1], *rows.arguments(here), *r.shape)
+            self._add(total, r, piece)
+            for part, out in zip(rows.parts, rows.scores, strict=True):
+                out[here] = part.scores(piece)
+
+    def _address(self, total: NDArray[np.float64]) -> int:
+        """Address of a sum that `zeros` made.
+
+        Raises:
+            ValueError: another array; the kernel would write outside it.
+        """
+        row_bytes = self._stride * total.itemsize
+        made_here = total.shape == self._weights.shape and total.dtype == np.float64 and total.strides == (row_bytes, 8)
+        memory = total if total.base is None else total.base
+        left = memory.ctypes.data + memory.nbytes - total.ctypes.data
+        if not made_here or left < row_bytes * self.n_classes:
+            raise ValueError("a sum that does not begin with zeros() of these products")
+        return int(total.ctypes.data)
+
+
+class FusedProducts(KernelProducts):
+    """Few classes: the kernel scores, clips and sums a row in one pass."""
+
+    _scored_at_once = GROUP
+
+    def __init__(self, weights: NDArray[np.float32], library: ctypes.CDLL) -> None:
+        super().__init__(weights, library)
+        self._packed = _packed(self._weights)
+
+    @cached_property
+    def _sums(self) -> NDArray[np.float32]:
+        """Buffer for sums of a run of rows: zeros between calls."""
+        return np.zeros((self.n_classes, self._whole_tiles), np.float32)
+
+    def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        """x W^T, shape (b, n_classes), float32. A range of columns is not copied."""
+        self.check(x)
+        x, stride = strided_rows(widened(x))
+        scores = np.empty((len(x), self.n_classes), np.float32)
+        buffers = (self._packed.ctypes.data, scores.ctypes.data)
+        self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
+        return scores
+
+    def part(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
+        """The kernel's argument for scoring these features in its pass, from the `first` on."""
+        return KernelPart(self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, self.n_classes)
+
+    def _add_clipped(self, total: ExactSum, x: NDArray[Any], rows: _Clipped) -> None:
+        """One pass of the kernel; parts with many classes are scored apart."""
+        in_pass = []
+        for part, out in zip(rows.parts, rows.scores, strict=True):
+            if isinstance(part.products, FusedProducts):
+                in_pass.append(part.products.part(part.first, out))
+            else:
+                out[:] = part.scores(x)
+        self._library.linprobe_clipped_sum(
+            x.ctypes.data,
+            STORED.index(x.dtype),
+            self._wide.ctypes.data,
+            self._packed.ctypes.data,
+            *rows.arguments(),
+            self._address(total.total),
+            self._sums.ctypes.data,
+            *x.shape,
+            self.n_classes,
+            self._stride,
+            total.shift,
+            (KernelPart * len(in_pass))(*in_pass),
+            len(in_pass),
+        )
+
+
+def _packed(weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Weights in the order in which the kernel reads them: by panel, chunk, class and feature, padded with zeros."""
+    n_classes, n_features = weights.shape
+    padded = np.zeros((n_classes, -(-n_features // CHUNK), CHUNK), np.float32)
+    padded.reshape(n_classes, -1)[:, :n_features] = weights
+    panels = np.array_split(padded, -(-n_classes // PANEL))
+    return np.concatenate([panel.swapaxes(0, 1).ravel() for panel in panels])

@@ -1,0 +1,171 @@
+"""Softmax and squared loss in closed form, and passes over public rows: loss, gradient, norms, second moments, optimum.
+
+The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, or
+`r = W^T x - y` for squared loss, so no per-example gradient is ever formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from linprobe.data.preprocessing import row_norms
+from linprobe.data.rows import Block, Blocks
+from linprobe.errors import LinprobeError, ParameterError
+from linprobe.gradients.backend import Backend
+from linprobe.gradients.host import HOST
+from linprobe.parallel.array_api import Array, double, namespace, norm, numbers_like, on_host, single
+from linprobe.parallel.threads import in_order
+
+LARGEST_WEIGHTS = 1e30
+Weights = NDArray[np.float64]
+Loss = Literal["softmax", "squared"]
+LOSSES = ("softmax", "squared")
+
+
+def check_loss(loss: str) -> None:
+    """Raise ParameterError unless `loss` is one of `LOSSES`."""
+    if loss not in LOSSES:
+        raise ParameterError(f"loss is {loss!r}; allowed: {', '.join(LOSSES)}")
+
+
+def residuals(x: Array, y: Array, weights: Array, loss: Loss = "softmax") -> Array:
+    """softmax(x W) - onehot(y), or x W - y for squared loss, shape (b, n_classes)."""
+    return residuals_of(x @ weights, y, loss)[0]
+
+
+def residuals_of(scores: Array, y: Array, loss: Loss, *, with_loss: bool = False) -> tuple[Array, Any]:
+    """Residuals of scores (b, n_classes), in their memory, and the summed loss of these rows, or 0 if not asked for.
+
+    `y` holds class indices (b,), or for squared loss also real targets (b, n_classes). The loss is cross-entropy in
+    nats, or half the squared residuals; on a GPU it is a tensor without dimensions.
+    """
+    xp, value = namespace(scores), 0.0
+    if loss == "softmax":
+        scores -= xp.max(scores, axis=1, keepdims=True)
+        own = xp.sum(scores[numbers_like(y), y], dtype=xp.float64) if with_loss else None
+        xp.exp(scores, out=scores)
+        sums = xp.sum(scores, axis=1, keepdims=True)
+        if with_loss:
+            value = xp.sum(xp.log(sums), dtype=xp.float64) - own
+        scores /= sums
+    if loss == "squared" and y.ndim == 2:
+        scores -= y
+    else:
+        scores[numbers_like(y), y] -= 1
+    if loss == "squared" and with_loss:
+        value = xp.sum(double(scores) ** 2) / 2
+    return scores, value
+
+
+def residual_norms(r: Array) -> Array:
+    """L2 norms of residuals (b, n_classes), shape (b,), float64, without overflow: squared loss has large ones."""
+    if isinstance(r, np.ndarray):
+        return row_norms(r)
+    xp = namespace(r)
+    return xp.linalg.vector_norm(r, axis=1, dtype=xp.float64)
+
+
+def check_weights(weights: NDArray[np.floating]) -> None:
+    """Refuse weights too large for float32 scores, for which a clip factor would not bound anything.
+
+    Weights are public here: the initial ones, or releases.
+    """
+    if not np.linalg.norm(weights.astype(np.float64)) < LARGEST_WEIGHTS:
+        raise LinprobeError(
+            f"training diverged: the weights grew beyond {LARGEST_WEIGHTS:g}; nothing was written; "
+            "lower --learning-rate or --score-noise"
+        )
+
+
+def checked_weights(weights: Array) -> Array:
+    """Weights that pass `check_weights`. On a GPU zeros replace others, so that the host need not wait for the answer.
+
+    They grow on from there, and the check at the end of training finds them.
+    """
+    if isinstance(weights, np.ndarray):
+        check_weights(weights)
+        return weights
+    return namespace(weights).where(norm(double(weights)) < LARGEST_WEIGHTS, weights, 0.0)
+
+
+def loss_and_gradient(
+    rows: Blocks, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
+) -> tuple[Any, Weights]:
+    """Summed loss and its gradient (n_features, n_classes). For public rows, or without privacy."""
+    return loss_gradient_and_norms(rows, weights, loss, backend=backend)[:2]
+
+
+def loss_gradient_and_norms(
+    rows: Blocks, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
+) -> tuple[Any, Weights, Sequence[Array]]:
+    """`loss_and_gradient`, and the norms ||x_i|| ||r_i|| of every row's own gradient, block by block in order."""
+    narrow = checked_weights(single(weights))
+
+    def of_block(block: Block) -> tuple[Any, Array, Array]:
+        r, value = residuals_of(block.x @ narrow, block.y, loss, with_loss=True)
+        return value, r.T @ block.x, block.norms * residual_norms(r)
+
+    total, summed_loss, norms = backend.zeros(*weights.shape[::-1]), 0.0, []
+    for value, part, lengths in in_order(rows.pieces(), of_block, backend.n_threads(rows, weights)):
+        summed_loss = summed_loss + value
+        total += part
+        norms.append(lengths)
+    return summed_loss, total.T, norms
+
+
+def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Weights:
+    """Mean of the elementwise squares of per-example gradients, shape (n_features, n_classes). For public rows only.
+
+    The sum of squares is (X * X)^T (R * R), in float64: squared residuals may leave the range of float32.
+    """
+    check_weights(weights)
+    narrow = np.ascontiguousarray(weights, dtype=np.float32)
+
+    def squares(block: Block) -> Array:
+        r = residuals(block.x, block.y, narrow, loss)
+        return np.square(r, dtype=np.float64).T @ np.square(block.x, dtype=np.float64)
+
+    total = np.zeros(weights.shape[::-1])
+    for part in in_order(rows.pieces(), squares, HOST.n_threads(rows, weights)):
+        total += part
+    return total.T / rows.n_rows
+
+
+def minimise(
+    rows: Blocks,
+    start: Weights,
+    *,
+    weight_decay: float,
+    reference: Weights,
+    loss: Loss = "softmax",
+    max_iterations: int = 300,
+    on_iteration: Callable[[], None] | None = None,
+    backend: Backend = HOST,
+) -> Weights:
+    """argmin of summed loss + weight_decay/2 ||W - reference||^2 by L-BFGS. Not private.
+
+    Returns: weights (n_features, n_classes), float64, on the host.
+    """
+    shape = start.shape
+
+    def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        weights = flat.reshape(shape)
+        loss_there, gradient_there = loss_and_gradient(rows, backend.put(weights), loss, backend=backend)
+        value, gradient = float(loss_there), on_host(gradient_there)
+        offset = weights - reference
+        return value + weight_decay / 2 * float((offset**2).sum()), (gradient + weight_decay * offset).ravel()
+
+    result = minimize(
+        objective,
+        start.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        callback=None if on_iteration is None else lambda _: on_iteration(),
+        options={"maxiter": max_iterations, "maxcor": 20, "gtol": 1e-4, "ftol": 1e-9},
+    )
+    return np.asarray(result.x, dtype=np.float64).reshape(shape)

@@ -1,0 +1,219 @@
+"""Noise on a device: the words of the reference cipher, the draws of the noise source, and nothing through the host."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from scipy.special import ndtri
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from linprobe.errors import ParameterError
+from linprobe.gradients.gpu import check_device
+from linprobe.mechanisms import gpu_noise as device_module
+from linprobe.mechanisms.gpu_noise import CHUNK_BLOCKS, STREAM_WORDS, DeviceNoise, Stream
+from linprobe.mechanisms.noise import PART, NoiseSource
+
+CPU = torch.device("cpu")
+RNG = np.random.default_rng(8)
+KEYS = [bytes(range(32)), bytes(32), b"\xff" * 32, RNG.bytes(32)]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")),
+]
+
+
+def reference(key: bytes, draw: int, n: int, first_block: int = 0) -> np.ndarray:
+    """`n` words of OpenSSL's stream from the block given on, int64."""
+    counter_and_nonce = first_block.to_bytes(4, "little") + draw.to_bytes(12, "little")
+    stream = Cipher(ChaCha20(key, counter_and_nonce), mode=None).encryptor()
+    return np.frombuffer(stream.update(bytes(8 * n)), dtype="<i8")
+
+
+def feed(words: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every draw of either source takes these words, uint64."""
+
+    def blocks(stream: Stream, first: int, last: int) -> torch.Tensor:
+        return torch.tensor(words[8 * first : 8 * last].view(np.int64), device=stream.device)
+
+    monkeypatch.setattr(Stream, "_blocks", blocks)
+    monkeypatch.setattr(NoiseSource, "_words", lambda self, draw, n, start: words[start : start + n])
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_block_function_is_that_of_rfc_8439(name: str) -> None:
+    # section 2.3.2
+    nonce = bytes.fromhex("000000090000004a00000000")
+    stream = Stream(bytes(range(32)), int.from_bytes(nonce, "little"), torch.device(name))
+    block = stream.words(8, start=8).cpu().numpy().tobytes()
+    assert block == bytes.fromhex(
+        "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+        "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+    )
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("key", KEYS)
+def test_words_are_those_of_the_reference_cipher(name: str, key: bytes) -> None:
+    for draw in (0, 1, 255, 2**31, 2**64 + 2**32 - 1, 2**96 - 1):
+        stream = Stream(key, draw, torch.device(name))
+        for n in (0, 1, 7, 8, 9, 1000, 4099):
+            np.testing.assert_array_equal(stream.words(n).cpu(), reference(key, draw, n))
+
+
+@pytest.mark.parametrize("first_block", [2**31 - 3, 2**32 - 5])
+def test_words_far_into_a_stream_are_those_of_the_reference_cipher(first_block: int) -> None:
+    found = Stream(KEYS[3], 6, CPU).words(40, start=8 * first_block)
+    np.testing.assert_array_equal(found, reference(KEYS[3], 6, 40, first_block))
+
+
+def test_no_words_beyond_the_counter_where_the_next_draw_begins() -> None:
+    stream = Stream(KEYS[3], 6, CPU)
+    for n, start in ((1, STREAM_WORDS), (9, STREAM_WORDS - 8), (4, -8)):
+        with pytest.raises(ValueError, match=rf"words {start} to {start + n} .* allowed: 0 to {STREAM_WORDS}"):
+            stream.words(n, start)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, CHUNK_BLOCKS])
+@pytest.mark.parametrize("start", [0, 5, 8, 160, 163])
+def test_parts_and_chunks_change_no_draw(chunk: int, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Stream(KEYS[3], 2, CPU)
+    words, normals = whole.words(300), whole.standard_normal((300,))
+    monkeypatch.setattr(device_module, "CHUNK_BLOCKS", chunk)
+    assert torch.equal(whole.standard_normal((300,)), normals)
+    for n in (0, 1, 8, 97):
+        part = slice(start, start + n)
+        assert torch.equal(whole.words(n, start), words[part])
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_both_sources_draw_the_same_in_turn_and_never_the_same_twice(name: str) -> None:
+    host, shared = NoiseSource(3), NoiseSource(3)
+    noise = DeviceNoise(shared, torch.device(name))
+    for shape in ((1000,), (13, 7), (2, 3, 5), (), (0, 4), (3, PART + 5)):
+        found = noise.standard_normal(shape).cpu().numpy()
+        assert found.shape == shape
+        np.testing.assert_allclose(found, host.standard_normal(shape), rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(shared.standard_normal(shape), host.standard_normal(shape))
+        np.testing.assert_array_equal(shared.bernoulli(0.4, 77), host.bernoulli(0.4, 77))  # of a sample, on the host
+    another = DeviceNoise(shared, torch.device(name))
+    first, second = (torch.cat([source.stream().words(64) for _ in range(4)]) for source in (noise, another))
+    assert len(torch.cat([first, second]).unique()) == 512
+
+
+def test_a_source_says_what_keyed_it() -> None:
+    for source in (NoiseSource(), NoiseSource(1)):
+        assert DeviceNoise(source, CPU).kind == source.kind
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_normals_follow_the_formula_to_the_ends_of_both_tails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bits = [*range(4), *(1 << k for k in range(53)), *((1 << k) - 1 for k in range(54)), (1 << 53) - 2]
+    words = np.array([value << 11 | low for value in bits for low in (0, 1, 2046, 2047)], dtype=np.uint64)
+    feed(words, monkeypatch)
+    found = DeviceNoise(NoiseSource(1), torch.device(name)).standard_normal(words.shape).cpu().numpy()
+    np.testing.assert_allclose(found, NoiseSource(1).standard_normal(words.shape), rtol=0, atol=1e-12)
+    assert found.max() == -found.min() > 8.3
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_inverse_distribution_function_is_scipys(name: str) -> None:
+    u = np.concatenate([2.0 ** -np.linspace(1, 55, 20_001), (np.arange(1000) + 0.5) * 2.0**-54])
+    found = torch.special.ndtri(torch.from_numpy(u).to(name)).cpu().numpy()
+    np.testing.assert_allclose(found, ndtri(u), rtol=0, atol=1e-12)
+
+
+class Watch(TorchDispatchMode):
+    """Fails at a tensor made off `device`; measures the bytes alive at once."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device, self.peak, self._alive = device, 0, []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                assert tensor.device.type == self.device, f"{func} went to {tensor.device}"
+                self._alive.append(weakref.ref(tensor.untyped_storage()))
+        self._alive = [storage for storage in self._alive if storage() is not None]
+        sizes = {storage._cdata: storage.nbytes() for ref in self._alive if (storage := ref()) is not None}
+        self.peak = max(self.peak, sum(sizes.values()))
+        return result
+
+
+def test_the_watch_sees_what_the_next_test_relies_on() -> None:
+    with FakeTensorMode(), Watch("cuda") as watch:
+        words = torch.zeros(1 << 20, dtype=torch.int64, device="cuda")
+        both = words + words
+        assert watch.peak == 16 << 20
+        with pytest.raises(AssertionError, match="went to cpu"):
+            both.cpu()
+        with pytest.raises(AssertionError, match="went to cpu"):
+            torch.tensor([1, 2], device="cuda")
+        for read in (torch.Tensor.item, bool, torch.nonzero):
+            with pytest.raises(Exception, match=r"aten\._local_scalar_dense|aten\.nonzero"):
+                read(both[:1])
+
+
+def test_no_draw_waits_for_the_device_or_grows_its_memory() -> None:
+    n = 2 * 8 * CHUNK_BLOCKS
+    with FakeTensorMode():
+        for draw in (
+            lambda noise: noise.stream().words(n, start=3),
+            lambda noise: noise.standard_normal((n,)),
+        ):
+            with Watch("cuda") as watch:
+                result = draw(DeviceNoise(NoiseSource(1), torch.device("cuda")))
+                assert len(result) == n
+            assert 16 << 20 < watch.peak - result.nbytes <= 64 << 20
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
+def test_no_draw_waits_for_a_real_device() -> None:
+    noise = DeviceNoise(NoiseSource(1), torch.device("cuda"))
+    noise.standard_normal((8,))
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        noise.standard_normal((1000, 3))
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def test_a_device_that_torch_can_use_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_device("cpu") == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [str(check_device(name)) for name in ("cuda", "cuda:1")] == ["cuda", "cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("n_gpus", "name", "message"),
+    [
+        (0, "cuda", "device is 'cuda', but torch finds no GPU here; allowed here: cpu; give"),
+        (0, "cuda:0", "device is 'cuda:0', but torch finds no GPU here; allowed here: cpu; give"),
+        (1, "cuda:1", "device is 'cuda:1', but torch finds 1 GPU here; allowed here: cpu, cuda, cuda:0; give"),
+        (2, "cuda:2", "finds 2 GPUs here; allowed here: cpu, cuda, cuda:0, cuda:1; give"),
+        (1, "gpu", "device is 'gpu'; allowed here: cpu, cuda, cuda:0"),
+        (0, "cpu:0", "device is 'cpu:0'; allowed here: cpu"),
+        (0, "meta", "device is 'meta'; allowed here: cpu"),
+        (0, "", "device is ''; allowed here: cpu"),
+    ],
+)
+def test_another_device_is_refused_with_those_allowed(
+    n_gpus: int, name: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: n_gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    with pytest.raises(ParameterError) as refused:
+        check_device(name)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -1,1 +1,1 @@
-"""Rows: feature files, arrays, precision, preprocessing."""
+"""Feature files, sets of rows, precision and preprocessing."""

@@ -1,4 +1,4 @@
-"""Rows of an HDF5 data set read past HDF5, where they lie in their file as they are."""
+"""Direct reads of uncompressed HDF5 rows, without the HDF5 library."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 
 class Extents:
-    """Rows that lie in their file as they are, so that they can be read past HDF5, which copies them once more and
-    keeps other threads waiting.
+    """Byte ranges of an uncompressed HDF5 data set, for direct reads from the file.
+
+    HDF5 would copy the rows once more, under a lock that blocks other threads.
 
     Args:
         descriptor: of the open file.
-        chunk: number of rows that lie together. offsets: byte at which each chunk begins, shape (chunks,).
-        width, dtype: of a row.
+        chunk: rows per chunk. offsets: position of each chunk in the file, in bytes, shape (chunks,).
+        width: values per row. dtype: of a value.
     """
 
     def __init__(
@@ -28,7 +29,11 @@ class Extents:
 
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> Self | None:
-        """Those of a data set of shape (n_rows, n_features); None for one compressed, split up or stored elsewhere."""
+        """Extents of a data set of shape (n_rows, n_features).
+
+        Returns:
+            None if rows are compressed, split between chunks, or not stored in this file.
+        """
         file, plan = dataset.file, dataset.id.get_create_plist()
         usual = file.driver == "sec2" and not file.userblock_size and hasattr(os, "preadv")
         if not usual or plan.get_nfilters() or plan.get_external_count():
@@ -51,7 +56,7 @@ class Extents:
         return cls(file.id.get_vfd_handle(), chunk, offsets, width, dataset.dtype)
 
     def read(self, start: int, stop: int) -> NDArray[np.floating]:
-        """Rows start:stop, shape (stop - start, n_features)."""
+        """Rows start:stop, shape (stop - start, n_features). Raises OSError if the file is truncated."""
         x = np.empty((max(stop - start, 0), self._width), dtype=self._dtype)
         row_bytes = self._width * self._dtype.itemsize
         view = x.view(np.uint8).reshape(-1).data
@@ -71,4 +76,5 @@ class Extents:
         return x
 
     def _adjacent(self, chunk: int, row_bytes: int) -> bool:
+        """Whether the next chunk follows directly in the file."""
         return bool(self._offsets[chunk + 1] == self._offsets[chunk] + self._chunk * row_bytes)

@@ -1,4 +1,4 @@
-"""Public shots out of the training rows, chosen by record id and a split seed, never by content."""
+"""Selection of public shots among the training rows, by record id and split seed, never by content."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from linprobe.errors import DataError
 
 
 def id_hash(record_id: str, split_seed: int) -> int:
-    """A fixed pseudo-random 64-bit number for one record."""
+    """A pseudo-random 64-bit number that depends on record id and split seed only."""
     return int.from_bytes(hashlib.sha256(f"{split_seed}\0{record_id}".encode()).digest()[:8], "little")
 
 
 def public_shots(
     ids: Sequence[str], labels: NDArray[np.int64], class_names: Sequence[str], shots: int, split_seed: int
 ) -> NDArray[np.bool_]:
-    """Which rows become public: per class, the `shots` records whose id hashes lowest. Shape (n_rows,).
+    """Mask of the public rows, shape (n_rows,): in each class the `shots` records with the lowest `id_hash`.
 
     Raises:
-        DataError: a class has fewer rows than `shots`, or no private row would be left.
+        DataError: a class has fewer than `shots` rows, or no private row would be left.
     """
     order = np.array([id_hash(record_id, split_seed) for record_id in ids], dtype=np.uint64)
     public = np.zeros(len(labels), dtype=bool)

@@ -1,7 +1,7 @@
-"""Image bytes to pixels, without surprises: every file either decodes fully or is named as unreadable.
+"""Image bytes to pixels. Every file either decodes completely or is reported as unreadable.
 
-Odd but whole images are converted to what a person sees: CMYK and palette images to RGB, 16-bit ones to 8 bits, turned
-ones upright by their EXIF tag. Each conversion is reported, so that a file says how many of its rows had one.
+Unusual but valid images are converted to what a viewer shows: CMYK and palette images to RGB, 16-bit images to 8 bits,
+rotated images upright by their EXIF tag. Conversions are reported, so that the feature file can count them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,22 @@ CONVERSIONS = ("cmyk", "palette", "16-bit", "rotated")
 _ORIENTATION = 0x0112
 
 
-class UnreadableImage(Exception):  # noqa: N818 - a fact about one file, not an error of the program
-    """One image that cannot be decoded; the text says why."""
+class UnreadableImage(Exception):  # noqa: N818 - about one file, not an error of the program
+    """An image cannot be decoded; the text gives the reason."""
 
 
 def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str) -> tuple[Image.Image, int]:
-    """Decode one image; returns it in `mode` (RGB or L) and the conversions made, bit k for CONVERSIONS[k].
+    """Decode one image.
 
     Args:
-        content: the bytes of a file, an array (height, width) or (height, width, 3 or 4), or a decoded image.
+        content: bytes of a file, an array (height, width) or (height, width, 3 or 4), or a decoded image.
+        mode: RGB or L, of the returned image.
+
+    Returns:
+        The image, and the conversions made as a bit mask: bit k stands for CONVERSIONS[k].
 
     Raises:
-        UnreadableImage: no bytes, no image, damaged, truncated, more than MAX_PIXELS, or values of unknown range.
+        UnreadableImage: empty, no image, damaged, truncated, more than MAX_PIXELS, or pixel values of unknown range.
     """
     if isinstance(content, np.ndarray):
         return Image.fromarray(content).convert(mode), 0
@@ -43,7 +47,7 @@ def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str) -> tuple
     Image.init()
     known = tuple(name for name in FORMATS if name in Image.OPEN)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an oversized image is refused below, by a limit of our own
+        warnings.simplefilter("ignore")  # Pillow warns of oversized images; MAX_PIXELS refuses them below
         try:
             image: Any = Image.open(io.BytesIO(content), formats=known)
             if image.width * image.height > MAX_PIXELS:
@@ -54,9 +58,9 @@ def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str) -> tuple
             raise UnreadableImage("not an image of a known format") from None
         except Image.DecompressionBombError:
             raise UnreadableImage(f"too many pixels; allowed: {MAX_PIXELS:,}") from None
-        except (UnreadableImage, MemoryError):  # memory is no property of the image
+        except (UnreadableImage, MemoryError):  # out of memory does not mean a bad image
             raise
-        except Exception as error:  # decoders of damaged files raise nearly anything
+        except Exception as error:  # Pillow's decoders raise many types for damaged files
             raise UnreadableImage(f"damaged: {str(error) or type(error).__name__}") from None
 
 
@@ -76,7 +80,7 @@ def _to_mode(image: Image.Image, mode: str) -> tuple[Image.Image, int]:
     if image.mode == "CMYK":
         made.add("cmyk")
     if image.mode in ("P", "PA"):
-        image = image.convert("RGBA")  # so that a transparent colour is not mistaken for another
+        image = image.convert("RGBA")  # a direct conversion could confuse the transparent colour with another
         made.add("palette")
     if image.mode != mode:
         image = image.convert(mode)

@@ -1,6 +1,6 @@
-"""What happens to an image before the network: resize, centre crop, scale to [0, 1], subtract mean, divide by std.
+"""Image preprocessing: resize, centre crop, scale to [0, 1], subtract the mean, divide by the standard deviation.
 
-Every number is a public constant of the network, never computed from the images.
+All numbers are public constants of the network; none is computed from the images.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ class ImageTransform:
     """A network's preprocessing.
 
     Attributes:
-        resize: length of the short side, or (height, width) exactly; None leaves the image as it is.
-        crop: (height, width) of the centre crop; None crops nothing.
+        resize: length of the short side, or exact (height, width), in pixels; None to keep the size.
+        crop: (height, width) of the centre crop, in pixels; None for no crop.
         interpolation: one of INTERPOLATIONS.
-        mean, std: per channel, on values in [0, 1].
+        mean, std: one number per channel, for values in [0, 1].
         mode: RGB, or L for one grey channel.
+
+    Raises:
+        ParameterError: a value out of range, or another number of means or stds than of channels.
     """
 
     resize: int | tuple[int, int] | None
@@ -71,7 +74,13 @@ class ImageTransform:
         std: tuple[float, ...] | None,
         interpolation: str | None,
     ) -> ImageTransform:
-        """The same with what is not None put in its place; one mean or std stands for all channels; 0 means none."""
+        """A copy with every argument that is not None replaced.
+
+        One mean or std applies to all channels; 0 for `resize` or `crop` turns that step off.
+
+        Raises:
+            ParameterError: as for the constructor.
+        """
         channels = len(self.mode)
         changes: dict[str, Any] = {
             "resize": resize or None,
@@ -88,16 +97,20 @@ class ImageTransform:
 
     @property
     def text(self) -> str:
-        """All of it as JSON, for the feature file and the digest."""
+        """All fields as JSON, for the feature file and its digest."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @property
     def output_size(self) -> tuple[int, int] | None:
-        """(height, width) that reaches the network, or None where it is the image's own."""
+        """(height, width) of the network's input, or None if it depends on the image."""
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
-        """Resized and cropped pixels, uint8 (height, width, channels)."""
+        """Resized and cropped pixels, uint8 (height, width, channels).
+
+        Raises:
+            UnreadableImage: the image is smaller than the crop, or so narrow that resizing exceeds MAX_PIXELS.
+        """
         if self.resize is not None:
             size = [self.resize] if isinstance(self.resize, int) else list(self.resize)
             scale = size[0] / min(image.size)
@@ -116,7 +129,7 @@ class ImageTransform:
         return _array(image)
 
     def augmented(self, image: Image.Image, size: tuple[int, int], seed: int) -> NDArray[np.uint8]:
-        """A random resized crop of `size`, mirrored half of the time, decided by `seed` alone; uint8 like `pixels`."""
+        """A random resized crop of `size`, mirrored with probability 1/2; only `seed` decides. Shape as of `pixels`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             top, left, height, width = RandomResizedCrop.get_params(image, list(AUGMENT_SCALE), list(AUGMENT_RATIO))
@@ -126,7 +139,7 @@ class ImageTransform:
         return _array(transforms.hflip(image) if mirrored else image)
 
     def normaliser(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        """From uint8 pixels (rows, channels, height, width) on `device` to the float32 that the network sees."""
+        """Function from uint8 pixels (rows, channels, height, width) on `device` to normalised float32 images."""
         mean = torch.tensor(self.mean, device=device).view(-1, 1, 1)
         std = torch.tensor(self.std, device=device).view(-1, 1, 1)
         scale, shift = 1 / (255 * std), mean / std
@@ -134,5 +147,5 @@ class ImageTransform:
 
 
 def _array(image: Image.Image) -> NDArray[np.uint8]:
-    """(height, width, channels), whatever the number of channels."""
+    """Pixels with a channel axis, shape (height, width, channels), also for one channel."""
     return np.atleast_3d(np.asarray(image, dtype=np.uint8))

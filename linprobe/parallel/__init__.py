@@ -1,1 +1,1 @@
-"""Threads, processes and memory; nothing here knows what is computed."""
+"""Threads, processes and memory, independent of what is computed."""

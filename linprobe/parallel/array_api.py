@@ -1,6 +1,6 @@
-"""What is written differently for NumPy arrays on the host and torch tensors on a device.
+"""Operations that NumPy arrays and torch tensors spell differently.
 
-Everything else of a step is operators and methods that both have, so that one code serves both.
+Everything else in a step uses operators and methods that both have, so that the same code runs on host and device.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ Array = Any  # an NDArray, or a torch.Tensor
 
 
 def namespace(x: Array) -> Any:
-    """The module with the functions for arrays like `x`."""
+    """The array-API module for arrays like `x`."""
     return np if isinstance(x, np.ndarray) else array_namespace(x)
 
 
 def single(x: Array) -> Array:
-    """`x` in float32, rows contiguous; `x` itself where it is so already."""
+    """`x` as contiguous float32; `x` itself if it is that already."""
     return np.ascontiguousarray(x, dtype=np.float32) if isinstance(x, np.ndarray) else x.float().contiguous()
 
 
 def double(x: Array) -> Array:
-    """`x` in float64; `x` itself where it is so already."""
+    """`x` as float64; `x` itself if it is that already."""
     return x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) else x.double()
 
 
 def numbers_like(y: Array) -> Array:
-    """0, 1, ... as many as `y` has rows, where `y` is."""
+    """0, 1, ..., len(y) - 1, shape (rows,), on the device of `y`."""
     return np.arange(len(y)) if isinstance(y, np.ndarray) else namespace(y).arange(len(y), device=y.device)
 
 
 def norm(x: Array) -> Any:
-    """L2 norm of all entries, of no dimension; nobody waits for a device."""
+    """L2 norm of all entries, a scalar or 0-d tensor; does not synchronise with the device."""
     return np.linalg.norm(x) if isinstance(x, np.ndarray) else namespace(x).linalg.vector_norm(x)
 
 
 def on_host(x: Array) -> NDArray[Any]:
-    """`x` as a NumPy array; waits for a device."""
+    """`x` as a NumPy array; synchronises with the device."""
     return np.asarray(x if isinstance(x, np.ndarray | np.generic | float | int) else x.cpu())

@@ -1,4 +1,4 @@
-"""How much memory this process may still take, from what the system says."""
+"""How much more memory this process may use: the least of several limits of the system."""
 
 from __future__ import annotations
 
@@ -17,19 +17,25 @@ GROUPS_V1 = (
 
 
 def available(root: Path = Path("/")) -> int:
-    """Bytes: the least of what the machine has available, what control groups leave, and what the limit on the address
-    space leaves; `UNKNOWN` where the system tells nothing. `root` is where `proc` and `sys` are."""
+    """Available memory in bytes: the minimum over the machine, the control groups and the limit on address space.
+
+    Args:
+        root: folder of `proc` and `sys`.
+
+    Returns:
+        `UNKNOWN` if the system reports none of them.
+    """
     limits = (*_machine(root), *_control_groups(root), *_address_space(root))
     return max(0, min(limits, default=UNKNOWN))
 
 
 def fits(n_bytes: int) -> bool:
-    """Whether `n_bytes` are at most half of what is available."""
+    """Whether `n_bytes` is at most half of the available memory."""
     return n_bytes <= available() // 2
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Lines `name number` or `name: number unit`; empty for a file that cannot be read."""
+    """Numbers by name, from lines `name number` or `name: number unit`; empty if the file cannot be read."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -39,7 +45,7 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def _number(path: Path) -> int | None:
-    """The number a file holds; None for `max`, and for a file that cannot be read."""
+    """The number in a file; None for `max`, or if the file cannot be read."""
     try:
         text = path.read_text().strip()
     except OSError:
@@ -54,7 +60,7 @@ def _machine(root: Path) -> Iterator[int]:
 
 
 def _control_groups(root: Path) -> Iterator[int]:
-    """What each group that this process is in leaves; cached file pages do not count as taken."""
+    """Bytes left in each control group of this process and its parents; cached file pages count as free."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

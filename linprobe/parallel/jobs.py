@@ -1,4 +1,4 @@
-"""Calls in several processes, processors shared out among them."""
+"""Parallel calls in worker processes, which share the processors."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-MOST_JOBS = 8  # by default: each holds rows of its own
+MOST_JOBS = 8  # default limit: each process keeps its own copy of the rows
 
 
 def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jobs: int | None) -> Iterator[Any]:
-    """What `call` returns for each of `arguments`, as it is done; in order and in this process where `jobs` is 1.
+    """Results of `call(*given)` for each `given` of `arguments`, in order of completion.
 
-    Large arrays reach the processes as one memory map, which only the user can read.
+    Large arrays are shared with the processes through a memory map that only the user can read.
 
     Args:
-        jobs: processes; None for as many as there are processors, at most `MOST_JOBS`.
+        jobs: number of processes; None for one per processor, at most `MOST_JOBS`. With 1, calls run in this process,
+            in order.
     """
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = list(arguments)

@@ -1,4 +1,4 @@
-"""Items of an iterator, made ahead of time in a thread."""
+"""Prefetching: a thread reads ahead in an iterator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 class _Reader(threading.Thread, Generic[Item]):
-    """Puts items into `made` while there is `room`; ends with the iterator, its error, or when told to stop."""
+    """Reads items into `made` while there is `room`, until the iterator ends or raises, or `stop` is called."""
 
     def __init__(self, items: Iterator[Item], depth: int) -> None:
         super().__init__(name="prefetch", daemon=True)
@@ -22,7 +22,7 @@ class _Reader(threading.Thread, Generic[Item]):
         self.stopped = False
 
     def run(self) -> None:
-        """Read until the end."""
+        """Read all items; None in `made` marks the end."""
         try:
             for item in self._items:
                 self.made.put((item,))
@@ -35,17 +35,22 @@ class _Reader(threading.Thread, Generic[Item]):
         self.made.put(None)
 
     def stop(self) -> None:
-        """Make the thread end after the item it is at, and wait for that."""
+        """End the thread after the current item, and wait for it."""
         self.stopped = True
         self.room.release()
         self.join()
 
 
 def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
-    """`items` in order, read in a thread of their own, at most `depth` >= 1 ahead; an error there is raised here.
+    """The items in order, read by a thread up to `depth` items ahead.
 
-    The thread starts with the first item asked for and ends when the iterator does, by its end, an exception or
-    `close()`, or is collected.
+    The thread starts at the first `next()`. It ends when the generator is exhausted, raises, is closed or is collected.
+
+    Args:
+        depth: at least 1.
+
+    Raises:
+        Whatever `items` raises, after the items before it.
     """
     reader = _Reader(items, depth)
     reader.start()

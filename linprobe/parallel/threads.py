@@ -1,6 +1,6 @@
-"""Threads that share the blocks of a pass over rows, each block worked on by one of them.
+"""Threads for a pass over blocks of rows; one thread processes a whole block.
 
-BLAS gets one thread meanwhile, so that what is computed of a block does not depend on how many threads there are.
+BLAS is limited to one thread meanwhile, so that the result for a block does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _pool() -> ThreadPoolExecutor:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads are not copied
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # fork does not copy threads
 
-_given: list[int] = []  # threads that BLAS had before it was held to one
+_given: list[int] = []  # inside `blas_held_to_one_thread`: the number of threads to use, measured before
 
 
 def n_threads() -> int:
-    """How many threads to use: as many as BLAS was given, at most one a core this process may run on."""
+    """Number of threads to use: the limit set for BLAS, at most one per core available to this process."""
     if _given:
         return _given[0]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -47,7 +47,7 @@ def n_threads() -> int:
 
 @contextmanager
 def blas_held_to_one_thread() -> Iterator[None]:
-    """Inside, what BLAS computes does not depend on how many threads there are, and its threads do not fight ours."""
+    """Limit BLAS to one thread: its results do not depend on the thread count, and cores are not oversubscribed."""
     if _given:
         yield
         return
@@ -60,9 +60,12 @@ def blas_held_to_one_thread() -> Iterator[None]:
 
 
 def share(pieces: Iterator[Callable[[], Item]], takers: Sequence[Callable[[Item], None]]) -> None:
-    """Call every piece and give its result to one of the takers, each of which has a thread of its own.
+    """Call every piece and pass its result to one of the takers; each taker has its own thread.
 
-    Pieces are started in order and may finish in any. The first error ends the pass and is raised here.
+    Pieces start in order and may finish in any order.
+
+    Raises:
+        The first error of a piece or taker; no further piece is started.
     """
     lock, stopped = Lock(), Event()
 
@@ -89,7 +92,7 @@ def share(pieces: Iterator[Callable[[], Item]], takers: Sequence[Callable[[Item]
 
 
 def in_order(pieces: Iterator[Callable[[], Item]], work: Callable[[Item], Result], threads: int) -> Iterator[Result]:
-    """`work` on the result of every piece, by so many threads; what it returns, in the order of the pieces."""
+    """`work(piece())` for every piece, computed by `threads` threads and yielded in the order of the pieces."""
     with blas_held_to_one_thread():
         if threads < 2:
             yield from (work(piece()) for piece in pieces)

@@ -1,4 +1,4 @@
-"""Backbones by name. Each family has its own file with `load(name, weights, random, arguments)`."""
+"""Backbones by name. Each family has a file of its own with `load(name, weights, random, arguments)`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ALLOWED = "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4, wrn-40-4,
 
 
 def load_backbone(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """The frozen network `name` with its weights, in `eval()` mode on the CPU.
+    """Load the frozen network `name` with its weights, in `eval()` mode on the CPU.
 
     Args:
-        weights: a name the family knows, or a file; None for the family's default.
-        random: take random weights from a fixed seed, for tests.
+        weights: a name that the family defines, or a file; None for the family's default.
+        random: use random weights from a fixed seed, for tests.
         arguments: passed to the network's constructor.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What every backbone is, and how weights come out of a file: safely, strictly, with a digest."""
+"""The backbone type, and loading weights from a file: without running code from it, strictly, with a digest."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
 
 @dataclass(frozen=True)
 class Backbone:
-    """A frozen network that makes one row of features out of one image.
+    """A frozen network that maps each image to one row of features.
 
     Attributes:
-        name: as a user names it, with the defaults spelled out.
+        name: as the user gives it, with defaults filled in.
         model: float images (rows, channels, height, width) to features (rows, n_features), in `eval()` mode.
         transform: its preprocessing.
-        tensor: which tensor of the network a row is, in words.
-        weights: name of the weights; `random` for none.
-        arguments: constructor arguments that are not defaults.
-        encode_text: prompts to encodings (prompts, n_features), for networks that have a text tower.
-        notes: what a person should know about how it was built.
+        tensor: description of the tensor that is a row.
+        weights: name of the weights; `random` for random ones, empty for a network without weights.
+        arguments: constructor arguments that differ from the defaults.
+        encode_text: prompts to encodings (prompts, n_features); None without a text tower.
+        notes: facts to tell the user about the network.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Backbone:
     notes: tuple[str, ...] = ()
 
     def weights_digest(self) -> str:
-        """SHA-256 of parameters and buffers by name, whatever file they came from; empty for no weights."""
+        """SHA-256 of parameters and buffers by name, independent of the file; empty for a network without weights."""
         state = self.model.state_dict()
         if not state:
             return ""
@@ -62,7 +62,7 @@ class Backbone:
 
 
 def build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
-    """Build a network from a fixed seed, so that random weights are the same in every run and process."""
+    """Build a network with a fixed torch seed, so that random weights are equal in every run and process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RANDOM_SEED)
         return build()
@@ -70,7 +70,7 @@ def build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without what libraries log while they look for weights; what goes wrong becomes an error of ours."""
+    """Suppress the logging of libraries that look for weights; failures are reported by our own errors."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -80,10 +80,10 @@ def quietly() -> Iterator[None]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Parameters by name from a .pt, .pth or .safetensors file, without running any code in it.
+    """Parameters by name from a .pt, .pth or .safetensors file; no code in the file is run.
 
     Raises:
-        DataError: no such file, another kind of file, damaged, or no state dictionary in it.
+        DataError: no such file, an unsuitable or damaged file, or no state dictionary in it.
     """
     if not path.is_file():
         raise DataError(f"weights file {path} does not exist; give --weights an existing {', '.join(SUFFIXES)} file")
@@ -98,7 +98,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise DataError(
             f"weights file {path} holds more than tensors, or is damaged; save only model.state_dict() and try again"
         ) from None
-    except Exception as error:  # safetensors and torch raise types of their own for damaged files
+    except Exception as error:  # safetensors and torch raise many types for damaged files
         reason = first_line(error)
         raise DataError(f"weights file {path} cannot be read ({reason[:200]}); save model.state_dict() again") from None
     for wrapper in _WRAPPERS:
@@ -113,17 +113,21 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _is_plain(name: Any, value: Any) -> bool:
-    """Whether this is a name and a dense tensor of real numbers."""
+    """Whether an item is a name with a dense tensor of real numbers."""
     if not isinstance(name, str) or not isinstance(value, Tensor):
         return False
     return value.layout == torch.strided and not value.is_meta and not value.is_complex()
 
 
 def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:
-    """Put `state` into `model`: every name and shape must agree, but for the classifier under the prefixes `head`.
+    """Load `state` into `model`. All names and shapes must match, except those of the classifier.
+
+    Args:
+        path: file of the weights, for messages.
+        head: prefixes of the classifier's names.
 
     Raises:
-        DataError: with the first names that are missing, left over or of another shape.
+        DataError: missing or surplus names, other shapes, or NaN or infinity; the message gives the first ones.
     """
     prefixes = tuple(f"{name}." for name in head)
 

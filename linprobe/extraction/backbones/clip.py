@@ -1,7 +1,7 @@
-"""`clip:MODEL/PRETRAINED`: open_clip's networks; a row is the projected image embedding, before normalisation.
+"""`clip:MODEL/PRETRAINED`: open_clip networks; a row is the projected image embedding, before normalisation.
 
-OpenAI's weights, and some others, were trained with QuickGELU; open_clip builds most networks with GELU and only warns
-of a mismatch, which costs accuracy silently. Here the activation follows the weights that are named.
+OpenAI's weights, and some others, were trained with QuickGELU. open_clip builds most networks with GELU and only warns
+of a mismatch, which lowers accuracy. Here the pretrained tag decides the activation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ImageTower(nn.Module):
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """An open_clip network. Without `weights` the tag's own are fetched into open_clip's cache."""
+    """An open_clip network. Without `weights`, those of the tag are downloaded into open_clip's cache."""
     model_name, tag, tag_config = _parse(name, has_weights=weights is not None or random)
     own = open_clip.get_model_config(model_name) or {}
     taken = sorted(set(arguments) & set(SETTLED))
@@ -80,7 +80,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
             )
     except TypeError as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
-    except Exception as error:  # the hub's client has many ways to fail
+    except Exception as error:  # the Hugging Face client raises many types
         reason = first_line(error)[:200]
         if not fetched:
             raise UsageError(f"backbone {name} cannot be built ({reason}); change --backbone-arg") from None
@@ -101,9 +101,9 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     try:
         with quietly():
             tokenizer = open_clip.get_tokenizer(model_name)
-    except Exception as error:  # some tokenizers are fetched, or need another package
+    except Exception as error:  # some tokenizers are downloaded, or need another package
         reason = first_line(error)[:200]
-        raise DataError(f"the tokenizer of {name} cannot be had ({reason}); name another clip:MODEL") from None
+        raise DataError(f"the tokenizer of {name} cannot be loaded ({reason}); name another clip:MODEL") from None
 
     def encode_text(prompts: list[str]) -> Tensor:
         device = next(model.parameters()).device
@@ -119,7 +119,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
 
 
 def _parse(name: str, *, has_weights: bool) -> tuple[str, str | None, dict[str, Any]]:
-    """Model name, tag of the weights (None for a file without one), and open_clip's record of the tag."""
+    """Model name, pretrained tag (None if weights come from a file and no tag is given), and open_clip's tag config."""
     model_name, _, tag = name.partition(":")[2].partition("/")
     model_name = model_name or DEFAULT_MODEL
     if model_name not in open_clip.list_models():

@@ -1,4 +1,4 @@
-"""`pixels`: no network at all; a row is the image's own values in [0, 1], flattened."""
+"""`pixels`: no network; a row is the image's pixel values in [0, 1], flattened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from linprobe.extraction.transform import ImageTransform
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """The pixels themselves. Argument `mode`: RGB (default) or L, one grey channel."""
+    """The identity on pixels. Argument `mode`: RGB (default) or L, one grey channel. Raises UsageError."""
     if weights is not None or random:
         raise UsageError("backbone pixels has no weights; leave out --weights and --random-weights")
     mode = arguments.get("mode", "RGB")

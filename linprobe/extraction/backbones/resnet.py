@@ -1,4 +1,4 @@
-"""torchvision's ResNets: `resnet50` and `wide-resnet50-2`, features before the classifier."""
+"""torchvision ResNets: `resnet50` and `wide-resnet50-2`; a row is the features before the classifier."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOWNLOAD_TIMEOUT = 30.0
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """A torchvision ResNet. `weights`: a name that torchvision knows, or a file; a file is taken to want V1's crops."""
+    """A torchvision ResNet. `weights`: a torchvision name, or a file, which gets the preprocessing of IMAGENET1K_V1."""
     known = torchvision.models.get_model_weights(NETWORKS[name]).__members__
     named = DEFAULT_WEIGHTS if weights is None else weights
     path = None if random or named in known else Path(named)
@@ -52,11 +52,11 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
 
 
 def _named_weights(name: str, entry: Any) -> dict[str, Any]:
-    """torchvision's own weights: out of its cache, or fetched once into it."""
+    """torchvision's own weights, from its cache or downloaded into it."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # torch.hub prints what it fetches
+        with contextlib.redirect_stdout(sys.stderr):  # torch.hub prints downloads
             return dict(entry.get_state_dict(progress=False, check_hash=True, weights_only=True))
     except (OSError, RuntimeError) as error:
         where = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name

@@ -1,4 +1,4 @@
-"""`timm:NAME`: any image network of timm with a classifier, features before it."""
+"""`timm:NAME`: any timm network with a classifier; a row is the features before the classifier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from linprobe.extraction.transform import ImageTransform
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """A timm network. Its default weights are fetched into the Hugging Face cache; `weights` is a file instead."""
+    """A timm network. Default weights are downloaded into the Hugging Face cache; `weights` gives a file instead."""
     wanted = name.removeprefix("timm:")
     if not timm.is_model(wanted):
         near = timm.list_models(f"*{wanted.split('.')[0].split('_')[0]}*")[:5] or timm.list_models()[:5]
@@ -26,7 +26,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
             model: Any = build_seeded(lambda: timm.create_model(wanted, pretrained=fetched, **arguments))
     except TypeError as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
-    except Exception as error:  # the hub's client has many ways to fail
+    except Exception as error:  # the Hugging Face client raises many types
         if not fetched:
             raise UsageError(
                 f"backbone {name} cannot be built ({first_line(error)[:200]}); change --backbone-arg"
@@ -50,7 +50,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
 
 
 def _transform(name: str, model: Any) -> ImageTransform:
-    """The evaluation crop of the network's own configuration."""
+    """Preprocessing for evaluation, from the network's own configuration. Raises UsageError."""
     config: Any = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
     height, width = config["input_size"][1:]
     share = config["crop_pct"]

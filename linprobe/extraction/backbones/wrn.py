@@ -1,15 +1,15 @@
 """`wrn-16-4`, `wrn-40-4`, `wrn-28-10`: wide residual networks with group normalisation and standardised weights.
 
-The form that private training uses, as it has no batch normalisation: S. De, L. Berrada, J. Hayes, S. L. Smith and
-B. Balle, "Unlocking High-Accuracy Differentially Private Image Classification through Scale", 2022, section 3, after
-S. Zagoruyko and N. Komodakis, "Wide Residual Networks", 2016. A network wrn-d-k has 3 stages of (d - 4) / 6 blocks and
-16 k, 32 k, 64 k channels; every block is ReLU, norm, convolution, twice, added to its input. Order, shortcuts and
-padding are those of the authors' published code (jax_privacy), so that converted weights give the same features.
+S. De, L. Berrada, J. Hayes, S. L. Smith and B. Balle, "Unlocking High-Accuracy Differentially Private Image
+Classification through Scale", 2022, section 3, after S. Zagoruyko and N. Komodakis, "Wide Residual Networks", 2016.
+Private training uses them because they have no batch normalisation. A network wrn-d-k has 3 stages of (d - 4) / 6
+blocks and 16 k, 32 k, 64 k channels. A block applies ReLU, norm and convolution twice and adds its input. Order,
+shortcuts and padding follow the authors' code (jax_privacy), so that converted weights give the same features.
 
-There are no public PyTorch weights under one agreed name, so a file must be given. Its parameters are named as below:
+There are no public PyTorch weights under a standard name, so the user gives a file. Its parameter names are
 `stem.weight`, `stages.S.B.norm1.weight`, `stages.S.B.conv1.weight`, `stages.S.B.conv1.gain`,
-`stages.S.0.shortcut.weight`, `stages.S.0.shortcut_norm.weight`, `norm.weight` and so on; a classifier under `fc` is
-left out.
+`stages.S.0.shortcut.weight`, `stages.S.0.shortcut_norm.weight`, `norm.weight` and so on, as in the modules below. A
+classifier under `fc` is ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VARIANCE_FLOOR = 1e-4
 
 
 class StandardisedConv(nn.Conv2d):
-    """A convolution whose weights have mean 0 and variance 1 / fan-in for every output channel, times a gain."""
+    """A convolution with weights of mean 0 and variance 1 / fan-in per output channel, times a learned gain."""
 
     def __init__(self, n_in: int, n_out: int, size: int, stride: int = 1) -> None:
         super().__init__(n_in, n_out, size, stride, padding=size // 2, bias=True)
@@ -45,13 +45,13 @@ class StandardisedConv(nn.Conv2d):
         variance = self.weight.var(axes, keepdim=True, unbiased=False)
         scale = torch.rsqrt(torch.clamp(variance * fan_in, min=VARIANCE_FLOOR)) * self.gain.view(-1, 1, 1, 1)
         if self.kernel_size[0] == 3 and self.stride[0] == 2:
-            images = functional.pad(images, (0, 1, 0, 1))  # as the published networks pad
+            images = functional.pad(images, (0, 1, 0, 1))  # padding of the published networks
             return functional.conv2d(images, centred * scale, self.bias, self.stride)
         return functional.conv2d(images, centred * scale, self.bias, self.stride, self.padding)
 
 
 class Block(nn.Module):
-    """ReLU, norm, convolution, twice; a stage's first block has ReLU, norm and 1 x 1 convolution in its shortcut."""
+    """ReLU, norm and convolution, twice. In a stage's first block the shortcut is ReLU, norm and 1 x 1 convolution."""
 
     def __init__(self, n_in: int, n_out: int, stride: int, groups: int, *, first: bool) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Block(nn.Module):
         self.shortcut = StandardisedConv(n_in, n_out, 1, stride) if first else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to images."""
+        """(rows, n_in, height, width) to (rows, n_out, height / stride, width / stride)."""
         active = functional.relu(images)
         passed = images
         if self.shortcut is not None and self.shortcut_norm is not None:
@@ -73,7 +73,7 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """Images (rows, 3, 32, 32) to (rows, 64 * width) features, the mean over positions after the last norm."""
+    """Images (rows, 3, 32, 32) to features (rows, 64 * width): the mean over positions after the last norm."""
 
     def __init__(self, depth: int, width: int, groups: int = 16) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class WideResNet(nn.Module):
         self.norm = nn.GroupNorm(groups, channels[-1])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to features."""
+        """(rows, 3, 32, 32) to (rows, 64 * width)."""
         images = self.stem(images)
         for stage in self.stages:
             for block in stage:  # type: ignore[attr-defined]
@@ -106,7 +106,7 @@ class WideResNet(nn.Module):
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """A group-norm wide residual network. Argument `groups`: groups of the normalisation (16)."""
+    """A wide residual network with group norm. Argument `groups`: number of groups (default 16)."""
     if weights is None and not random:
         raise DataError(f"backbone {name} has no weights to fetch; give --weights FILE, or --random-weights for a test")
     try:

@@ -1,4 +1,4 @@
-"""Writing files so that nothing half-written is ever found under its final name."""
+"""Whole-file writes and locks: a file under its final name is always complete, and has one writer."""
 
 from __future__ import annotations
 
@@ -20,44 +20,68 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 PRIVATE_MODE = 0o600
+_held: set[int] = set()  # descriptors locked by `held`
 
 
-def lock(opened: int | IO[str], what: str) -> None:
-    """Refuse an open file or folder that another process has locked; until `opened` is closed, none can.
+def lock(opened: int | IO[str], busy: str) -> None:
+    """Lock an open file or folder until it is closed; no effect on a system or file system without locks.
 
     Raises:
-        LinprobeError: naming `what`.
+        LinprobeError: another process holds the lock; `busy` is the message.
     """
     if fcntl is None:
         return
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise LinprobeError(f"{what} is being written by another process; wait for it, or stop it") from None
+        raise LinprobeError(busy) from None
     except OSError:  # a file system without locks
         return
 
 
 @contextmanager
-def held(folder: Path, what: str) -> Iterator[None]:
-    """Keep other processes that hold it first off a folder; they are refused as by `lock`."""
+def held(path: Path, busy: str) -> Iterator[int | None]:
+    """Lock a folder, or a lock file that is created if missing. Forked children do not keep the lock.
+
+    The holder before may have removed or renamed `path` in the meantime; the caller checks.
+
+    Yields:
+        The open descriptor; None on a system without locks.
+
+    Raises:
+        LinprobeError: another process holds the lock; `busy` is the message.
+    """
     if fcntl is None:
-        yield
+        yield None
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    _held.add(descriptor)
     try:
-        lock(descriptor, what)
-        yield
+        lock(descriptor, busy)
+        yield descriptor
     finally:
+        if descriptor in _held:
+            _held.discard(descriptor)
+            os.close(descriptor)
+
+
+def _release_in_child() -> None:
+    """Close inherited locks in a forked worker: it may outlive a parent that was killed."""
+    for descriptor in _held:
         os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
 @contextmanager
 def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False) -> Iterator[IO[Any]]:
-    """Open a temporary neighbour of `path` for writing and rename it onto `path` once it is whole.
+    """Open a temporary file beside `path` for writing; rename it to `path` when the block ends.
 
-    On any exception, Ctrl-C included, the temporary file is removed and `path` is left as it was.
-    With `private=True` the file is created with mode 0600 before its first byte is written.
+    On any exception, including Ctrl-C, the temporary file is removed and `path` is unchanged.
+    With `private=True` the file has mode 0600 before its first byte is written.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -75,14 +99,14 @@ def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False
 
 
 def write_json(path: Path, value: object, *, private: bool = False) -> None:
-    """One JSON object, whole or not at all; `private` as above."""
+    """Write one JSON object atomically; `private` as in `replace_when_complete`."""
     with replace_when_complete(path, "w", private=private) as stream:
         json.dump(value, stream, indent=2, ensure_ascii=False)
         stream.write("\n")
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, object]], *, private: bool = False) -> None:
-    """A table with the keys of its first row as columns, whole or not at all; an empty file where there are no rows."""
+    """Write a table atomically. The keys of the first row are the columns; without rows the file is empty."""
     remaining = iter(rows)
     first = next(remaining, None)
     with replace_when_complete(path, "w", private=private) as stream:

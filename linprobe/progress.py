@@ -1,4 +1,4 @@
-"""What a command tells a person while it works."""
+"""Progress of a long command, for a person to watch."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """What a command tells a person while it works."""
+    """Receives notes and step counts while a command runs."""
 
     def note(self, text: str) -> None:
-        """One line."""
+        """Show one line of text."""
 
     def start(self, total: int, what: str = "training") -> None:
-        """The number of steps is known; 0 if it is not."""
+        """Begin counting `total` steps; 0 if their number is not known."""
 
     def step(self, count: int = 1) -> None:
-        """So many more steps are done."""
+        """Count `count` more steps as done."""
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """Progress that shows nothing."""
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def start(self, total: int, what: str = "training") -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def step(self, count: int = 1) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import settings
 
 from linprobe.cli import run
-from linprobe.data.feature_file import Description, FeatureWriter
+from linprobe.data.feature_file import Description
+from linprobe.data.feature_writer import FeatureWriter
 
 # no test is about time; a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None)

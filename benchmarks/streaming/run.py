@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from linprobe.commands.train import TrainRequest, train
-from linprobe.data.feature_file import Description, FeatureFile, FeatureWriter
+from linprobe.data.feature_file import Description, FeatureFile
+from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import BLOCK_ROWS, StreamedRows
 from linprobe.progress import Silent

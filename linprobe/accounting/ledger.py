@@ -33,7 +33,7 @@ class Ledger:
         self._stream = None
         if path is not None:
             self._stream = path.open("a", encoding="utf-8")
-            lock(self._stream, f"ledger {path}")
+            lock(self._stream, f"ledger {path} is being written by another process; wait for it, or stop it")
             if again:
                 _drop_torn_line(path)
             self.events = read_ledger(path)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import FeatureFile, FeatureReader, common_keys
+from linprobe.data.feature_scan import scan
 from linprobe.data.preprocessing import row_keys
 from linprobe.data.public_shots import public_shots
 from linprobe.data.rows import ChainedSource
@@ -98,7 +99,7 @@ def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureF
         return
     with FeatureFile(path) as features:
         if whole:
-            features.scan()
+            scan(features)
         yield features
 
 

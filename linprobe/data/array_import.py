@@ -1,4 +1,4 @@
-"""Arrays people already have (.npz, .npy, .pt, .csv) to a feature file."""
+"""Import of array files (.npz, .npy, .pt, .csv) into a feature file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.feature_file import GROUPS, Description, FeatureWriter
+from linprobe.data.feature_file import GROUPS, Description
+from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, UsageError, first_line
 
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in ("X", "y", "id"))
@@ -21,14 +22,14 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def read_arrays(sources: Sequence[Path]) -> Arrays:
-    """Arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, class_names.
+    """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, class_names.
 
-    A `.npz`, or a `.pt` holding a dictionary, brings its own keys. A `.npy`, or a `.pt` holding a tensor, is named by
-    its stem (`X_train.npy`). A CSV is named by its group (`train.csv`) and has a header with a column `label`,
-    optionally `id`, and one numeric column a feature. A folder stands for the files in it.
+    A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
+    stem of the file name (`X_train.npy`). A CSV is named after its group (`train.csv`); its header has a column
+    `label`, optionally `id`, and one column per feature. A folder means all array files in it.
 
     Raises:
-        UsageError: a file that is none of these. DataError: a file that cannot be read.
+        UsageError: another kind or name of file. DataError: a file that cannot be read.
     """
     arrays: Arrays = {}
     for source in sources:
@@ -112,7 +113,10 @@ def _read_csv(source: Path) -> Arrays:
 
 
 def settle_labels(arrays: Arrays, declared: Sequence[str] | None) -> Arrays:
-    """The arrays with whole-number labels as integers: floats, and text that is no declared name and all numbers."""
+    """The arrays with labels as integers where they are whole numbers, stored as floats or as text.
+
+    Text labels that are all among the declared class names stay text.
+    """
     keys = [key for key in arrays if key.startswith("y_")]
     labels = {key: np.asarray(arrays[key]) for key in keys}
     if all(array.dtype.kind == "f" and np.array_equal(array, np.floor(array)) for array in labels.values()):
@@ -129,7 +133,7 @@ def settle_labels(arrays: Arrays, declared: Sequence[str] | None) -> Arrays:
 
 
 def class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
-    """Class names and where they came from: declared, or read off the test labels, which are public."""
+    """Class names and their origin: declared, or else taken from the test labels, which are public."""
     if declared is not None:
         return tuple(declared), "declared"
     labels = arrays["y_test"]
@@ -139,7 +143,11 @@ def class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[st
 
 
 def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArray[np.int64]:
-    """Labels as positions in `names`, shape (rows,); whole numbers are taken as positions already."""
+    """Labels as indices into `names`, shape (rows,); integers are indices already.
+
+    Raises:
+        DataError: a text label that is not in `names`; `key` says whose labels they are.
+    """
     if labels.dtype.kind in "iub":
         return np.asarray(labels, dtype=np.int64)
     index = {name: position for position, name in enumerate(names)}
@@ -153,18 +161,18 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArr
 
 
 def _storage_type(x: NDArray[Any]) -> type[np.floating]:
-    """float16 where it holds every value exactly (float16, bytes), float32 otherwise."""
+    """float16 if it represents every value of the dtype exactly (float16, 8-bit integers, booleans), else float32."""
     return np.float16 if x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1) else np.float32
 
 
 def import_arrays(sources: Sequence[Path], out: Path, classes: Sequence[str] | None = None) -> Description:
-    """Write the feature file `out` from array files; returns what it says about itself.
+    """Write the feature file `out` from array files; returns its description.
 
-    Image arrays (more than two dimensions) become flattened pixels. Without declared classes the class list is taken
-    from the test labels, which are public; training labels never decide it.
+    Image arrays (more than two dimensions) are flattened. Undeclared class names come from the test labels, which are
+    public, never from training labels.
 
     Raises:
-        UsageError, DataError: what is missing or wrong, and where.
+        UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays.
     """
     arrays = read_arrays(sources)
     for key in ("X_train", "y_train", "X_test", "y_test"):

@@ -1,4 +1,4 @@
-"""Built-in data set: `digits`, 1,797 real images of handwritten digits that ship with scikit-learn."""
+"""The built-in data set `digits`: 1,797 images of handwritten digits, shipped with scikit-learn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.feature_file import Description, FeatureWriter
+from linprobe.data.feature_file import Description
+from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.public_shots import id_hash
 from linprobe.errors import LinprobeError
 
@@ -18,7 +19,7 @@ TEST_SHARE = 0.25
 
 
 def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Pixels (1797, 64) and labels (1797,) from scikit-learn's own file; importing its loader takes longer."""
+    """Pixels (1797, 64) and labels (1797,), read from scikit-learn's data file: importing its loader is slow."""
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise LinprobeError(
@@ -32,7 +33,7 @@ def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 def write_digits(path: Path) -> None:
-    """Write the digits feature file: pixels 0..16 as 64 features; a quarter is test, chosen by record id."""
+    """Write the digits as a feature file: 64 features, values 0 to 16; a quarter are test rows, chosen by record id."""
     pixels, labels = _digits()
     ids = np.array([f"digits/{row:04d}" for row in range(len(labels))])
     test = np.array([id_hash(str(record_id), 0) < TEST_SHARE * 2**64 for record_id in ids])

@@ -1,23 +1,18 @@
 """The feature file: HDF5 with `train`, `test`, optional `public` rows and optional text weights.
 
-The schema is documented in `features/README.md`. Files are written under a temporary name and renamed when complete;
-rows are read in blocks, so that memory does not grow with their number.
+The schema is documented in `features/README.md`. Rows are read in blocks; memory use does not grow with their number.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import os
-import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from itertools import compress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import h5py
 import numpy as np
@@ -30,7 +25,6 @@ from linprobe.errors import DataError
 
 SCHEMA_VERSION = 1
 GROUPS = ("train", "test", "public")
-CHUNK_BYTES = 1 << 19
 RECORDS_AT_ONCE = 1 << 16
 ALL = slice(None)
 PRIVATE_LOG = "private_log"
@@ -38,15 +32,16 @@ PRIVATE_LOG = "private_log"
 
 @dataclass(frozen=True)
 class Description:
-    """What a feature file says about itself.
+    """Class names and provenance of a feature file.
 
     Attributes:
-        class_names: names in label order; declared, never read off the private labels.
+        class_names: names in label order; declared, never taken from private labels.
         backbone, weights, weights_digest, preprocessing, normalisation, source: free text, empty if unknown.
-        tensor: which tensor of the network a row is.
-        extraction: how `linprobe extract` made the file, as JSON. extraction_digest: SHA-256 of what decides whether
-            two files' rows can be compared: network, weights, tensor, preprocessing.
-        class_names_from: where the list of classes came from.
+        tensor: which tensor of the network is a row.
+        extraction: settings of `linprobe extract`, as JSON.
+        extraction_digest: SHA-256 of network, weights, tensor and preprocessing; rows of two files are comparable if
+            it is equal.
+        class_names_from: origin of the class names.
     """
 
     class_names: tuple[str, ...]
@@ -60,170 +55,29 @@ class Description:
     extraction: str = ""
     extraction_digest: str = ""
     class_names_from: str = "declared"
-    tool_version: str = field(default=__version__)
+    tool_version: str = __version__
 
 
-class _FailureKeepingFile(io.FileIO):
-    """A file that never fails under h5py, whose library crashes on a full disk, but keeps the failure for later."""
-
-    failure: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        """Write all of `data`, or remember why not."""
-        view = memoryview(data).cast("B")
-        size = len(view)
-        try:
-            while self.failure is None and len(view):
-                view = view[super().write(view) :]
-        except OSError as error:
-            self.failure = error
-        return size
-
-    def truncate(self, size: int | None = None) -> int:
-        """Truncate, or remember why not."""
-        try:
-            return super().truncate(size)
-        except OSError as error:
-            self.failure = self.failure or error
-            return size or 0
-
-
-class FeatureWriter:
-    """Write a feature file; it appears under its own name only when the `with` block ends without an error.
-
-    Args:
-        path: the file to make; replaced if it exists.
-        description: class names and provenance.
-    """
-
-    def __init__(self, path: Path, description: Description) -> None:
-        self._path = path
-        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-        if not path.parent.is_dir():
-            raise DataError(f"folder {path.parent} does not exist; make it, or give --out another place")
-        self._stream = _FailureKeepingFile(self._temporary, "w+")
-        self._file = h5py.File(self._stream, "w")
-        try:
-            self._file.attrs["schema_version"] = SCHEMA_VERSION
-            self._file.attrs["complete"] = False
-            self._file.attrs["class_names"] = json.dumps(list(description.class_names))
-            for name in _TEXT_ATTRIBUTES:
-                # a file name may hold bytes that are no text
-                self._file.attrs[name] = getattr(description, name).encode("utf-8", "replace").decode()
-        except BaseException:
-            self._discard()
-            raise
-
-    def _discard(self) -> None:
-        self._file.close()
-        self._stream.close()
-        self._temporary.unlink(missing_ok=True)
-
-    def write_group(
-        self,
-        name: str,
-        n_rows: int,
-        n_features: int,
-        blocks: Iterable[NDArray[Any]],
-        y: NDArray[np.integer],
-        ids: Iterable[str],
-        dtype: type[np.floating] = np.float32,
-    ) -> None:
-        """Write group `name`: `blocks` of rows in order, labels `y` (n_rows,), and one stable id a row."""
-        if n_rows < 1 or n_features < 1:
-            raise DataError(
-                f"{self._path}: {name} has {n_rows} rows of {n_features} features; allowed: at least 1 of each"
-            )
-        group = self._file.create_group(name)
-        itemsize = np.dtype(dtype).itemsize
-        chunk = max(1, min(n_rows, CHUNK_BYTES // max(1, n_features * itemsize)))
-        x = group.create_dataset("x", (n_rows, n_features), dtype=dtype, chunks=(chunk, n_features))
-        start = 0
-        for block in blocks:
-            x[start : start + len(block)] = block
-            start += len(block)
-            if self._stream.failure is not None:
-                raise self._stream.failure
-        if start != n_rows:
-            raise DataError(f"{self._path}: {name} got {start} rows; allowed: the {n_rows} that were announced")
-        group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
-        group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
-
-    def write_private_log(
-        self,
-        fingerprint: str,
-        converted: str,
-        skipped: Sequence[tuple[str, str]],
-        keys: Mapping[str, NDArray[np.uint8]],
-    ) -> None:
-        """Store what `extract` notes about the images: a fingerprint, conversions, skipped ids with the reason, and
-        for each group a digest of every image's pixels, shape (n_rows, bytes), zero for augmented views."""
-        group = self._file.create_group(PRIVATE_LOG)
-        group.attrs["fingerprint"] = fingerprint
-        group.attrs["converted"] = converted
-        for name, digests in keys.items():
-            group.create_dataset(f"{name}_key", data=digests)
-        text = h5py.string_dtype("utf-8")
-        group.create_dataset("skipped_id", data=[name for name, _ in skipped], dtype=text)
-        group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)
-
-    def write_text_weights(self, weights: NDArray[np.floating]) -> None:
-        """Store class-name encodings, shape (n_features, n_classes)."""
-        self._file.create_dataset("text/weights", data=np.asarray(weights, dtype=np.float32))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._file.attrs["complete"] = True
-            self._file.close()
-            if kind is None and self._stream.failure is not None:
-                raise self._stream.failure
-            if kind is None:
-                os.fsync(self._stream.fileno())
-                with FeatureFile(self._temporary, shown_as=self._path) as written:
-                    written.scan()
-                self._temporary.replace(self._path)
-        finally:
-            self._discard()
-
-
-_TEXT_ATTRIBUTES = (
-    "backbone",
-    "weights",
-    "weights_digest",
-    "preprocessing",
-    "normalisation",
-    "source",
-    "tensor",
-    "extraction",
-    "extraction_digest",
-    "class_names_from",
-    "tool_version",
-)
+TEXT_ATTRIBUTES = tuple(entry.name for entry in fields(Description) if entry.name != "class_names")
 
 
 def common_keys(private: NDArray[np.uint8], public: NDArray[np.uint8]) -> bool:
-    """Whether two sets of image keys, each of shape (rows, bytes), have one in common, zeros aside."""
+    """Whether two sets of image keys, each of shape (rows, bytes), share a non-zero key."""
     first, second = ({row.tobytes() for row in keys if row.any()} for keys in (private, public))
     return not first.isdisjoint(second)
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file begins as HDF5 files do."""
+    """Whether a file has the HDF5 signature."""
     return path.is_file() and h5py.is_hdf5(path)
 
 
 class FeatureReader(ABC):
-    """A feature file's rows, wherever they are.
+    """The contents of a feature file, on disk or in memory.
 
     Attributes:
-        path: as shown to people. description: what the file says about itself.
-        sizes: number of rows of each group. n_features: their width.
+        path: for messages. description: class names and provenance.
+        sizes: number of rows of each group. n_features: features per row.
     """
 
     path: Path
@@ -248,18 +102,19 @@ class FeatureReader(ABC):
 
     @abstractmethod
     def text_weights(self) -> NDArray[np.float32] | None:
-        """Class-name encodings, shape (n_features, n_classes), or None."""
+        """Text weights of the classes, shape (n_features, n_classes), or None."""
 
     @abstractmethod
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """A digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
+        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
 
     def blocks(
         self, group: str, keep: NDArray[np.bool_] | None = None, block_rows: int = BLOCK_ROWS
     ) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
-        """Blocks `(x, y)` of a group in row order, only the rows where `keep` (n_rows,) is true if given.
+        """Blocks of rows `x` (b, n_features) and labels `y` (b,) of a group, in row order.
 
-        A block of which no row is kept is not read.
+        Args:
+            keep: mask of the rows to yield, shape (n_rows,); blocks without such a row are not read.
         """
         labels_start, labels = 0, np.empty(0, dtype=np.int64)
         for start in range(0, self.sizes[group], block_rows):
@@ -272,7 +127,7 @@ class FeatureReader(ABC):
             yield self.rows(group, part)[kept], labels[part.start - labels_start : part.stop - labels_start][kept]
 
     def id_batches(self, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[list[str]]:
-        """The ids of a group in row order, some at a time, only those where `keep` (n_rows,) is true if given."""
+        """Record ids of a group in row order, in batches; only where `keep` (n_rows,) is true, if given."""
         for start in range(0, self.sizes[group], RECORDS_AT_ONCE):
             part = slice(start, start + RECORDS_AT_ONCE)
             if keep is None:
@@ -281,7 +136,7 @@ class FeatureReader(ABC):
                 yield list(compress(self.ids(group, part), keep[part]))
 
     def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
-        """SHA-256 of a group's ids, labels and rows with the class names, streamed once. Of `train`: private."""
+        """SHA-256 of class names and a group's ids, labels and rows; computed once. Private for `train`."""
         mask = b"" if keep is None else hashlib.sha256(np.packbits(keep).data).digest()
         if (group, mask) not in self._digests:
             self._digests[group, mask] = self._digest(group, keep)
@@ -301,11 +156,14 @@ class FeatureReader(ABC):
 
 
 class FeatureFile(FeatureReader):
-    """A feature file opened for reading and checked: schema, shapes, labels, classes. Use as a context manager.
+    """A feature file open for reading, with its schema checked. Use as a context manager.
+
+    Args:
+        shown_as: path for messages, if not `path`.
 
     Raises:
         DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
-            labels outside the declared classes, an empty class list.
+            labels outside the declared classes, fewer than two classes.
     """
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
@@ -345,7 +203,7 @@ class FeatureFile(FeatureReader):
             if not isinstance(listed, list):
                 raise TypeError(f"not a JSON list but {listed!r}")
             names = tuple(str(name) for name in listed)
-            texts = {name: str(attributes.get(name, "")) for name in _TEXT_ATTRIBUTES}
+            texts = {name: str(attributes.get(name, "")) for name in TEXT_ATTRIBUTES}
         except (KeyError, ValueError, TypeError) as error:
             raise DataError(f"{self.path} has no readable class_names ({error}); make it again") from None
         if len(names) < 2 or len(set(names)) != len(names):
@@ -408,7 +266,7 @@ class FeatureFile(FeatureReader):
         return [str(name) for name in self._file[group]["id"].asstr()[part]]
 
     def text_weights(self) -> NDArray[np.float32] | None:
-        """Class-name encodings, shape (n_features, n_classes), or None."""
+        """Text weights of the classes, shape (n_features, n_classes), or None."""
         text = self._file.get("text/weights")
         return None if text is None else np.asarray(text[:], dtype=np.float32)
 
@@ -418,7 +276,7 @@ class FeatureFile(FeatureReader):
         if group not in self._extents:
             try:
                 self._extents[group] = Extents.of(self._file[group]["x"])
-            except (RuntimeError, IndexError):  # damaged, as reading it will tell
+            except (RuntimeError, IndexError):  # a damaged file: reading through h5py gives the error message
                 self._extents[group] = None
         extents = self._extents[group]
         if extents is None or step != 1:
@@ -426,81 +284,26 @@ class FeatureFile(FeatureReader):
         return extents.read(start, stop)
 
     def fingerprint(self) -> str:
-        """The fingerprint of the images this file was made from; empty if it was not made by `extract`. Private."""
+        """Fingerprint of the images; empty if `extract` did not make the file. Private."""
         log = self._file.get(PRIVATE_LOG)
         return "" if log is None else str(log.attrs.get("fingerprint", ""))
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """A digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
+        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
         log = self._file.get(PRIVATE_LOG)
         return None if log is None or f"{group}_key" not in log else np.asarray(log[f"{group}_key"][:], dtype=np.uint8)
 
     def skipped(self) -> list[tuple[str, str]]:
-        """Images that `extract` left out, as (id, reason). Private."""
+        """Id and reason of each image that `extract` skipped. Private."""
         log = self._file.get(PRIVATE_LOG)
         if log is None:
             return []
         return list(zip(log["skipped_id"].asstr()[:], log["skipped_reason"].asstr()[:], strict=True))
 
     def converted(self) -> dict[str, int]:
-        """Images that `extract` converted, by conversion. Private."""
+        """Number of images that `extract` converted, by conversion. Private."""
         log = self._file.get(PRIVATE_LOG)
         return {} if log is None else dict(json.loads(log.attrs["converted"]))
-
-    def scan(self) -> None:
-        """Read every row once and refuse NaN, infinities, repeated ids, and ids both private and public.
-
-        Raises:
-            DataError: with the number of bad rows and the first of them.
-        """
-        hashes: dict[str, NDArray[np.int64]] = {}
-        for group in self.sizes:
-            bad: list[int] = []
-            start = 0
-            try:
-                for rows, _ in self.blocks(group):
-                    finite = np.isfinite(rows).all(axis=1)
-                    bad.extend((start + np.flatnonzero(~finite)).tolist())
-                    start += len(rows)
-            except OSError as error:
-                raise DataError(f"{self.path}: {group}/x cannot be read ({error}); make the file again") from None
-            if bad:
-                raise DataError(
-                    f"{self.path}: {group} has {len(bad)} rows with NaN or infinity, first at rows {bad[:5]}; "
-                    "allowed: finite features; remove or repair those rows"
-                )
-            hashes[group] = self._id_hashes(group)
-            if repeated := self._repeated(group, hashes[group]):
-                raise DataError(f"{self.path}: {group} has {repeated} repeated ids; a record has one")
-            if group == "public" and self._share_ids(group, "train", np.intersect1d(hashes[group], hashes["train"])):
-                raise DataError(f"{self.path}: some ids are both in train and in public; a record is private or public")
-        text = self.text_weights()
-        if text is not None and not np.isfinite(text).all():
-            raise DataError(f"{self.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again")
-
-    def _id_hashes(self, group: str) -> NDArray[np.int64]:
-        """A 64-bit hash of each id of a group, sorted, shape (n_rows,)."""
-        ids = (name for batch in self.id_batches(group) for name in batch)
-        hashes = np.fromiter(map(hash, ids), dtype=np.int64, count=self.sizes[group])
-        hashes.sort()
-        return hashes
-
-    def _with_hash(self, group: str, hashes: NDArray[np.int64]) -> list[str]:
-        """The ids of a group that have one of some sorted hashes."""
-        wanted = set(hashes.tolist())
-        return [name for batch in self.id_batches(group) for name in batch if hash(name) in wanted]
-
-    def _repeated(self, group: str, hashes: NDArray[np.int64]) -> int:
-        """How many ids of a group repeat another; equal hashes alone do not count."""
-        equal = hashes[1:][hashes[1:] == hashes[:-1]]
-        names = self._with_hash(group, equal) if equal.size else []
-        return len(names) - len(set(names))
-
-    def _share_ids(self, group: str, other: str, hashes: NDArray[np.int64]) -> bool:
-        """Whether two groups have an id in common, given the hashes they have in common."""
-        if not hashes.size:
-            return False
-        return not set(self._with_hash(group, hashes)).isdisjoint(self._with_hash(other, hashes))
 
     def close(self) -> None:
         """Close the file."""
@@ -514,7 +317,7 @@ class FeatureFile(FeatureReader):
 
 
 class LoadedFeatures(FeatureReader):
-    """A feature file read into memory once, to be used many times and by other processes."""
+    """A feature file read into memory, for repeated use and for other processes."""
 
     def __init__(self, features: FeatureReader) -> None:
         super().__init__()
@@ -539,9 +342,9 @@ class LoadedFeatures(FeatureReader):
         return self._ids[group][part]
 
     def text_weights(self) -> NDArray[np.float32] | None:
-        """Class-name encodings, shape (n_features, n_classes), or None."""
+        """Text weights of the classes, shape (n_features, n_classes), or None."""
         return self._text
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """A digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
+        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
         return self._keys[group]

@@ -344,7 +344,7 @@ def prepare_part(source: Source, preprocessing: Preprocessing, precision: Precis
         )
     bounds = (rank * n_parts // group.size * PART_ROWS for rank in (group.rank, group.rank + 1))
     first, stop = (min(source.n_rows, bound) for bound in bounds)
-    held = prepare(source.part(first, stop), preprocessing, precision, group.here)
+    held = prepare(source.part(first, stop), preprocessing, precision, group.local_size)
     return PartRows(held, first, source.n_rows)
 
 

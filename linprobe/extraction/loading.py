@@ -1,4 +1,4 @@
-"""Batches of pixels from worker processes, always in the same order and with the same rows in each."""
+"""Batches of pixels from worker processes; order and contents do not depend on the number of workers."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from torch.utils.data import DataLoader, Dataset
 from linprobe.data.public_shots import id_hash
 from linprobe.errors import LinprobeError
 from linprobe.extraction.decoding import UnreadableImage, decode
-from linprobe.extraction.images import Members
 from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, SKIPPED
+from linprobe.extraction.sources.base import Members
 from linprobe.extraction.transform import ImageTransform
 
 Batch = tuple[int, Tensor, Tensor, Tensor, list[tuple[int, str]]]
-"""Number of the batch; pixels (rows, channels, height, width), status (rows,) and key (rows, KEY_BYTES), all uint8; and
-(row, reason) for each image that could not be read. The key is a digest of the pixels, by which copies of an image are
-found; it is zero for augmented views."""
+"""Batch number; pixels (rows, channels, height, width), status (rows,) and keys (rows, KEY_BYTES), all uint8; and
+(row, reason) for each unreadable image. The key is a digest of the pixels that identifies copies of an image; it is
+zero for augmented views."""
 
 
 class Batches(Dataset[Batch]):
-    """Batch `k` holds rows k * batch_size and following. Row i is view i % views of image i // views.
+    """The batches of one group. Batch k starts at row k * batch_size. Row i is view i % views of image i // views.
 
     Args:
         members: images of one group.
-        views: rows an image; view 0 is the image itself, the others are augmented.
+        views: rows per image; view 0 is the image itself, the others are augmented.
         size: (height, width) that every image must have after the transform.
     """
 
@@ -56,7 +56,8 @@ class Batches(Dataset[Batch]):
     def __getitem__(self, batch: int) -> Batch:
         start = batch * self.batch_size
         rows = range(start, min(start + self.batch_size, self.n_rows))
-        # channels last, as images are decoded and as convolutions are fastest; NumPy, as torch would start threads
+        # channels last: the layout of decoded images and of the fastest convolutions
+        # NumPy, because torch would start threads in every worker
         pixels = np.zeros((len(rows), *self.size, len(self.transform.mean)), dtype=np.uint8)
         status = np.full(len(rows), DONE, dtype=np.uint8)
         keys = np.zeros((len(rows), KEY_BYTES), dtype=np.uint8)
@@ -75,10 +76,10 @@ class Batches(Dataset[Batch]):
         return batch, images, torch.from_numpy(status), torch.from_numpy(keys), unread
 
     def row(self, row: int) -> tuple[NDArray[np.uint8], int]:
-        """Pixels of one row, uint8 (height, width, channels), and the conversions made.
+        """Pixels of one row, uint8 (height, width, channels), and the bit mask of conversions.
 
         Raises:
-            UnreadableImage: the image cannot be decoded, or has another size than the others.
+            UnreadableImage: the image cannot be decoded, or its size after the transform is not `size`.
         """
         image_row, view = divmod(row, self.views)
         image, conversions = decode(self.members.read(image_row), self.transform.mode)
@@ -96,18 +97,20 @@ class Batches(Dataset[Batch]):
 
 
 def _start_worker(_: int) -> None:
-    """Ctrl-C is the main process's to handle."""
+    """Ignore Ctrl-C; the main process handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def load(batches: Batches, wanted: Sequence[int], workers: int, timeout: float, *, pin: bool) -> Iterator[Batch]:
-    """The batches numbered `wanted`, in that order, whatever the number of workers; each one decoded by one worker.
+    """The batches numbered `wanted`, in that order. One worker decodes a whole batch.
 
     Args:
-        workers: decoding processes; with 0 a thread decodes while the caller waits.
+        workers: number of decoding processes; 0 decodes in a thread, one batch at a time.
+        timeout: longest wait for a batch, in seconds.
+        pin: use pinned memory, for faster copies to a GPU.
 
     Raises:
-        LinprobeError: a worker died, or no batch came for `timeout` seconds.
+        LinprobeError: a worker died, or no batch came within `timeout`.
     """
     source = (
         _from_processes(batches, wanted, workers, timeout, pin) if workers else _from_thread(batches, wanted, timeout)
@@ -130,7 +133,7 @@ def load(batches: Batches, wanted: Sequence[int], workers: int, timeout: float, 
 
 
 class _WorkerDiedError(Exception):
-    """A decoding process ended before its batch was there."""
+    """A decoding process died before it returned its batch."""
 
 
 def _from_processes(
@@ -158,12 +161,12 @@ def _from_processes(
 
 
 def worker_died(error: RuntimeError) -> bool:
-    """Whether torch says so; its signal handler raises this wherever the main process is at that moment."""
+    """Whether torch's signal handler raised `error` for a dead worker; it does so anywhere in the main process."""
     return str(error).startswith("DataLoader worker")
 
 
 def _from_thread(batches: Batches, wanted: Sequence[int], timeout: float) -> Iterator[Batch]:
-    """One batch at a time; the thread exists so that a read that hangs can be given up."""
+    """Decode one batch at a time in a thread, so that a read that hangs can time out."""
     asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     made: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
 
@@ -190,7 +193,7 @@ def _from_thread(batches: Batches, wanted: Sequence[int], timeout: float) -> Ite
 
 
 def first_size(batches: Batches) -> tuple[int, int] | None:
-    """(height, width) after the transform of the first image that can be read, or None."""
+    """(height, width) after the transform of the first readable image, or None."""
     for row in range(batches.n_rows):
         try:
             image, _ = decode(batches.members.read(row // batches.views), batches.transform.mode)
@@ -202,5 +205,5 @@ def first_size(batches: Batches) -> tuple[int, int] | None:
 
 
 def row_ids(batches: Batches, kept: NDArray[np.bool_]) -> Iterator[str]:
-    """Record ids of the kept rows."""
+    """Record ids of the rows where `kept` (n_rows,) is true."""
     return (batches.row_id(int(row)) for row in np.flatnonzero(kept))

@@ -1,33 +1,32 @@
-"""An extraction that can be stopped at any point: rows on disk beside the file to come, and what is done.
+"""The folder of an unfinished extraction, which can be stopped at any point and resumed.
 
-The folder `NAME.partial` holds raw rows and one status byte a row, written in place; rows reach the disk before their
-status does. Whoever resumes computes the same batches again that were not done, so the finished file does not depend
-on where, how often or on how many processes it was stopped.
+The folder `NAME.partial` holds raw rows and one status byte per row, written in place. Rows reach the disk before their
+status. A resumed run computes every unfinished batch again, whole, so the finished file does not depend on when or how
+often the extraction was stopped, or on the number of processes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from linprobe.atomic_files import replace_when_complete
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.atomic_files import held, replace_when_complete
+from linprobe.errors import UsageError
 
 PENDING, DONE, SKIPPED = 0, 1, 2
-CONVERTED = 4  # a status is PENDING, DONE or SKIPPED, plus CONVERTED times the conversions made
+CONVERTED = 4  # status = PENDING, DONE or SKIPPED, plus CONVERTED times the bit mask of conversions
 KEY_BYTES = 16
 SYNC_SECONDS = 1.0
 _OURS = re.compile(
@@ -38,17 +37,17 @@ ASSEMBLY_ROWS = 4096
 
 
 def outcome(status: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """PENDING, DONE or SKIPPED of every row, without its conversions."""
+    """PENDING, DONE or SKIPPED for each status, without the conversions."""
     return status % CONVERTED
 
 
 class Partial:
-    """The folder of an unfinished extraction; use `Partial.begin` once, then open it in every process.
+    """The files of an unfinished extraction. One process calls `Partial.begin` once; then every process opens it.
 
     Args:
-        folder: `NAME.partial`, held by a `Lock`.
-        sizes: rows a group. width: features a row. dtype: type on disk.
-        rank: number of this process, which names its list of skipped images.
+        folder: `NAME.partial`, inside `locked`.
+        sizes: number of rows of each group. width: features per row. dtype: of the rows on disk.
+        rank: number of this process; each process lists skipped images in its own file.
     """
 
     def __init__(self, folder: Path, sizes: dict[str, int], width: int, dtype: np.dtype[Any], rank: int = 0) -> None:
@@ -70,10 +69,13 @@ class Partial:
         *,
         overwrite: bool = False,
     ) -> bool:
-        """Fill the folder, or check that what is in it was begun with the same settings; returns whether it was.
+        """Start a new extraction in the folder, unless it holds one with the same settings to resume.
+
+        Returns:
+            Whether there is one to resume.
 
         Raises:
-            UsageError: it was begun with other settings, and `overwrite` does not give it up.
+            UsageError: the folder holds an extraction with other settings, and `overwrite` is false.
         """
         begun = folder / SETTINGS
         plain = json.loads(json.dumps(settings))
@@ -94,7 +96,7 @@ class Partial:
                     f"{shown(plain[other])}; give the same, or --overwrite to start again"
                 )
             if other is None and whole:
-                # of a run that was killed while it made the file
+                # left by a run that was killed while it assembled the file
                 for leftover in {*folder.glob("*.h5*"), *folder.glob(".*.partial")}:
                     leftover.unlink()
                 return True
@@ -105,7 +107,7 @@ class Partial:
             for suffix, bytes_a_row in _files(width, dtype):
                 with (folder / f"{group}.{suffix}").open("wb") as stream:
                     if suffix == "status":
-                        # its place on the disk is taken now: a full disk must not lose what was done
+                        # allocate the blocks now, so that a disk that fills up later cannot lose finished rows
                         stream.write(bytes(n_rows))
                     stream.truncate(n_rows * bytes_a_row)
         with replace_when_complete(begun, "w") as stream:
@@ -113,13 +115,16 @@ class Partial:
         return False
 
     def status(self, group: str) -> NDArray[np.uint8]:
-        """Status of every row, shape (n_rows,)."""
+        """Status of every row, uint8, shape (n_rows,)."""
         return np.fromfile(self.folder / f"{group}.status", dtype=np.uint8)
 
     def write(
         self, group: str, start: int, rows: NDArray[Any], status: NDArray[np.uint8], keys: NDArray[np.uint8]
     ) -> None:
-        """Rows from `start` on, their keys and status; the status follows once the others are safe on the disk."""
+        """Write consecutive rows (b, width), keys (b, KEY_BYTES) and status (b,) at `start`.
+
+        The status is written later, by `sync`, once rows and keys are safe on disk.
+        """
         _write_all(self._keys[group], np.ascontiguousarray(keys), start * KEY_BYTES)
         _write_all(self._rows[group], np.ascontiguousarray(rows), start * self.width * self.dtype.itemsize)
         self._unsynced.append((group, start, status.tobytes()))
@@ -127,7 +132,7 @@ class Partial:
             self.sync()
 
     def sync(self) -> None:
-        """Make everything written so far count."""
+        """Flush rows and keys to disk, then write their status."""
         for group in {group for group, _, _ in self._unsynced}:
             os.fsync(self._rows[group])
             os.fsync(self._keys[group])
@@ -137,8 +142,8 @@ class Partial:
         self._synced = time.monotonic()
 
     def skip(self, group: str, row: int, name: str, reason: str) -> None:
-        """Note an image that was left out; its status must be written after."""
-        # a line that a killed process left half written must not swallow this one
+        """Record a skipped image. Call it before `write` of the row's status."""
+        # start a new line: a killed process may have left half a line
         line = "\n" + json.dumps({"group": group, "row": row, "id": name, "reason": reason}) + "\n"
         with (self.folder / f"skipped-{self._rank}.jsonl").open("ab") as stream:
             stream.write(line.encode())
@@ -146,23 +151,23 @@ class Partial:
             os.fsync(stream.fileno())
 
     def skipped(self) -> list[tuple[str, str, str]]:
-        """Every image left out, in order: group, id, reason."""
+        """Group, id and reason of every skipped image, in row order."""
         left_out = {group: outcome(self.status(group)) == SKIPPED for group in self.sizes}
         found: dict[tuple[str, int], tuple[str, str, str]] = {}
         for path in sorted(self.folder.glob("skipped-*.jsonl")):
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
                     item = json.loads(line)
-                except ValueError:  # the last line of a process that was killed
+                except ValueError:  # half a line, left by a killed process
                     continue
                 if not left_out[item["group"]][item["row"]]:
-                    continue  # it could be read after all when its batch was done again
+                    continue  # it could be read when its batch was computed again
                 found[item["group"], item["row"]] = (item["group"], item["id"], item["reason"])
         order = list(self.sizes)
         return [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
 
     def rows(self, group: str) -> Iterator[NDArray[Any]]:
-        """Blocks of the rows that are done, in order."""
+        """Blocks of finished rows, in row order, each of shape (b, width)."""
         kept = outcome(self.status(group)) == DONE
         with (self.folder / f"{group}.rows").open("rb") as stream:
             for start in range(0, self.sizes[group], ASSEMBLY_ROWS):
@@ -171,7 +176,7 @@ class Partial:
                 yield block.reshape(len(part), self.width)[part]
 
     def keys(self, group: str) -> NDArray[np.uint8]:
-        """Keys of the rows that are done, shape (rows, KEY_BYTES)."""
+        """Keys of the finished rows, shape (rows, KEY_BYTES)."""
         keys = np.fromfile(self.folder / f"{group}.keys", dtype=np.uint8).reshape(-1, KEY_BYTES)
         kept: NDArray[np.uint8] = keys[outcome(self.status(group)) == DONE]
         return kept
@@ -191,7 +196,7 @@ class Partial:
 
 
 def _files(width: int, dtype: np.dtype[Any]) -> tuple[tuple[str, int], ...]:
-    """The files of a group, and their bytes a row."""
+    """Suffixes of a group's files, and bytes per row."""
     return ("rows", width * dtype.itemsize), ("keys", KEY_BYTES), ("status", 1)
 
 
@@ -207,61 +212,36 @@ def _write_all(descriptor: int, values: NDArray[Any], offset: int) -> None:
 
 
 def shown(value: Any) -> str:
-    """A setting for a message, cut short."""
+    """A setting as text for a message, at most 80 characters."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-_HELD: set[IO[bytes]] = set()
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Create and lock the folder `NAME.partial`; at the end, remove it if no extraction was begun in it.
 
-
-def _let_go() -> None:
-    """In a forked worker, which may outlive a parent that is killed: the lock is the parent's alone."""
-    for stream in _HELD:
-        os.close(stream.fileno())
-
-
-os.register_at_fork(after_in_child=_let_go)
-
-
-class Lock:
-    """Holds the folder `NAME.partial`, so that a second extraction to the same file is refused and not mixed in.
-
-    Leaves no folder behind in which nothing was begun.
+    Raises:
+        UsageError: `folder` is a file, or holds files of something else. LinprobeError: another extraction holds it.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._stream: IO[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        if self._folder.exists() and not self._folder.is_dir():
-            raise UsageError(f"{self._folder} is no folder and stands in the way; move it, or give another --out")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is no folder and stands in the way; move it, or give another --out")
+    with ExitStack() as stack:
         while True:
-            self._folder.mkdir(exist_ok=True)
-            foreign = [path.name for path in self._folder.iterdir() if not _OURS.fullmatch(path.name)]
-            if foreign:
-                raise UsageError(
-                    f"{self._folder} holds {foreign[0]!r}, which no extraction wrote; move it, or give another --out"
-                )
-            path = self._folder / LOCK
-            self._stream = path.open("ab")
-            try:
-                fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._stream.close()
-                raise LinprobeError(
-                    f"another extraction is at work in {self._folder}; wait for it, or give another --out"
-                ) from None
-            with contextlib.suppress(OSError):
-                if os.path.samestat(os.fstat(self._stream.fileno()), path.stat()):
-                    _HELD.add(self._stream)
-                    return self
-            self._stream.close()  # the run that held it has just removed it
-
-    def __exit__(self, *_: object) -> None:
-        if self._folder.is_dir() and not (self._folder / SETTINGS).is_file():
-            shutil.rmtree(self._folder)
-        if self._stream is not None:
-            _HELD.discard(self._stream)
-            self._stream.close()
+            folder.mkdir(exist_ok=True)
+            with suppress(FileNotFoundError):  # the extraction that held the folder has just removed it
+                foreign = [path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)]
+                if foreign:
+                    raise UsageError(
+                        f"{folder} holds {foreign[0]!r}, which no extraction wrote; move it, or give another --out"
+                    )
+                busy = f"another extraction is at work in {folder}; wait for it, or give another --out"
+                descriptor = stack.enter_context(held(folder / LOCK, busy))
+                if descriptor is None or os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
+                    break
+            stack.close()
+        try:
+            yield
+        finally:
+            if folder.is_dir() and not (folder / SETTINGS).is_file():
+                shutil.rmtree(folder)

@@ -1,17 +1,19 @@
-"""What `linprobe extract` is asked for; nothing heavy is imported here."""
+"""What `linprobe extract` is asked for, and what it did. This module imports nothing heavy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from linprobe.errors import DataError
 
 DEFAULT_BACKBONE = "resnet50"
 
 
 @dataclass(frozen=True)
 class ExtractRequest:
-    """One extraction. None means: use the default. Every field is an option of `linprobe extract`."""
+    """One extraction. Fields are the options of `linprobe extract`; None means the default."""
 
     source: str
     backbone: str = DEFAULT_BACKBONE
@@ -49,11 +51,11 @@ class ExtractOutcome:
 
     Attributes:
         file: the feature file.
-        rows: rows a group. n_features, n_classes: columns and classes.
-        extracted: images that went through the network in this run; 0 if the file was there already.
-        seconds: of the pass over the images. waiting_share: part of it that the network waited for images.
-        device, precision: where and how it was computed.
-        skipped: images left out, as (id, reason). converted: images by conversion, such as `rotated`.
+        rows: number of rows of each group. n_features, n_classes: number of columns and classes.
+        extracted: images passed through the network in this run; 0 if the file existed already.
+        seconds: duration of the pass over the images. waiting_share: fraction of it spent waiting for images.
+        device, precision: where and how features were computed.
+        skipped: (id, reason) of each skipped image. converted: number of images by conversion, such as `rotated`.
     """
 
     file: Path
@@ -69,14 +71,21 @@ class ExtractOutcome:
     converted: dict[str, int]
 
 
-class Progress(Protocol):
-    """What an extraction tells a person while it works."""
+def read_lines(path: Path, what: str, one: str) -> list[str]:
+    """The non-blank lines of a text file that an option names.
 
-    def note(self, text: str) -> None:
-        """One line."""
+    Args:
+        what: the file's role, for messages. one: what each line holds, for messages.
 
-    def start(self, total: int, what: str) -> None:
-        """`total` images are to come."""
-
-    def step(self, count: int) -> None:
-        """`count` more are done."""
+    Raises:
+        DataError: the file cannot be read, or is empty.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise DataError(f"{what} {path} is no file; give {one} a line in a text file")
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{what} {path} cannot be read ({error}); give {one} a line") from None
+    if not lines:
+        raise DataError(f"{what} {path} is empty; give {one} a line")
+    return lines

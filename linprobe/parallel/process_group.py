@@ -1,4 +1,4 @@
-"""Processes that train together, each on a part of the private rows."""
+"""The processes of one command: rank, size, and the collective operations that methods and extraction use."""
 
 from __future__ import annotations
 
@@ -8,37 +8,47 @@ from numpy.typing import NDArray
 
 
 class Group(Protocol):
-    """So many processes, `here` of them on this machine; this one is number `rank`.
+    """A group of processes. Every process makes the same calls in the same order.
 
-    Every call is made by all of them, in the same order.
+    Attributes:
+        rank: number of this process. size: number of processes.
+        local_rank, local_size: the same among the processes on this machine.
 
     Raises from every call:
-        LinprobeError: another process is gone.
+        ConnectionAbortedError: another process has ended.
     """
 
     rank: int
     size: int
-    here: int
+    local_rank: int
+    local_size: int
+
+    def barrier(self) -> None:
+        """Wait until every process has made this call."""
 
     def all_reduce(self, part: NDArray[Any]) -> NDArray[Any]:
-        """The sum of all parts, alike in every process; parts are added in the order of ranks."""
+        """Sum of the parts of all processes, added in rank order; every process gets the same bits."""
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The array of rank 0, whatever the others give, of the same shape and type."""
+        """The array of rank 0. Arrays must have the same shape and dtype in all processes."""
 
     def broadcast_text(self, text: str) -> str:
         """The text of rank 0."""
 
     def gather(self, part: NDArray[Any]) -> NDArray[Any]:
-        """All parts, one after another along the first axis, at rank 0; the own part elsewhere."""
+        """At rank 0 all parts, concatenated along the first axis in rank order; elsewhere the process's own part."""
 
 
 class Alone:
-    """One process with all rows."""
+    """A group of one process."""
 
     rank = 0
     size = 1
-    here = 1
+    local_rank = 0
+    local_size = 1
+
+    def barrier(self) -> None:
+        """Return at once."""
 
     def all_reduce(self, part: NDArray[Any]) -> NDArray[Any]:
         """The part itself."""

@@ -1,6 +1,6 @@
-"""Training in several processes that `torchrun` started, on one machine or many, over gloo.
+"""Processes started by `torchrun`, on one machine or several, connected by gloo.
 
-Sums are added in the order of ranks, so that the result is the same in every bit as that of one process.
+All-reduce adds parts in rank order, so that training in several processes gives the same bits as in one.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ from numpy.typing import NDArray
 from linprobe.errors import LinprobeError, UsageError, first_line
 from linprobe.parallel.process_group import ALONE, Group
 
-STARTED_BY = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-PATIENCE = timedelta(minutes=30)
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+TIMEOUT = timedelta(minutes=30)
+RESUME = "start all of them again, with --resume if a checkpoint was kept"
 Value = TypeVar("Value")
 
 
 @contextmanager
-def group() -> Iterator[Group]:
-    """The processes that torchrun started together with this one; this one alone where there is no torchrun.
+def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Group]:
+    """The group of processes that torchrun started; a group of one if torchrun did not start this process.
+
+    The block ends with a barrier. A group of one does not import torch.
+
+    Args:
+        timeout: longest wait for another process.
+        next_step: advice to the user, the end of the error message, if another process has ended.
 
     Raises:
-        LinprobeError: the others cannot be reached.
+        UsageError: this torch has no torch.distributed. LinprobeError: another process has ended, or is unreachable.
     """
-    if not all(name in os.environ for name in STARTED_BY):
-        yield ALONE
-        return
-    if int(os.environ["WORLD_SIZE"]) == 1:
+    if not all(name in os.environ for name in TORCHRUN_VARIABLES) or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
         return
     import torch.distributed as dist
@@ -40,26 +44,24 @@ def group() -> Iterator[Group]:
     if not dist.is_available():
         raise UsageError("this torch has no torch.distributed; allowed: one process, or a torch with gloo")
     try:
-        _guarded(lambda: dist.init_process_group("gloo", timeout=PATIENCE))
+        _guarded(lambda: dist.init_process_group("gloo", timeout=timeout))
         try:
             yield TorchGroup(dist.get_rank(), dist.get_world_size())
             _guarded(dist.barrier)
         finally:
             dist.destroy_process_group()
     except ConnectionAbortedError as error:
-        raise LinprobeError(str(error)) from None
+        raise LinprobeError(f"{error}; {next_step}") from None
 
 
 def _guarded(call: Callable[[], Value]) -> Value:
-    """What `call` returns; one line where another process is gone."""
+    """Result of `call`. Raises ConnectionAbortedError, with a one-line reason, if another process has ended."""
     try:
         return call()
     except (RuntimeError, ValueError) as error:
-        # a place in gloo's sources comes first, and advice last
+        # gloo's message begins with a source location in brackets and ends with advice
         reason = first_line(error).split("] ", 1)[-1].partition(". ")[0]
-        raise ConnectionAbortedError(
-            f"another process is gone ({reason}); start all of them again, with --resume if a checkpoint was kept"
-        ) from None
+        raise ConnectionAbortedError(f"another process is gone ({reason})") from None
 
 
 class TorchGroup:
@@ -67,13 +69,17 @@ class TorchGroup:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", rank))
+        self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+
+    def barrier(self) -> None:
+        """Wait until every process has made this call."""
+        import torch.distributed as dist
+
+        _guarded(dist.barrier)
 
     def all_reduce(self, part: NDArray[Any]) -> NDArray[Any]:
-        """The sum of all parts, alike in every process.
-
-        Rank 0 adds them in the order of ranks, and the sum goes to all.
-        """
+        """Sum of the parts of all processes; rank 0 adds them in rank order and broadcasts the sum."""
         import torch
         import torch.distributed as dist
 
@@ -106,7 +112,7 @@ class TorchGroup:
         return box[0]
 
     def gather(self, part: NDArray[Any]) -> NDArray[Any]:
-        """All parts, one after another along the first axis, at rank 0; the own part elsewhere."""
+        """At rank 0 all parts, concatenated along the first axis in rank order; elsewhere the process's own part."""
         import torch.distributed as dist
 
         parts: list[Any] | None = [None] * self.size if self.rank == 0 else None

@@ -115,7 +115,7 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             raise LinprobeError(
                 f"run folder {out} cannot be made ({error.strerror}); give --out a writable place"
             ) from None
-    with held(partial, f"unfinished run {partial}"):
+    with held(partial, f"unfinished run {partial} is being written by another process; wait for it, or stop it"):
         if resume and not (partial / CHECKPOINT).is_file():
             raise UsageError(f"unfinished run {partial} has ended meanwhile; look for {out}")
         for torn in partial.glob(".*.partial"):  # of a process that was killed, and as secret as what it was to be

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data.feature_file import Description, FeatureFile, FeatureWriter
+from linprobe.data.feature_file import Description, FeatureFile
+from linprobe.data.feature_writer import FeatureWriter
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from linprobe.extraction.extract import extract
-from linprobe.extraction.images import ImageSource
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest
+from linprobe.extraction.sources.base import ImageSource
 
 CLASSES = ("ant", "bee", "cat")
 WIDTH, HEIGHT = 26, 20

@@ -25,9 +25,9 @@ from PIL import Image
 from linprobe.data.feature_file import FeatureFile
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.extraction import partial
-from linprobe.extraction.extract import Network
-from linprobe.extraction.images import FolderMembers
-from linprobe.extraction.partial import Lock
+from linprobe.extraction.network import Network
+from linprobe.extraction.partial import locked
+from linprobe.extraction.sources.folders import FolderMembers
 from tests.extraction.samples import (
     CLASSES,
     Notes,
@@ -252,14 +252,14 @@ def test_a_run_stopped_before_its_first_batch_leaves_nothing(images: Path, tmp_p
 
 
 HARNESS = """
-import json, os, random, signal, sys, time
+import json, os, random, shutil, signal, sys, time
 from pathlib import Path
 import numpy as np
 import torch
 import linprobe.extraction.backbones.wrn
-import linprobe.extraction.extract as extract
+import linprobe.extraction.extract, linprobe.extraction.network as network
 import linprobe.extraction.partial as partial
-import linprobe.data.feature_file as feature_file
+import linprobe.data.feature_writer as feature_writer
 import linprobe.commands.extract, linprobe.cli._terminal  # so that no child has to
 from linprobe.cli import run
 
@@ -269,7 +269,7 @@ partial.SYNC_SECONDS = 0.0
 arguments, folder, attempts = json.loads(sys.argv[1])
 
 def die_at(where, number, when):
-    owner = {"Partial": partial.Partial, "FeatureWriter": feature_file.FeatureWriter, "shutil": extract.shutil}
+    owner = {"Partial": partial.Partial, "FeatureWriter": feature_writer.FeatureWriter, "shutil": shutil}
     name, attribute = where.split(".")
     plain, calls = getattr(owner[name], attribute), []
 
@@ -285,13 +285,13 @@ def die_at(where, number, when):
     setattr(owner[name], attribute, dying)
 
 def slow_down():
-    forward = extract.Network._forward
+    forward = network.Network._forward
 
     def slow(self, pixels):
         time.sleep(0.01)
         return forward(self, pixels)
 
-    extract.Network._forward = slow
+    network.Network._forward = slow
 
 def done():
     return sum(int(np.count_nonzero(np.fromfile(path, np.uint8))) for path in Path(folder).glob("*.status"))
@@ -471,7 +471,7 @@ def test_a_foreign_file_under_the_name_is_not_replaced(images: Path, tmp_path: P
 
 
 def test_two_extractions_to_one_file_at_once_are_refused(images: Path, tmp_path: Path) -> None:
-    with Lock(tmp_path / "f.h5.partial"), pytest.raises(LinprobeError, match="another extraction is at work"):
+    with locked(tmp_path / "f.h5.partial"), pytest.raises(LinprobeError, match="another extraction is at work"):
         run_extract(images, tmp_path / "f.h5")
     run_extract(images, tmp_path / "f.h5")
 

@@ -13,7 +13,8 @@ import pytest
 
 from linprobe.errors import DataError, LinprobeError, UsageError
 from linprobe.extraction.decoding import UnreadableImage
-from linprobe.extraction.images import Strings, open_source
+from linprobe.extraction.images import open_source
+from linprobe.extraction.sources.base import Strings
 from tests.extraction.samples import CLASSES, classes_of, listed, photo, write_images
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from linprobe.errors import LinprobeError, UsageError
 from linprobe.extraction import partial as module
-from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, LOCK, PENDING, SETTINGS, SKIPPED, Lock, Partial
+from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, LOCK, PENDING, SETTINGS, SKIPPED, Partial, locked
 
 SIZES = {"train": 7, "test": 3}
 WIDTH = 4
@@ -221,18 +221,18 @@ def test_skipped_images_of_all_processes_are_listed_once_and_in_order(tmp_path: 
 
 def test_a_second_extraction_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "p"
-    with Lock(folder):
+    with locked(folder):
         begin(folder)
-        with pytest.raises(LinprobeError, match="another extraction is at work") as caught, Lock(folder):
+        with pytest.raises(LinprobeError, match="another extraction is at work") as caught, locked(folder):
             pass
         assert caught.value.exit_status == 1
         assert (folder / SETTINGS).is_file()
-    with Lock(folder):
+    with locked(folder):
         assert begin(folder) is True
 
 
 def test_a_lock_leaves_no_folder_in_which_nothing_was_begun(tmp_path: Path) -> None:
-    with Lock(tmp_path / "p"):
+    with locked(tmp_path / "p"):
         assert (tmp_path / "p" / LOCK).is_file()
     assert list(tmp_path.iterdir()) == []
 
@@ -241,11 +241,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     folder.mkdir()
     (folder / "thesis").write_text("years of work")
-    with pytest.raises(UsageError, match="'thesis', which no extraction wrote"), Lock(folder):
+    with pytest.raises(UsageError, match="'thesis', which no extraction wrote"), locked(folder):
         pass
     assert (folder / "thesis").read_text() == "years of work"
     (tmp_path / "q").write_text("a file")
-    with pytest.raises(UsageError, match="is no folder"), Lock(tmp_path / "q"):
+    with pytest.raises(UsageError, match="is no folder"), locked(tmp_path / "q"):
         pass
     assert (tmp_path / "q").read_text() == "a file"
 
@@ -255,7 +255,7 @@ def test_a_child_that_outlives_its_parent_does_not_hold_the_lock(tmp_path: Path)
     begin(folder)
     read_end, write_end = os.pipe()
     told_end, tell_end = os.pipe()
-    with Lock(folder):
+    with locked(folder):
         child = os.fork()
         if not child:
             os.close(write_end)
@@ -264,7 +264,7 @@ def test_a_child_that_outlives_its_parent_does_not_hold_the_lock(tmp_path: Path)
             os._exit(0)
         os.read(told_end, 1)
     try:
-        with Lock(folder):
+        with locked(folder):
             pass
     finally:
         os.close(write_end)

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from linprobe.extraction.processes import Processes
+from linprobe.parallel.process_group import ALONE
+from linprobe.parallel.torch_group import group
 from tests.extraction.samples import contents, run_extract
 
 
-def test_one_process_alone_is_the_first_and_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_is_a_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    with Processes() as processes:
-        assert (processes.rank, processes.local_rank, processes.count) == (0, 0, 1)
-        assert processes.first
-        processes.wait()
+    with group() as alone:
+        assert alone is ALONE
+        assert (alone.rank, alone.local_rank, alone.size, alone.local_size) == (0, 0, 1, 1)
+        alone.barrier()
 
 
 def test_two_processes_make_the_file_that_one_makes(images: Path, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from linprobe import atomic_files
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands.train import TrainRequest, train
 from linprobe.commands.verify import verify
-from linprobe.data.feature_file import FeatureFile, FeatureWriter
+from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.estimators import LinearProbe
 from linprobe.mechanisms import noise

@@ -21,7 +21,8 @@ import pytest
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands.train import TrainRequest, make_settings, train
-from linprobe.data.feature_file import Description, FeatureWriter
+from linprobe.data.feature_file import Description
+from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import PART_ROWS, ArraySource, prepare_part
 from linprobe.errors import DataError, UsageError

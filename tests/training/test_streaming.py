@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from linprobe.commands._row_sources import FileSource
-from linprobe.data import feature_file
+from linprobe.data import feature_file, feature_scan
 from linprobe.data import precision as precision_module
 from linprobe.data import rows as rows_module
 from linprobe.data.feature_file import FeatureFile, LoadedFeatures
+from linprobe.data.feature_scan import scan
 from linprobe.data.precision import STORAGE, narrowed, widened
 from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.rows import (
@@ -285,7 +286,7 @@ def test_rows_are_read_whatever_their_layout(editable: Path, layout: str) -> Non
         file.create_dataset("train/x", data=x, **LAYOUTS[layout])
         expected = file["train/x"][:]
     with FeatureFile(editable) as features:
-        features.scan()
+        scan(features)
         for part in (slice(None), slice(0, 1), slice(60, 333), slice(399, 900), slice(5, 5), slice(2, 90, 3)):
             found = features.rows("train", part)
             assert found.dtype == expected.dtype
@@ -300,7 +301,7 @@ def test_rows_cut_off_while_the_file_is_open_are_missed(editable: Path) -> None:
                 features.rows("train", slice(3))
             editable.write_bytes(whole[:500])
             with pytest.raises(DataError, match="train/x cannot be read"):
-                features.scan()
+                scan(features)
         editable.write_bytes(whole)
 
 
@@ -357,20 +358,20 @@ def test_the_same_rows_are_hashed_once(features_file: Path, read: Any, monkeypat
 
 @pytest.mark.parametrize("number", [0, 7])
 def test_ids_of_equal_hash_are_told_apart(editable: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_file, "hash", lambda name: hash(name) % 5 if number else 0, raising=False)
+    monkeypatch.setattr(feature_scan, "hash", lambda name: hash(name) % 5 if number else 0, raising=False)
     monkeypatch.setattr(feature_file, "RECORDS_AT_ONCE", 100)
     with FeatureFile(editable) as features:
-        features.scan()
+        scan(features)
     with h5py.File(editable, "r+") as file:
         file["train/id"][300] = file["train/id"][3]
         file["train/id"][301] = file["train/id"][3]
     with FeatureFile(editable) as features, pytest.raises(DataError, match="train has 2 repeated ids"):
-        features.scan()
+        scan(features)
     with h5py.File(editable, "r+") as file:
         file["train/id"][300:302] = ["new", "newer"]
         file["public/id"][2] = file["train/id"][399]
     with FeatureFile(editable) as features, pytest.raises(DataError, match="both in train and in public"):
-        features.scan()
+        scan(features)
 
 
 def test_a_streamed_run_is_the_run_in_memory_bit_for_bit(

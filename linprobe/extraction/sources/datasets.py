@@ -1,4 +1,4 @@
-"""torchvision's data sets by name. Nothing is fetched unless asked for."""
+"""torchvision data sets by name. Nothing is downloaded unless requested."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.decoding import UnreadableImage
-from linprobe.extraction.images import ImageSource, Members, checked_labels, split_by_id
+from linprobe.extraction.sources.base import ImageSource, Members, checked_labels, split_by_id
 
 
 @dataclass(frozen=True)
 class Entry:
-    """How torchvision names a data set: its class, and the arguments of its two halves; no `test` means no split."""
+    """Class name and constructor arguments of a torchvision data set; `test` is None if it has no test split."""
 
     kind: str
     train: dict[str, Any] = field(default_factory=dict)
     test: dict[str, Any] | None = None
-    n_classes: int | None = None  # where torchvision lists no names
+    n_classes: int | None = None  # only if torchvision has no list of class names
 
 
 _BOOLEAN = ({"train": True}, {"train": False})
@@ -58,7 +58,7 @@ _NAMES = ("classes", "categories")
 
 
 class DatasetMembers:
-    """One half of a torchvision data set."""
+    """One split of a torchvision data set; `half` is its name in ids."""
 
     def __init__(self, name: str, half: str, dataset: Any) -> None:
         self.name, self.half, self.dataset = name, half, dataset
@@ -71,28 +71,29 @@ class DatasetMembers:
         return len(self.dataset)
 
     def id(self, row: int) -> str:
-        """Name of the data set, its half and the row's number."""
+        """`NAME/SPLIT/ROW`."""
         return f"{self.name}/{self.half}/{row:07d}"
 
     def read(self, row: int) -> Any:
-        """The decoded image."""
+        """The decoded image. Raises UnreadableImage."""
         try:
             return self.dataset[row][0]
         except (OSError, ValueError, SyntaxError) as error:
             raise UnreadableImage(str(error)) from None
 
     def fingerprint(self) -> str:
-        """Of the name, the number of images and their labels."""
+        """SHA-256 of the name, the number of images and their labels."""
         return hashlib.sha256(f"{self.id(0)}\0{len(self)}\0".encode() + self.labels.tobytes()).hexdigest()
 
 
 def dataset_source(
     name: str, root: Path, download: bool, classes: Sequence[str] | None, fraction: float | None
 ) -> ImageSource:
-    """The data set `name` under `root`; class names are the data set's own.
+    """The data set `name` under `root`. Class names come from the data set unless declared.
 
     Raises:
-        UsageError: a test fraction where there is a test half, or none where there is not. DataError: it is not there.
+        UsageError: a test fraction for a data set with a test split, or none for one without. DataError: the data set
+        is not under `root`.
     """
     entry = DATASETS[name]
     if (entry.test is None) != (fraction is not None):
@@ -116,10 +117,10 @@ def dataset_source(
 
 
 def _open(name: str, entry: Entry, arguments: dict[str, Any], root: Path, download: bool) -> Any:
-    if not download and not root.is_dir():  # torchvision would make the folder
+    if not download and not root.is_dir():  # torchvision would create the folder
         raise DataError(f"data set {name} is not under {root}, which does not exist; give --root FOLDER, or --download")
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # some print what they fetch
+        with contextlib.redirect_stdout(sys.stderr):  # some data sets print while they download
             return getattr(torchvision.datasets, entry.kind)(root=root, download=download, **arguments)
     except (RuntimeError, OSError, urllib.error.URLError) as error:
         reason = first_line(error)

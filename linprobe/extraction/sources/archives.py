@@ -1,6 +1,6 @@
-"""Images in tar archives, read in place: WebDataset shards, or an image folder that was packed into one.
+"""Images in tar archives, read in place: WebDataset shards, or packed image folders.
 
-An archive is indexed once by its headers; images are then read by offset, so that any process can read any of them.
+The headers are read once to index the archive. Images are then read by offset, so any process can read any image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from linprobe.data.array_import import class_list, label_indices, settle_labels
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.decoding import UnreadableImage
-from linprobe.extraction.images import (
+from linprobe.extraction.sources.base import (
     FOLDER_NAMES,
     IMAGE_SUFFIXES,
     TEST_NAMES,
@@ -27,6 +27,7 @@ from linprobe.extraction.images import (
     Members,
     Strings,
     checked_labels,
+    file_stamp,
     readable,
     subset,
     test_side,
@@ -34,12 +35,17 @@ from linprobe.extraction.images import (
 
 GROUP_OF = {"train": "train", "public": "public"} | dict.fromkeys(TEST_NAMES, "test")
 LABEL_KEYS = ("cls", "json")
-LOOKED_AT = 64
+LOOKED_AT = 64  # members read to recognise a WebDataset shard
 
 
 @dataclass(frozen=True)
 class TarMembers:
-    """Files in archives, by offset."""
+    """Files in archives, by offset.
+
+    Attributes:
+        shards: paths of the archives. shard: index into `shards`, shape (rows,).
+        offset, size: position and length of the file in its archive, in bytes, shape (rows,).
+    """
 
     shards: tuple[Path, ...]
     shard: NDArray[np.int32]
@@ -52,11 +58,11 @@ class TarMembers:
         return len(self.ids)
 
     def id(self, row: int) -> str:
-        """Path in the archive; for shards `SHARD/KEY.EXTENSION`."""
+        """Path in the archive; `SHARD/KEY.EXTENSION` in WebDataset shards."""
         return readable(self.ids[row])
 
     def read(self, row: int) -> bytes:
-        """The bytes of the file."""
+        """Bytes of the file. Raises UnreadableImage."""
         try:
             with self.shards[int(self.shard[row])].open("rb") as stream:
                 stream.seek(int(self.offset[row]))
@@ -68,17 +74,16 @@ class TarMembers:
         return content
 
     def fingerprint(self) -> str:
-        """Of the archives' names, sizes and times of change, the index and the labels."""
+        """SHA-256 of the archives' names, sizes and modification times, the index and the labels."""
         sha = hashlib.sha256(self.offset.tobytes() + self.shard.tobytes() + self.labels.tobytes())
         for shard in self.shards:
-            status = shard.stat()
-            sha.update(f"{shard.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+            sha.update(file_stamp(shard))
         return sha.hexdigest()
 
 
 @dataclass
 class _Found:
-    """One image as the index finds it."""
+    """One image in the index; `group` is None if neither path nor shard names one."""
 
     shard: int
     offset: int
@@ -89,11 +94,15 @@ class _Found:
 
 
 def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
-    """Visible regular files of one archive, in its order."""
+    """Visible regular files of one archive, in archive order.
+
+    Raises:
+        DataError: a link, or a truncated, damaged or unreadable archive.
+    """
     try:
         with tarfile.open(shard, "r:") as archive:
             for member in archive:
-                archive.members = []  # type: ignore[attr-defined]  # tarfile keeps all it has seen
+                archive.members = []  # type: ignore[attr-defined]  # tarfile would keep every member in memory
                 if member.issym() or member.islnk():
                     raise DataError(
                         f"archive {shard} holds the link {member.name}; pack the files themselves, once each"
@@ -102,7 +111,7 @@ def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
                     yield member, archive
             end = archive.offset
         with shard.open("rb") as stream:
-            # tarfile takes a damaged or missing header for the end
+            # tarfile treats a damaged or missing header as the end of the archive
             stream.seek(end)
             if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                 raise DataError(f"archive {shard} is truncated or damaged after byte {end}; pack it again")
@@ -115,7 +124,7 @@ def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
 
 
 def _is_shard(shard: Path) -> bool:
-    """Whether the archive has WebDataset labels beside its images."""
+    """Whether the first members include an image and a label file of the same key, as in WebDataset shards."""
     images: set[PurePosixPath] = set()
     labels: set[PurePosixPath] = set()
     for count, (member, _) in enumerate(_members(shard)):
@@ -134,9 +143,13 @@ def archive_source(
 ) -> ImageSource:
     """Images in one or more archives.
 
-    WebDataset shards hold `KEY.jpg` beside `KEY.cls` (a class name or number) or `KEY.json` (its `label` or `cls`);
-    their group is the word train, test, val or public in the shard's name. Without such labels, folders inside the
-    archive are read as an image folder: `.../train/CLASS/IMAGE` and `.../test/CLASS/IMAGE`, or `.../CLASS/IMAGE`.
+    WebDataset shards hold `KEY.jpg` beside `KEY.cls` (a class name or number) or `KEY.json` (with `label` or `cls`).
+    The word train, test, val or public in the shard's name is the group. An archive without such labels is read as an
+    image folder: `.../train/CLASS/IMAGE` and `.../test/CLASS/IMAGE`, or `.../CLASS/IMAGE`.
+
+    Raises:
+        UsageError: the test fraction does not fit the groups found. DataError: damaged archives, or images without a
+        group or a label.
     """
     webdataset = _is_shard(shards[0])
     if webdataset:
@@ -179,7 +192,7 @@ def archive_source(
 def _labels(
     name: str, found: Sequence[_Found], kinds: NDArray[np.str_], classes: Sequence[str] | None, *, webdataset: bool
 ) -> tuple[tuple[str, ...], str, NDArray[np.int64]]:
-    """Class names, where they come from, and the label of every image."""
+    """Class names, their origin, and the label of every image, shape (images,)."""
     texts = np.array([item.label for item in found])
     labels = np.zeros(len(found), dtype=np.int64)
     if webdataset:
@@ -196,7 +209,7 @@ def _labels(
 
 
 def _files(index: int, shard: Path, *, prefixed: bool) -> Iterator[_Found]:
-    """Files of a packed image folder."""
+    """Images of a packed image folder."""
     for member, _ in _members(shard):
         parts = PurePosixPath(member.name).parts
         place = next((i for i, part in enumerate(parts[:-2]) if part in GROUP_OF), None)
@@ -210,7 +223,7 @@ def _files(index: int, shard: Path, *, prefixed: bool) -> Iterator[_Found]:
 
 
 def _samples(index: int, shard: Path) -> Iterator[_Found]:
-    """Samples of a WebDataset shard: consecutive files with one key."""
+    """Samples of a WebDataset shard; consecutive files with the same key are one sample."""
     named = {GROUP_OF[word] for word in _words(shard.stem) if word in GROUP_OF}
     if len(named) > 1:
         raise DataError(f"archive {shard} is named after {' and '.join(sorted(named))}; allowed: one group; rename it")
@@ -249,7 +262,7 @@ def _words(stem: str) -> list[str]:
 
 
 def _label(content: bytes, extension: str, where: str) -> str:
-    """A label as text: a class name or a whole number."""
+    """The label in a `.cls` or `.json` file, as text: a class name or a whole number."""
     try:
         text = content.decode().strip()
         if extension == "json":

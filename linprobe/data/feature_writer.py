@@ -1,0 +1,169 @@
+"""Write a feature file under a temporary name, check it, and rename it when it is complete."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.feature_file import PRIVATE_LOG, SCHEMA_VERSION, TEXT_ATTRIBUTES, Description, FeatureFile
+from linprobe.data.feature_scan import scan
+from linprobe.errors import DataError
+
+CHUNK_BYTES = 1 << 19
+
+
+class _FailureKeepingFile(io.FileIO):
+    """A file whose writes never fail: the HDF5 library crashes on a full disk. `failure` keeps the first error."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all of `data`; record an error in `failure`."""
+        view = memoryview(data).cast("B")
+        size = len(view)
+        try:
+            while self.failure is None and len(view):
+                view = view[super().write(view) :]
+        except OSError as error:
+            self.failure = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        """Truncate; record an error in `failure`."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failure = self.failure or error
+            return size or 0
+
+
+class FeatureWriter:
+    """A feature file being written; use as a context manager. On an error, `path` is unchanged.
+
+    Args:
+        path: the file to write; replaced if it exists.
+        description: class names and provenance.
+
+    Raises:
+        DataError: the folder does not exist. At the end of the block also: what `scan` refuses. OSError: a full disk.
+    """
+
+    def __init__(self, path: Path, description: Description) -> None:
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+        if not path.parent.is_dir():
+            raise DataError(f"folder {path.parent} does not exist; make it, or give --out another place")
+        self._stream = _FailureKeepingFile(self._temporary, "w+")
+        self._file = h5py.File(self._stream, "w")
+        try:
+            self._file.attrs["schema_version"] = SCHEMA_VERSION
+            self._file.attrs["complete"] = False
+            self._file.attrs["class_names"] = json.dumps(list(description.class_names))
+            for name in TEXT_ATTRIBUTES:
+                # a file name may contain bytes that are not UTF-8
+                self._file.attrs[name] = getattr(description, name).encode("utf-8", "replace").decode()
+        except BaseException:
+            self._discard()
+            raise
+
+    def _discard(self) -> None:
+        self._file.close()
+        self._stream.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def write_group(
+        self,
+        name: str,
+        n_rows: int,
+        n_features: int,
+        blocks: Iterable[NDArray[Any]],
+        y: NDArray[np.integer],
+        ids: Iterable[str],
+        dtype: type[np.floating] = np.float32,
+    ) -> None:
+        """Write one group.
+
+        Args:
+            name: train, test or public.
+            blocks: rows in order, each block of shape (b, n_features), n_rows in total.
+            y: labels, shape (n_rows,). ids: one stable id per row.
+            dtype: of a feature on disk.
+
+        Raises:
+            DataError: no rows, no features, or another number of rows than `n_rows`. OSError: a full disk.
+        """
+        if n_rows < 1 or n_features < 1:
+            raise DataError(
+                f"{self._path}: {name} has {n_rows} rows of {n_features} features; allowed: at least 1 of each"
+            )
+        group = self._file.create_group(name)
+        itemsize = np.dtype(dtype).itemsize
+        chunk = max(1, min(n_rows, CHUNK_BYTES // max(1, n_features * itemsize)))
+        x = group.create_dataset("x", (n_rows, n_features), dtype=dtype, chunks=(chunk, n_features))
+        start = 0
+        for block in blocks:
+            x[start : start + len(block)] = block
+            start += len(block)
+            if self._stream.failure is not None:
+                raise self._stream.failure
+        if start != n_rows:
+            raise DataError(f"{self._path}: {name} got {start} rows; allowed: the {n_rows} that were announced")
+        group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
+        group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
+
+    def write_private_log(
+        self,
+        fingerprint: str,
+        converted: str,
+        skipped: Sequence[tuple[str, str]],
+        keys: Mapping[str, NDArray[np.uint8]],
+    ) -> None:
+        """Store private facts about the images of an extraction.
+
+        Args:
+            fingerprint: digest of the images. converted: number of images by conversion, as JSON.
+            skipped: id and reason of each skipped image.
+            keys: for each group the digest of every image's pixels, shape (n_rows, bytes); zero for augmented views.
+        """
+        group = self._file.create_group(PRIVATE_LOG)
+        group.attrs["fingerprint"] = fingerprint
+        group.attrs["converted"] = converted
+        for name, digests in keys.items():
+            group.create_dataset(f"{name}_key", data=digests)
+        text = h5py.string_dtype("utf-8")
+        group.create_dataset("skipped_id", data=[name for name, _ in skipped], dtype=text)
+        group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)
+
+    def write_text_weights(self, weights: NDArray[np.floating]) -> None:
+        """Store text weights, shape (n_features, n_classes)."""
+        self._file.create_dataset("text/weights", data=np.asarray(weights, dtype=np.float32))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._file.attrs["complete"] = True
+            self._file.close()
+            if kind is None and self._stream.failure is not None:
+                raise self._stream.failure
+            if kind is None:
+                os.fsync(self._stream.fileno())
+                with FeatureFile(self._temporary, shown_as=self._path) as written:
+                    scan(written)
+                self._temporary.replace(self._path)
+        finally:
+            self._discard()

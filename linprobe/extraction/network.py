@@ -1,0 +1,181 @@
+"""The frozen network on its device, and the pass of one group's images through it.
+
+Worker processes decode, the device computes and a thread writes, all at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linprobe.errors import DataError, LinprobeError
+from linprobe.extraction.loading import Batches, load, worker_died
+from linprobe.extraction.partial import DONE, Partial, outcome
+from linprobe.extraction.plan import PRECISIONS, Plan
+from linprobe.extraction.request import ExtractRequest
+from linprobe.progress import Progress
+
+MOST_WORKERS = 16
+WRITES_AHEAD = 3
+NAMED_IN_ERROR = 3
+
+
+class Network:
+    """The backbone on its device, in its precision.
+
+    Args:
+        plan: backbone, device and precision.
+        compiled: use torch.compile.
+        shrink: on running out of memory, halve the number of images per forward pass instead of failing.
+    """
+
+    def __init__(self, plan: Plan, *, compiled: bool, shrink: bool) -> None:
+        self.device, self.shrink = plan.device, shrink
+        self._normalise = plan.backbone.transform.normaliser(plan.device)
+        self.precision = PRECISIONS[plan.precision]
+        self.at_once = int(plan.settings["batch_size"])
+        model = plan.backbone.model.to(plan.device)
+        self._model: Callable[[Tensor], Tensor] = model.to(memory_format=torch.channels_last)
+        self._fill = compiled  # torch.compile would compile again for every new batch size
+        if compiled:
+            self._model = torch.compile(self._model)
+        if plan.precision == "float32":
+            # TensorFloat-32 would change the fourth digit
+            torch.backends.cudnn.allow_tf32 = False
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Map uint8 pixels (rows, channels, height, width) to float32 features (rows, n_features) on the device.
+
+        Raises:
+            LinprobeError: out of memory, and shrinking is off or at one image already.
+        """
+        while True:
+            try:
+                parts = [self._forward(part) for part in torch.split(pixels, self.at_once)]
+                return parts[0] if len(parts) == 1 else torch.cat(parts)
+            except RuntimeError as error:
+                if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+                    raise
+            if not self.shrink or self.at_once == 1:
+                raise LinprobeError(
+                    f"memory of {self.device} ran out with {self.at_once} images at once; give a smaller --batch-size, "
+                    "or auto"
+                )
+            self.at_once //= 2
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _forward(self, pixels: Tensor) -> Tensor:
+        images = self._normalise(pixels.to(self.device, non_blocking=True))
+        images = images.contiguous(memory_format=torch.channels_last)
+        n_images = len(images)
+        if self._fill and n_images < self.at_once:
+            images = torch.cat([images, images.new_zeros((self.at_once - n_images, *images.shape[1:]))])
+        half = self.precision != torch.float32
+        with torch.inference_mode(), torch.autocast(self.device.type, self.precision, enabled=half):
+            return self._model(images)[:n_images].float()
+
+
+def extract_group(
+    plan: Plan,
+    group: str,
+    numbers: Sequence[int],
+    network: Network,
+    partial: Partial,
+    request: ExtractRequest,
+    local_size: int,
+    progress: Progress | None,
+) -> float:
+    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images.
+
+    Args:
+        local_size: number of extracting processes on this machine, which share its cores.
+
+    Raises:
+        DataError: an unreadable image, unless `on_error` is skip, or features that do not fit the dtype on disk.
+        LinprobeError: out of memory, a worker that died, or no image within the timeout.
+    """
+    if not numbers:
+        return 0.0
+    batches = plan.batches[group]
+    workers = _workers(request, plan.device, local_size)
+    waited = 0.0
+    writes: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(1) as writer:
+        try:
+            asked = time.perf_counter()
+            for number, pixels, status, keys, unread in load(
+                batches, numbers, workers, request.timeout, pin=plan.device.type == "cuda"
+            ):
+                waited += time.perf_counter() - asked
+                if unread and request.on_error == "fail":
+                    raise DataError(_unreadable(batches, unread))
+                for row, reason in unread:
+                    partial.skip(group, row, batches.row_id(row), reason)
+                start = number * batches.batch_size
+                while len(writes) >= WRITES_AHEAD:
+                    writes.popleft().result()
+                writes.append(writer.submit(_write, partial, batches, group, start, network(pixels), status, keys))
+                if progress is not None:
+                    progress.step(len(status))
+                asked = time.perf_counter()
+            while writes:
+                writes.popleft().result()
+        except RuntimeError as error:
+            if not worker_died(error):
+                raise
+            raise LinprobeError(
+                f"a worker process died ({str(error).splitlines()[0]}); give fewer --workers or a smaller --batch-size "
+                "if memory ran out; the same command continues"
+            ) from None
+        finally:
+            writer.submit(partial.sync).result()
+    return waited
+
+
+def _workers(request: ExtractRequest, device: torch.device, local_size: int) -> int:
+    """Number of decoding processes: none on a CPU, where the network needs all cores; most of the cores with a GPU."""
+    if request.workers is not None:
+        return request.workers
+    if device.type == "cpu":
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST_WORKERS, cores // local_size - 1))
+
+
+def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:
+    named = "; ".join(f"{batches.row_id(row)} ({reason})" for row, reason in unread[:NAMED_IN_ERROR])
+    more = "" if len(unread) <= NAMED_IN_ERROR else f"; and {len(unread) - NAMED_IN_ERROR} more of this batch"
+    return (
+        f"{len(unread)} image{'s' if len(unread) > 1 else ''} cannot be used: {named}{more}; repair or remove, then "
+        "give --overwrite; or give --on-error skip to go on without"
+    )
+
+
+def _write(
+    partial: Partial, batches: Batches, group: str, start: int, features: Tensor, status: Tensor, keys: Tensor
+) -> None:
+    """Copy features to the host, convert them to the dtype on disk, check them and write them; in the writer thread."""
+    values = features.cpu().numpy()
+    with np.errstate(over="ignore"):
+        rows = values.astype(partial.dtype)
+    marks = status.numpy()
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1) & (outcome(marks) == DONE))
+    if bad.size:
+        name = batches.row_id(start + int(bad[0]))
+        if np.isfinite(values[bad[0]]).all():
+            raise DataError(
+                f"features of {name} reach {np.abs(values[bad[0]]).max():.3g}, more than {partial.dtype} holds; "
+                "give --dtype float32"
+            )
+        raise DataError(f"features of {name} are not finite; give --precision float32, or other weights")
+    rows[outcome(marks) != DONE] = 0
+    partial.write(group, start, rows, marks, keys.numpy())

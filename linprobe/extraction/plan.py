@@ -1,0 +1,213 @@
+"""Everything that an extraction decides before it reads the first image: checked options, device, sizes, settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linprobe.data.feature_file import is_hdf5
+from linprobe.data.public_shots import id_hash
+from linprobe.errors import DataError, UsageError, first_line
+from linprobe.extraction.backbones import Backbone
+from linprobe.extraction.loading import Batches, first_size
+from linprobe.extraction.request import ExtractRequest
+from linprobe.extraction.sources.base import ImageSource, Members
+from linprobe.extraction.text import prompt_parts
+
+DTYPES = {"float16": np.float16, "float32": np.float32}
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BATCH_ON_GPU, BATCH_ON_CPU = 512, 8  # larger batches are slower on a CPU: see benchmarks/extraction
+
+
+def check(request: ExtractRequest) -> None:
+    """Check options that need no file of the source to be read.
+
+    Raises:
+        UsageError: a value that is not allowed, or an output path that cannot or must not be written.
+    """
+    choices = (
+        ("dtype", request.dtype, tuple(DTYPES)),
+        ("precision", request.precision, ("auto", *PRECISIONS)),
+        ("on error", request.on_error, ("fail", "skip")),
+    )
+    for name, value, allowed in choices:
+        if value not in allowed:
+            raise UsageError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+    ranges = (
+        ("batch size", request.batch_size, 1, 1 << 16),
+        ("workers", request.workers, 0, 1024),
+        ("augment views", request.augment_views, 0, 1024),
+    )
+    for name, count, low, high in ranges:
+        if count is not None and not low <= count <= high:
+            raise UsageError(f"{name} is {count}; allowed: whole numbers from {low} to {high}")
+    if not 0 < request.timeout <= 1e6:
+        raise UsageError(f"timeout is {request.timeout}; allowed: seconds above 0, at most a million")
+    if request.out is not None and request.out.is_dir():
+        raise UsageError(f"feature file {request.out} is a folder; give --out a file name")
+    if request.out is None:
+        return
+    if not request.out.parent.is_dir():
+        raise UsageError(f"folder {request.out.parent} does not exist; make it, or give --out another place")
+    for what, path in (("the images", request.source), ("the weights", request.weights)):
+        if path is not None and request.out.resolve() == Path(path).resolve():
+            raise UsageError(f"feature file {request.out} would replace {what}; give --out another name")
+    if request.overwrite and request.out.exists() and not is_hdf5(request.out):
+        raise UsageError(f"{request.out} is no feature file, and --overwrite would replace it; give --out another name")
+
+
+def choose_device(wanted: str, local_rank: int) -> torch.device:
+    """The device for an option value such as auto, cpu or cuda:1; processes on one machine share its GPUs in turn.
+
+    Raises:
+        UsageError: no such device here.
+    """
+    found = ["cpu"]
+    if torch.cuda.is_available():
+        found = ["cuda", "cpu"]
+    elif torch.backends.mps.is_available():
+        found = ["mps", "cpu"]
+    try:
+        device = torch.device(found[0] if wanted == "auto" else wanted)
+    except RuntimeError:
+        raise UsageError(f"device is {wanted!r}; allowed here: auto, {', '.join(found)}") from None
+    if device.type not in found or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        raise UsageError(f"device is {wanted!r}, which torch does not find; allowed here: auto, {', '.join(found)}")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return device
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything decided before the first image is read.
+
+    Attributes:
+        out: the feature file. source, backbone: images and network.
+        batches, sizes: batches and number of rows of each group.
+        width: features per row. dtype: of a row on disk. device, precision: where and how features are computed.
+        prompts: class names and prompt templates, for a network with a text tower.
+        settings: everything that decides the rows; only a run with equal settings may resume this one.
+    """
+
+    out: Path
+    source: ImageSource
+    backbone: Backbone
+    batches: dict[str, Batches]
+    sizes: dict[str, int]
+    width: int
+    dtype: np.dtype[Any]
+    device: torch.device
+    precision: str
+    prompts: tuple[tuple[str, ...], tuple[str, ...]] | None
+    settings: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the unfinished extraction."""
+        return self.out.with_name(f"{self.out.name}.partial")
+
+    @property
+    def public_settings(self) -> dict[str, Any]:
+        """The settings that the feature file states openly: without fingerprint and number of images."""
+        return {name: value for name, value in self.settings.items() if name not in ("fingerprint", "images")}
+
+
+def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, device: torch.device) -> Plan:
+    """Settle transform, image size, batches, width, prompts and the output path.
+
+    Raises:
+        UsageError: the network does not take such images, or an option that does not fit it.
+        DataError: no readable test image, repeated ids, or an unsuitable text file.
+    """
+    transform = backbone.transform.overridden(
+        request.resize, request.crop, request.mean, request.std, request.interpolation
+    )
+    backbone = replace(backbone, transform=transform)
+    precision = request.precision
+    if precision == "auto":
+        precision = "bfloat16" if device.type == "cuda" else "float32"
+    batch_size = request.batch_size or (BATCH_ON_GPU if device.type == "cuda" else BATCH_ON_CPU)
+    size = transform.output_size
+    if size is None:
+        # taken from a test image, which is public: a private image must not decide the size
+        size = first_size(Batches(source.groups["test"], transform, 1, (0, 0)))
+        if size is None:
+            raise DataError(f"{source.name}: no test image can be read; allowed: at least one whole image")
+    views = {group: 1 + request.augment_views if group == "public" else 1 for group in source.groups}
+    batches = {
+        group: Batches(members, transform, batch_size, size, views[group]) for group, members in source.groups.items()
+    }
+    sizes = {group: part.n_rows for group, part in batches.items()}
+    for group, members in source.groups.items():
+        _refuse_repeated_ids(group, members)
+    width = _width(backbone, size)
+    prompts = prompt_parts(request.class_names, request.templates, source, backbone)
+    out = request.out or Path("features") / f"{Path(source.name).stem}-{_file_name(backbone.name)}.h5"
+    settings = {
+        "backbone": backbone.name,
+        "weights": backbone.weights,
+        "weights_digest": backbone.weights_digest(),
+        "arguments": backbone.arguments,
+        "tensor": backbone.tensor,
+        "transform": json.loads(transform.text),
+        "image_size": list(size),
+        "source": source.name,
+        "images": sizes,
+        "fingerprint": _fingerprint(source),
+        "classes": list(source.class_names),
+        "prompts": None if prompts is None else [list(part) for part in prompts],
+        "augment_views": request.augment_views,
+        "device": device.type,
+        "precision": precision,
+        "batch_size": batch_size,
+        "compile": request.compile,
+        "dtype": request.dtype,
+        "torch": torch.__version__,
+    }
+    dtype = np.dtype(DTYPES[request.dtype])
+    return Plan(out, source, backbone, batches, sizes, width, dtype, device, precision, prompts, settings)
+
+
+def _refuse_repeated_ids(group: str, members: Members) -> None:
+    hashes = np.fromiter((id_hash(members.id(row), 0) for row in range(len(members))), dtype=np.uint64)
+    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    if (counts > 1).any():
+        name = members.id(int(first[np.argmax(counts > 1)]))
+        raise DataError(f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; a record has one; rename")
+
+
+def _file_name(backbone: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in ".-_" else "-" for letter in backbone)
+
+
+def _fingerprint(source: ImageSource) -> str:
+    sha = hashlib.sha256()
+    for group, members in source.groups.items():
+        sha.update(f"{group}\0{members.fingerprint()}\0".encode())
+    return sha.hexdigest()
+
+
+def _width(backbone: Backbone, size: tuple[int, int]) -> int:
+    """Features per row, measured on one black image."""
+    image = torch.zeros((1, len(backbone.transform.mean), *size))
+    try:
+        with torch.inference_mode():
+            features = backbone.model(image)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = first_line(error)
+        raise UsageError(
+            f"backbone {backbone.name} cannot take images of {size[0]} x {size[1]} pixels ({reason}); "
+            "change --resize, --crop or --backbone-arg"
+        ) from None
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise UsageError(f"backbone {backbone.name} gives {shape} for one image; allowed: one vector; name another")
+    return int(features.shape[1])

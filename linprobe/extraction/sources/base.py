@@ -1,0 +1,150 @@
+"""What every image source has: groups of images, each image with a stable id and a label, in a fixed order.
+
+Listings are packed arrays: worker processes share them, and a million paths take tens of megabytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.public_shots import id_hash
+from linprobe.errors import DataError, UsageError
+
+TEST_NAMES = ("test", "val", "validation", "valid")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
+FOLDER_NAMES = "folder names"
+
+
+class Members(Protocol):
+    """The images of one group, by row."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Class indices, shape (rows,)."""
+
+    def __len__(self) -> int: ...
+
+    def id(self, row: int) -> str:
+        """Stable name of a row, unique in the source."""
+
+    def read(self, row: int) -> Any:
+        """Bytes of a file, an array of pixels, or a decoded image. Raises UnreadableImage."""
+
+    def fingerprint(self) -> str:
+        """SHA-256 that changes when the images change, judged by file names, sizes and modification times."""
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """Images by group (train, test, public) and their class names in label order."""
+
+    name: str
+    class_names: tuple[str, ...]
+    class_names_from: str
+    groups: dict[str, Members]
+    left_out: int = 0  # public images of undeclared classes
+
+
+class Strings:
+    """Many byte strings in one buffer."""
+
+    def __init__(self, values: Iterable[bytes]) -> None:
+        buffer, ends = bytearray(), [0]
+        for value in values:
+            buffer += value
+            ends.append(len(buffer))
+        self._buffer, self._ends = bytes(buffer), np.array(ends, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: int) -> bytes:
+        return self._buffer[self._ends[row] : self._ends[row + 1]]
+
+
+def readable(path: bytes) -> str:
+    """A file name as text; bytes that are not UTF-8 are escaped."""
+    return path.decode("utf-8", "backslashreplace")
+
+
+def file_stamp(path: Path) -> bytes:
+    """Name, size and modification time of a file, to be hashed into a fingerprint."""
+    status = path.stat()
+    return f"{path.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode()
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Some rows of another group, in their order; `labels` may be renumbered."""
+
+    whole: Members
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def id(self, row: int) -> str:
+        """Id of the row in the whole."""
+        return self.whole.id(int(self.rows[row]))
+
+    def read(self, row: int) -> Any:
+        """Image of the row in the whole."""
+        return self.whole.read(int(self.rows[row]))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the whole's fingerprint, the rows and the labels."""
+        sha = hashlib.sha256(self.whole.fingerprint().encode())
+        sha.update(self.rows.tobytes() + self.labels.tobytes())
+        return sha.hexdigest()
+
+
+def subset(whole: Members, keep: NDArray[np.bool_], labels: NDArray[np.int64] | None = None) -> Subset:
+    """The rows where `keep` (rows,) is true."""
+    rows = np.flatnonzero(keep)
+    return Subset(whole, rows, (whole.labels if labels is None else labels)[rows])
+
+
+def test_side(ids: Iterable[str], fraction: float) -> NDArray[np.bool_]:
+    """Mask of the test images, about `fraction` of all, shape (rows,). Each image's side depends on its own id only.
+
+    Raises:
+        UsageError: `fraction` is not between 0 and 1. DataError: all images, or none, fall on the test side.
+    """
+    if not 0 < fraction < 1:
+        raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
+    test = np.array([id_hash(name, 0) < fraction * 2.0**64 for name in ids], dtype=bool)
+    if test.all() or not test.any():
+        raise DataError(
+            f"test fraction {fraction} puts {int(test.sum())} of {len(test)} images into the test group; "
+            "allowed: some, but not all; change --test-fraction"
+        )
+    return test
+
+
+def split_by_id(whole: Members, fraction: float) -> dict[str, Members]:
+    """Train and test group, split by `test_side`."""
+    test = test_side((whole.id(row) for row in range(len(whole))), fraction)
+    return {"train": subset(whole, ~test), "test": subset(whole, test)}
+
+
+def checked_labels(labels: NDArray[np.int64], names: Sequence[str], where: str) -> NDArray[np.int64]:
+    """The labels, shape (rows,), unchanged.
+
+    Raises:
+        DataError: a label is not an index into `names`; `where` says whose labels they are.
+    """
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
+    if wrong.size:
+        raise DataError(
+            f"{where} has {wrong.size} labels outside the {len(names)} declared classes, first {labels[wrong[0]]}; "
+            f"allowed: 0 to {len(names) - 1}; declare more with --classes"
+        )
+    return labels

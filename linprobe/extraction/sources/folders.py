@@ -1,0 +1,211 @@
+"""Image folders: `train/CLASS/IMAGE` and `test/CLASS/IMAGE`, or `CLASS/IMAGE` with a test fraction."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.extraction.decoding import MAX_BYTES, UnreadableImage
+from linprobe.extraction.sources.base import (
+    FOLDER_NAMES,
+    IMAGE_SUFFIXES,
+    TEST_NAMES,
+    ImageSource,
+    Members,
+    Strings,
+    readable,
+    split_by_id,
+)
+
+
+@dataclass(frozen=True)
+class FolderMembers:
+    """Files under `root` in path order; an id is `prefix` plus the path relative to `root`."""
+
+    root: Path
+    prefix: str
+    paths: Strings
+    labels: NDArray[np.int64]
+    stamp: str
+    inodes: NDArray[np.uint64]  # (rows, 2): device and inode, the same for all links to a file
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def id(self, row: int) -> str:
+        """`prefix` plus the path relative to the root."""
+        return self.prefix + readable(self.paths[row])
+
+    def read(self, row: int) -> bytes:
+        """Bytes of the file. Raises UnreadableImage."""
+        path = self.root / os.fsdecode(self.paths[row])
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise UnreadableImage("not a regular file")
+            if status.st_size > MAX_BYTES:
+                raise UnreadableImage(f"{status.st_size} bytes; allowed: {MAX_BYTES:,}")
+            return path.read_bytes()
+        except OSError as error:
+            raise UnreadableImage(error.strerror or str(error)) from None
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the paths, sizes and modification times."""
+        return self.stamp
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Names of the visible folders in `folder`, sorted.
+
+    Raises:
+        DataError: an image lies beside the class folders, or a folder name is not printable.
+    """
+    names = []
+    for entry in os.scandir(folder):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            if not entry.name.isprintable():
+                raise DataError(f"class folder {entry.name!r} in {folder} has a name that is no plain text; rename it")
+            names.append(entry.name)
+        elif entry.name.lower().endswith(IMAGE_SUFFIXES):
+            raise DataError(f"image {entry.path} lies in no class folder; move it into one, or out of {folder}")
+    return sorted(names)
+
+
+def list_folder(root: Path, parts: Sequence[str], names: Sequence[str], prefix: str = "") -> FolderMembers:
+    """All visible files in the class folders of `root/parts`.
+
+    Raises:
+        DataError: a class folder that is not in `names`, or no file at all.
+    """
+    folder = root.joinpath(*parts)
+    index = {name: position for position, name in enumerate(names)}
+    found = class_folders(folder)
+    unknown = [name for name in found if name not in index]
+    if unknown:
+        raise DataError(
+            f"{folder} has {len(unknown)} folders that are no declared class, first {unknown[0]!r}; "
+            f"allowed: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}; declare more with --classes"
+        )
+    labels: list[int] = []
+    inodes = array("Q")
+    sha = hashlib.sha256()
+
+    def paths() -> Iterator[bytes]:
+        for name in found:
+            for path in _files(folder / name):
+                relative = os.fsencode(path.relative_to(root).as_posix())
+                try:
+                    status = path.stat()
+                    sha.update(f"{status.st_size}\0{status.st_mtime_ns}\0".encode())
+                    inodes.extend((status.st_dev, status.st_ino))
+                except OSError:
+                    sha.update(b"missing\0")
+                    inodes.extend((2**64 - 1, len(labels)))
+                sha.update(relative + b"\0")
+                labels.append(index[name])
+                yield relative
+
+    packed = Strings(paths())
+    if not labels:
+        raise DataError(f"{folder} holds no images; allowed: files in one folder a class")
+    files = np.array(inodes, dtype=np.uint64).reshape(-1, 2)
+    return FolderMembers(root, prefix, packed, np.array(labels, dtype=np.int64), sha.hexdigest(), files)
+
+
+def refuse_linked(private: FolderMembers, public: FolderMembers | None) -> None:
+    """Refuse a private file that also appears under another name, private or public: a private image is one record.
+
+    Raises:
+        PrivacyError: links repeat a private file; the message names the first one.
+    """
+    both = private.inodes if public is None else np.concatenate([private.inodes, public.inodes])
+    _, first, counts = np.unique(both, axis=0, return_index=True, return_counts=True)
+    repeated = first[(counts > 1) & (first < len(private))]
+    if repeated.size:
+        raise PrivacyError(
+            f"{len(repeated)} private images are there twice through links, first {private.id(int(repeated.min()))}; "
+            "a private image is one record, and never public; remove the links"
+        )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Visible files under `folder`, sorted, files before subfolders. Links to folders are followed; no folder twice."""
+    seen = set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        status = Path(place).stat()
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith("."):
+                yield Path(place) / name
+
+
+def is_group(folder: Path) -> bool:
+    """Whether a folder has visible subfolders; without them it is a class that happens to be called train or test."""
+    if not folder.is_dir():
+        return False
+    return any(entry.is_dir() and not entry.name.startswith(".") for entry in os.scandir(folder))
+
+
+def test_folder(folder: Path) -> str | None:
+    """Name of the folder with the test images, or None."""
+    return next((name for name in TEST_NAMES if is_group(folder / name)), None)
+
+
+def folder_source(folder: Path, classes: Sequence[str] | None, fraction: float | None) -> ImageSource:
+    """Images in `train/CLASS/...`, `test/CLASS/...` and optionally `public/CLASS/...`, or in `CLASS/...`.
+
+    Unless declared, class names are the names of the test folders, or of all class folders in the one-level layout.
+
+    Raises:
+        UsageError: a test fraction beside a test folder, or neither. DataError: no class folders, or undeclared ones.
+        PrivacyError: a private image appears twice through links.
+    """
+    name = readable(os.fsencode(folder.resolve().name))
+    train, test = folder / "train", test_folder(folder)
+    groups: dict[str, Members]
+    if is_group(train):
+        if (test is None) == (fraction is None):
+            raise UsageError(
+                f"{folder} has the folder train, {'no test' if test is None else test}, and test fraction {fraction}; "
+                "give --test-fraction F, or a test folder, and not both"
+            )
+        names = tuple(classes or class_folders(train if test is None else folder / test))
+        private = list_folder(folder, ["train"], names)
+        public = list_folder(folder, ["public"], names) if is_group(folder / "public") else None
+        refuse_linked(private, public)
+        if test is None:
+            groups = split_by_id(private, fraction or 0)
+        else:
+            groups = {"train": private, "test": list_folder(folder, [test], names)}
+        if public is not None:
+            groups["public"] = public
+    else:
+        found = class_folders(folder)
+        if not found:
+            raise DataError(
+                f"{folder} has no class folders; allowed: train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE"
+            )
+        if fraction is None:
+            raise UsageError(
+                f"{folder} has one level of {len(found)} folders and no test group; give --test-fraction F"
+            )
+        names = tuple(classes or found)
+        private = list_folder(folder, [], names)
+        refuse_linked(private, None)
+        groups = split_by_id(private, fraction)
+    return ImageSource(name, names, "declared" if classes else FOLDER_NAMES, groups)

@@ -40,10 +40,10 @@ def lock(opened: int | IO[str], busy: str) -> None:
 
 
 @contextmanager
-def held(path: Path, busy: str) -> Iterator[int | None]:
-    """Lock a folder, or a lock file that is created if missing. Forked children do not keep the lock.
+def held(path: Path, busy: str, *, create: bool = False) -> Iterator[int | None]:
+    """Lock an existing folder, or with `create` a lock file, inside the block. Forked children do not keep the lock.
 
-    The holder before may have removed or renamed `path` in the meantime; the caller checks.
+    The previous holder may have removed or renamed `path` before the lock was obtained; the caller checks.
 
     Yields:
         The open descriptor; None on a system without locks.
@@ -54,7 +54,7 @@ def held(path: Path, busy: str) -> Iterator[int | None]:
     if fcntl is None:
         yield None
         return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o666)
     _held.add(descriptor)
     try:
         lock(descriptor, busy)

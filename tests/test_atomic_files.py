@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from linprobe.atomic_files import write_csv, write_json
+from linprobe.atomic_files import held, write_csv, write_json
+from linprobe.errors import LinprobeError
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -44,3 +45,14 @@ def test_private_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {}, private=True)
     write_csv(tmp_path / "a.csv", [{"a": 1}], private=True)
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_a_lock_has_one_holder_and_creates_no_file_unless_asked(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    with held(tmp_path, "busy"), pytest.raises(LinprobeError, match="busy"), held(tmp_path, "busy"):
+        pass
+    with held(tmp_path, "busy"), pytest.raises(FileNotFoundError), held(tmp_path / "lock", "busy"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with held(tmp_path / "lock", "busy", create=True):
+        assert (tmp_path / "lock").is_file()

@@ -1,10 +1,12 @@
 """The training engine: raw rows and settings in, a model with its guarantee out.
 
-1  public rows: centre and scale of the training space; first weights, if another run gives them
-2  budget: steps and noise, calibrated before a private row is read
-3  private and public rows into training space, and to the device
-4  the method; every release is in the ledger before its noise is drawn
-5  weights back to raw rows; the guarantee, recomputed from the ledger
+    1  public rows: centre and scale of the training space; first weights, if another run gives them
+    2  budget: steps and noise, calibrated before a private row is read
+    3  private and public rows into training space, and to the back end that computes gradients
+    4  the method; every release is in the ledger before its noise is drawn
+    5  weights back to raw rows; the guarantee, recomputed from the ledger
+
+Estimators and commands call it; it knows neither scikit-learn nor the command line.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from numpy.typing import NDArray
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
-from linprobe.data.rows import ArrayRows, ChainedSource, Rows, Source, prepare, prepare_part
+from linprobe.data.rows import ChainedSource, Source, prepare, prepare_part
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
-from linprobe.gradients.clipped_sum import check_weights
-from linprobe.mechanisms.gaussian import GaussianMechanism, Noise
+from linprobe.gradients import choose_backend
+from linprobe.gradients.loss import check_weights
+from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Method, Problem, Run
@@ -32,7 +35,7 @@ from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.manifest import privacy_statement
 from linprobe.runs.run_folder import FirstModel, load_first_model
-from linprobe.training.runtime import HOST, Runtime
+from linprobe.training.runtime import Runtime
 from linprobe.training.settings import INIT_WORDS, Settings, schedule_of
 
 
@@ -106,8 +109,9 @@ def train(
         ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
         PrivacyError: delta of at least 1/n_private, noise too small for one step, or a first model without a guarantee.
     """
-    runtime, ledger = runtime or Runtime(), ledger or Ledger()
+    runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
     method, group = settings.method, runtime.group
+    backend = choose_backend(runtime.device)
     runtime.check(method, settings.options)
     sources = _in_their_roles(sources, method)
     private, public = sources.private, sources.public
@@ -121,7 +125,7 @@ def train(
     rows = prepare_part(private, preprocessing, runtime.precision, group) if "private" in method.needs else None
     known = None if public is None else prepare(public, preprocessing, runtime.precision)
     source = _noise_source(settings.insecure_seed, group)
-    rows, known, noise = _on_backend(runtime.device, rows, known, source)
+    rows, known = (None if part is None else backend.place(part) for part in (rows, known))
     problem = Problem(
         private.n_features + bool(preprocessing.intercept),
         sources.n_classes,
@@ -138,7 +142,7 @@ def train(
         keeper = runtime.keep(source, held)
     ledger.inherit(inherited)
     mechanism = GaussianMechanism(
-        noise,
+        backend.noise(source),
         ledger.append,
         first_step=ledger.position,
         group=group,
@@ -146,7 +150,7 @@ def train(
     )
     on_start(schedule.n_steps)
     sampler = PoissonSampler(source, schedule.sampling_rate)
-    run = Run(schedule, mechanism, on_step, sampler, settings.per_record, keeper, group, problem.put)
+    run = Run(schedule, mechanism, on_step, sampler, settings.per_record, keeper, group, backend)
     fitted = method.fit(problem, settings.options, run)
     check_weights(fitted.weights)
     ledger.close()
@@ -250,24 +254,6 @@ def _noise_source(insecure_seed: int | None, group: Group) -> NoiseSource:
     source = NoiseSource(insecure_seed)
     source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
     return source
-
-
-def _on_backend(
-    device: str, private: Rows | None, public: Rows | None, source: NoiseSource
-) -> tuple[Rows | None, Rows | None, Noise]:
-    """Private rows, public rows and the noise where gradients are taken."""
-    if device == HOST:
-        return private, public, source
-    from linprobe.gradients.gpu import DeviceNoise, DeviceRows, check_device
-
-    there, moved = check_device(device), []
-    for part in (private, public):
-        if part is not None and not isinstance(part, ArrayRows):
-            raise UsageError(
-                f"the rows do not fit into this machine's memory, from where {device!r} takes them; use cpu"
-            )
-        moved.append(None if part is None else DeviceRows(part, there))
-    return moved[0], moved[1], DeviceNoise(source, there)
 
 
 def _unit_text_weights(sources: Sources, preprocessing: Preprocessing) -> NDArray[np.float64] | None:

@@ -30,7 +30,6 @@ TRAIN = ("train", "--method", "adamix", "--eps", "3", "--out")
 PARTS = {
     "reading": ("public_source",),
     "evaluation": ("class_accuracy",),
-    "writing": ("_write_run",),
 }
 
 
@@ -72,7 +71,8 @@ def parts(spawned: float) -> dict[str, float]:
     clock.seconds["interpreter"] = time.perf_counter() - spawned
     from linprobe import cli
     from linprobe.commands import train
-    from linprobe.estimators import LinearProbe
+    from linprobe.runs import run_folder
+    from linprobe.training import engine
 
     for part, names in PARTS.items():
         for name in names:
@@ -85,7 +85,8 @@ def parts(spawned: float) -> dict[str, float]:
             yield clock.timed("reading", stack.enter_context)(opened(*arguments))
 
     train.open_features = open_features
-    LinearProbe.fit_sources = clock.timed("training", LinearProbe.fit_sources)
+    engine.train = clock.timed("training", engine.train)
+    run_folder.write_run = clock.timed("writing", run_folder.write_run)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         if cli.run([*TRAIN, f"{folder}/run"]) != 0:
             raise SystemExit("train failed")

@@ -15,7 +15,7 @@ from linprobe.commands._output import check_folders, writing
 from linprobe.commands._row_sources import FileSource, features_of, open_features, public_source
 from linprobe.commands.verify import verified, verify_data
 from linprobe.data.feature_file import FeatureReader
-from linprobe.data.rows import ArraySource, ChainedSource, Source
+from linprobe.data.rows import ArraySource, ChainedSource
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.attacks import (
     CONFIDENCE,
@@ -33,6 +33,9 @@ from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs import run_folder
+from linprobe.training import engine
+from linprobe.training.engine import Sources
+from linprobe.training.settings import Settings
 
 PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise, shown because it was asked for; do not publish"
 SHADOWS, RESAMPLES = 64, 1000
@@ -184,14 +187,13 @@ def _lira(
     manifest = run.manifest
     # noise is fresh for every shadow, whatever seed the run had
     options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
-    if options.get("init") is not None and Path(options["init"]).is_dir():
+    settings = ESTIMATORS[manifest["method"]](**options).settings()
+    if settings.first_run is not None:
         raise UsageError(
-            f"run {run.folder} started from {options['init']}, which has seen the members, and so would every shadow "
-            "probe; leave --lira out, or attack that run"
+            f"run {run.folder} started from {settings.first_run}, which has seen the members, and so would every "
+            "shadow probe; leave --lira out, or attack that run"
         )
-    if "per_record" in options:
-        options["per_record"] = False  # nobody asks what records of a shadow lost
-    estimator = ESTIMATORS[manifest["method"]](classes=range(manifest["n_classes"]), **options)
+    settings = replace(settings, per_record=False)  # the losses of a shadow's records are not used
     public = _public_rows(features, request.public, run)
     parts = [FileSource(features, "train", members), FileSource(features, "test")]
     x, y = (np.concatenate(column) for column in zip(*ChainedSource(*parts).blocks(), strict=True))
@@ -199,7 +201,11 @@ def _lira(
     odds = np.empty(halves.shape)
     progress.start(len(halves), "shadow probes")
     text = features.text_weights()
-    shadows = ((place, estimator, x, y, half, public, text) for place, half in enumerate(halves))
+    n_classes = int(manifest["n_classes"])
+    shadows = (
+        (place, settings, Sources(ArraySource(x[half], y[half]), n_classes, public, text), x, y)
+        for place, half in enumerate(halves)
+    )
     for shadow, found in unordered(_shadow, shadows, request.jobs):
         odds[shadow] = found
         progress.step()
@@ -230,19 +236,11 @@ def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.Lo
 
 
 def _shadow(
-    place: int,
-    estimator: Any,
-    x: NDArray[np.floating],
-    y: NDArray[np.int64],
-    half: NDArray[np.bool_],
-    public: Source | None,
-    text: NDArray[np.floating] | None,
+    place: int, settings: Settings, half: Sources, x: NDArray[np.floating], y: NDArray[np.int64]
 ) -> tuple[int, Scores]:
-    """Train one shadow on the rows where `half` is true; its log odds of all rows."""
-    from linprobe.commands.train import weights_of
-
-    estimator.fit_sources(ArraySource(x[half], y[half]), public, text)
-    return place, log_odds(ArraySource(x, y).blocks(), weights_of(estimator), estimator.intercept_)
+    """Train one shadow on half of the rows; its log odds of all of them, `x` with labels `y`."""
+    shadow = engine.train(half, settings)
+    return place, log_odds(ArraySource(x, y).blocks(), shadow.weights, shadow.bias)
 
 
 def _figures(found: Membership) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from linprobe.evaluation.audit import MechanismFactory, lower_bounds, play
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, find_method
 from linprobe.progress import Progress
+from linprobe.training.settings import schedule_of
 
 DEFAULT_RUNS = 100
 DEFAULT_CANARIES = 100
@@ -57,8 +58,6 @@ def audit(
     Returns: method, epsilon (claimed), delta, epsilon_lower_bound, confidence, runs, canaries, steps, noise_multiplier,
         sampling_rate, tests (see `lower_bounds`).
     """
-    from linprobe.estimators import ESTIMATORS, schedule_of
-
     method = find_method(request.method)
     if not method.spends:
         spending = ", ".join(name for name, other in METHODS.items() if other.spends)
@@ -80,8 +79,8 @@ def audit(
         n_classes = len(features.description.class_names)
         background = _rows(private, BACKGROUND_ROWS)
         known = None if public is None or "public" not in method.needs else _rows(public, public.n_rows)
-    estimator = ESTIMATORS[method.name](classes=range(n_classes), **make_settings(training, method))
-    budget = estimator.budget(background.n_rows + request.canaries)
+    settings = make_settings(training, method)
+    budget = settings.budget(background.n_rows + request.canaries)
     if budget is None:
         raise ValueError(f"{method.name} spends and has no budget")
     if request.runs * request.canaries * budget.n_steps > MOST_SCORES:
@@ -92,7 +91,7 @@ def audit(
     progress.start(request.runs, "auditing")
     trials = play(
         method,
-        estimator.method_options(),
+        settings.options,
         schedule_of(budget),
         background,
         known,

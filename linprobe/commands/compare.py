@@ -32,6 +32,7 @@ from linprobe.reporting.comparison_plots import accuracy_against_attack, boost_a
 from linprobe.reporting.comparison_table import comparison_table, markdown
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
+from linprobe.training.settings import method_options
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"
@@ -291,7 +292,7 @@ def _plan(request: CompareRequest, public_digests: dict[str, str], sizes: dict[s
 
 def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str) -> str:
     """What a person needs to find the run, and a digest of all that makes it another run."""
-    first = str(row.settings.get("init", ""))
+    _, first = method_options(METHODS[row.method], asked.options or {})
     started_from = read_manifest(Path(first))["manifest_digest"] if first and Path(first).is_dir() else ""
     identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
     identity += [setting.shots, public_digest, asked.split_seed]
@@ -311,7 +312,8 @@ def _train(run: _Planned, features: Features, other: Features) -> Path:
     with ExitStack() as stack:
         rows = None if run.request.public is None else _opened(stack, other)
         try:
-            train_on(_opened(stack, features), rows, run.request, Silent())
+            settings = make_settings(run.request, METHODS[run.request.method])
+            train_on(_opened(stack, features), rows, run.request, settings, Silent())
         except LinprobeError:
             if run.request.out is None or not run.request.out.exists():
                 raise

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import secrets
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from linprobe import native
-from linprobe._version import __version__
 from linprobe.accounting.calibrate import DEFAULT_DELTA, check_epsilon
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
@@ -26,13 +20,16 @@ from linprobe.data.feature_file import FeatureFile, FeatureReader
 from linprobe.data.precision import STORAGE, Precision
 from linprobe.errors import LinprobeError, ParameterError, UsageError
 from linprobe.evaluation.metrics import accuracy_by_class, class_accuracy
-from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import file_digest
-from linprobe.training.checkpoint import Checkpoints
+from linprobe.runs.run_folder import PrivateRecords
+from linprobe.training import engine
+from linprobe.training.checkpoint import Keeping, run_identity
+from linprobe.training.engine import Sources, Trained
+from linprobe.training.runtime import Runtime
+from linprobe.training.settings import Settings, method_options
 
 RANDOM_WEIGHTS = "random"
 CHECKPOINT_SECONDS = 60.0
@@ -86,10 +83,20 @@ class TrainRequest:
     options: dict[str, Any] | None = None
 
 
-def make_settings(request: TrainRequest, method: Method) -> dict[str, Any]:
-    """Constructor arguments of the method's estimator."""
+def make_settings(request: TrainRequest, method: Method) -> Settings:
+    """What the engine trains; whatever was not asked for is as the method's estimator has it.
+
+    Raises:
+        ParameterError, UsageError: an option that is not allowed.
+    """
     from linprobe.estimators import ESTIMATORS
 
+    estimator = ESTIMATORS[method.name]
+    return estimator(**_parameters(request, method, estimator._get_param_names())).settings()
+
+
+def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -> dict[str, Any]:
+    """Parameters of the method's estimator, of which `known` are all names."""
     if request.preset not in ("default", "paper"):
         raise UsageError(f"preset is {request.preset!r}; allowed: default, paper")
     settings: dict[str, Any] = dict(request.options or {})
@@ -103,7 +110,6 @@ def make_settings(request: TrainRequest, method: Method) -> dict[str, Any]:
         settings = {**paper_options(method), **settings}
         sigma = PAPER_NOISE_MULTIPLIER if sigma is None and request.steps is None else sigma
         centre = "none" if centre is None else centre
-    known = ESTIMATORS[method.name]._get_param_names()
     shared = {
         "centre": centre,
         "intercept": request.intercept,
@@ -111,7 +117,7 @@ def make_settings(request: TrainRequest, method: Method) -> dict[str, Any]:
         "accountant": request.accountant,
         "per_record": request.per_record,
     }
-    method.make_options({**settings, **({"init": "run"} if "init" in settings else {})})
+    method_options(method, settings)
     settings |= {name: value for name, value in shared.items() if value is not None and name in known}
     for name, value in shared.items():
         by_preset = name == "centre" and request.centre is None
@@ -147,11 +153,6 @@ def make_settings(request: TrainRequest, method: Method) -> dict[str, Any]:
     return {**settings, **budget, "insecure_seed": request.noise_seed}
 
 
-def weights_of(estimator: Any) -> NDArray[np.float32]:
-    """A fitted estimator's weights as a run folder keeps them: (n_features, n_classes), voters in front."""
-    return np.ascontiguousarray(np.swapaxes(estimator.coef_, -1, -2))
-
-
 def _default_out(request: TrainRequest) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     epsilon = "" if request.epsilon is None else f"-eps{request.epsilon:g}"
@@ -170,7 +171,7 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
         LinprobeError: whatever went wrong, with its exit status; no run folder is then left behind.
     """
     method = find_method(request.method)
-    make_settings(request, method)  # so that a wrong option is told before the data is read
+    settings = make_settings(request, method)  # a wrong option is told before the data is read
     if request.precision not in STORAGE:
         raise ParameterError(f"precision is {request.precision!r}; allowed: {', '.join(STORAGE)}")
     if request.checkpoint_every is not None and not 0 <= request.checkpoint_every < math.inf:
@@ -194,68 +195,67 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     with open_features(request.features) as features:
         if request.public is None:
             _warn_of_random_weights((features,), progress)
-            return train_on(features, None, request, progress, group)
+            return train_on(features, None, request, settings, progress, group)
         with open_features(request.public) as other:
             _warn_of_random_weights((features, other), progress)
-            return train_on(features, other, request, progress, group)
+            return train_on(features, other, request, settings, progress, group)
 
 
 def train_on(
     features: FeatureReader,
     other: FeatureReader | None,
     request: TrainRequest,
+    settings: Settings,
     progress: Progress,
     group: Group = ALONE,
 ) -> dict[str, Any]:
     """`train` on feature files that are open, or in memory, and checked; `other` holds public rows."""
-    from linprobe.estimators import ESTIMATORS
-
     started = time.perf_counter()
-    method = find_method(request.method)
-    settings = make_settings(request, method)
-    shots = request.public_shots
-    if method.joins_public and shots:
-        shots = 0  # all training rows are protected anyway
+    method, out = settings.method, request.out or _default_out(request)
+    shots = 0 if method.joins_public and request.public_shots else request.public_shots  # all rows are protected there
     public, taken = public_source(features, other, shots, request.split_seed)
     private = FileSource(features, "train", None if taken is None else ~taken)
-    classes = list(range(len(features.description.class_names)))
-    estimator = ESTIMATORS[method.name](classes=classes, **settings)
-    out = request.out or _default_out(request)
-    kept: list[Checkpoints] = []
+    protected: list[FileSource | PublicRows] = [private]
+    if method.joins_public and public is not None:
+        protected.append(public)
+    sources = Sources(private, len(features.description.class_names), public, features.text_weights())
+
+    def identity() -> dict[str, Any]:
+        return run_identity(
+            settings,
+            precision=request.precision,
+            device=request.device,
+            public_digest=None if public is None or method.joins_public else public.digest(),
+            text_weights=sources.text_weights,
+        )
+
+    def private_digest() -> str:
+        return "".join(source.digest() for source in protected)
+
+    every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
+    keep: Keeping | None = None
     try:
         with (
-            _run_folder(out, request.resume, group) as folder,
+            run_folder.run_folder_of_group(out, group, resume=request.resume) as folder,
             closing(Ledger(folder / run_folder.LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
-            _kept_up(kept),
+            Keeping(folder, ledger, identity, private_digest, every, group) as keep,
         ):
-
-            def keep(source: NoiseSource, held: slice) -> Checkpoints:
-                protected = (private, public) if method.joins_public and public is not None else (private,)
-                digest = "".join(source.digest() for source in protected) if group.rank == 0 else ""
-                digest = group.broadcast_text(digest)
-                identity = _identity(estimator, request, features, None if method.joins_public else public)
-                every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
-                kept.append(Checkpoints(folder, source, ledger, identity, digest, every, group=group, held=held))
-                return kept[0]
-
-            estimator.fit_sources(
-                private,
-                public,
-                features.text_weights(),
-                ledger=ledger,
-                on_step=progress.step,
-                on_start=progress.start,
-                precision=request.precision,
-                device=request.device,
-                group=group,
-                keep=keep,
+            runtime = Runtime(request.precision, request.device, group, keep)
+            trained = engine.train(
+                sources, settings, runtime, ledger=ledger, on_start=progress.start, on_step=progress.step
             )
             if group.rank > 0:
                 return {}
-            correct, total = class_accuracy(features.blocks("test"), weights_of(estimator), estimator.intercept_)
-            manifest = _write_run(folder, request, shots, features, private, public, estimator, correct, total)
+            manifest = run_folder.write_run(
+                folder,
+                trained.weights,
+                trained.bias,
+                trained.history,
+                _manifest(features, public, request, settings, shots, trained),
+                _private_records(protected, trained),
+            )
     except BaseException as error:
-        if kept and kept[0].path.is_file():
+        if keep is not None and keep.can_resume:
             progress.note(f"unfinished run kept; the same command with --resume --out {out} goes on with it")
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None
@@ -266,51 +266,6 @@ def train_on(
         "run": str(out),
         **{key: manifest[key] for key in OUTCOME_KEYS},
         "seconds": time.perf_counter() - started,
-    }
-
-
-def _run_folder(out: Path, resume: bool, group: Group) -> AbstractContextManager[Path]:
-    """The folder that rank 0 makes or finds, and the others only read."""
-    if group.rank > 0:
-        return nullcontext(Path(group.broadcast_text("")))
-    return _announced(run_folder.new_run_folder(out, resume=resume), group)
-
-
-@contextmanager
-def _kept_up(kept: list[Checkpoints]) -> Iterator[None]:
-    """Bring the checkpoint up to the last whole step when the block fails."""
-    try:
-        yield
-    except BaseException:
-        for checkpoints in kept:
-            checkpoints.interrupted()
-        raise
-
-
-@contextmanager
-def _announced(folder: AbstractContextManager[Path], group: Group) -> Iterator[Path]:
-    with folder as path:
-        group.broadcast_text(str(path))
-        yield path
-
-
-def _identity(
-    estimator: Any, request: TrainRequest, features: FeatureReader, public: PublicRows | None
-) -> dict[str, Any]:
-    """What an unfinished run and the one that goes on with it must have in common, besides the private rows."""
-    text = features.text_weights()
-    first = Path(str(getattr(estimator, "init", ""))) / run_folder.MODEL
-    return {
-        "method": estimator.method.name,
-        **{name: value for name, value in estimator.get_params().items() if name != "classes"},
-        "precision": request.precision,
-        "device": request.device,
-        "public rows": None if public is None else public.digest(),
-        "text weights": None if text is None else hashlib.sha256(text.tobytes()).hexdigest(),
-        "first model": file_digest(first) if first.is_file() else None,
-        "linprobe": __version__,
-        "NumPy": np.__version__,
-        "kernel": "NumPy" if native.LIBRARY is None else "native",
     }
 
 
@@ -334,35 +289,29 @@ def _refuse_missing_public(method: Method, path: Path) -> None:
             )
 
 
-def _write_run(
-    folder: Path,
-    request: TrainRequest,
-    shots: int | None,
+def _private_records(protected: Sequence[FileSource | PublicRows], trained: Trained) -> PrivateRecords | None:
+    """What the run folder keeps of the records that were protected, the private rows first; None if none were."""
+    if trained.losses is None:
+        return None
+    ids = [name for source in protected for name in source.ids()]
+    return PrivateRecords(protected[0].digest(), ids, trained.losses)
+
+
+def _manifest(
     features: FeatureReader,
-    private: FileSource,
     public: PublicRows | None,
-    estimator: Any,
-    correct: NDArray[np.int64],
-    total: NDArray[np.int64],
+    request: TrainRequest,
+    settings: Settings,
+    shots: int | None,
+    trained: Trained,
 ) -> dict[str, Any]:
-    method = estimator.method
-    run_folder.write_model(folder, weights_of(estimator), estimator.intercept_)
-    run_folder.write_history(folder, estimator.history_)
-    private_commitment = per_record_commitment = None
-    if method.spends:
-        key = secrets.token_bytes(32)
-        private_commitment = run_folder.commitment(key, private.digest())
-        ids = private.ids()
-        if method.joins_public and public is not None:
-            ids += public.ids()
-        losses = estimator.private_record_losses_
-        run_folder.write_per_record(folder, ids, losses, key)
-        per_record_commitment = run_folder.commitment(key, run_folder.per_record_digest(ids, losses))
+    """The guarantee, what was trained on what, and how accurate it is on the test rows."""
     description = features.description
     names = description.class_names
+    correct, total = class_accuracy(features.blocks("test"), trained.weights, trained.bias)
     n_test = int(total.sum())
-    manifest = {
-        **estimator.privacy_,
+    return {
+        **trained.privacy,
         "precision": request.precision,
         "device": request.device,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -370,22 +319,18 @@ def _write_run(
         "n_classes": len(names),
         "class_names": list(names),
         "class_names_from": description.class_names_from,
-        "options": estimator.get_params(),
+        "options": settings.parameters,
         "preset": request.preset,
-        "centre": estimator.centre_,
+        "centre": trained.centre,
         "features": DIGITS if request.features is None else str(request.features),
         "backbone": description.backbone,
         "public_from": "nowhere" if public is None else str(public),
         "public_shots": None if public is None else shots,
         "public_file": None if request.public is None else str(request.public),
         "split_seed": request.split_seed,
-        "public_digest": None if public is None or method.joins_public else public.digest(),
-        "private_commitment": private_commitment,
-        "per_record_commitment": per_record_commitment,
+        "public_digest": None if public is None or settings.method.joins_public else public.digest(),
         "test_accuracy": int(correct.sum()) / n_test,
         "test_accuracy_per_class": accuracy_by_class(names, correct, total),
         "n_test": n_test,
         "published": [],
     }
-    manifest["options"].pop("classes")
-    return run_folder.write_manifest(folder, manifest)

@@ -252,7 +252,7 @@ class Method:
         spends: whether it releases anything about private rows with noise.
         private: whether the result carries a guarantee at all.
         joins_public: whether public rows are protected as private ones.
-        on_device: whether it can train on rows that lie on a GPU.
+        on_device: whether it can train on rows that lie on a GPU. device_options: the values it then needs.
         centres: whether rows are centred on the public mean by default.
         sampling: defaults of a method that trains on Poisson samples; None for one that uses all rows at every step.
         shares: (options) -> parts of the budget it spends besides its steps.
@@ -268,6 +268,7 @@ class Method:
     private: bool = True
     joins_public: bool = False
     on_device: bool = False
+    device_options: Mapping[str, Any] = field(default_factory=dict)
     centres: bool = True
     sampling: Sampling | None = None
     shares: Callable[[Any], tuple[Share, ...]] = no_shares

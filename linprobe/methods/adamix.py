@@ -139,4 +139,5 @@ METHOD = Method(
     fit=fit,
     needs=("private", "public"),
     on_device=True,
+    device_options={"variant": "practical", "subspace": "none"},
 )

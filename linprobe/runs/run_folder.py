@@ -26,6 +26,7 @@ from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.per_instance import RecordLosses
 from linprobe.atomic_files import held, replace_when_complete, write_csv, write_json
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.parallel.process_group import Group
 from linprobe.runs.manifest import MANIFEST_FORMAT, check_manifest, read_manifest, seal
 
 # what numpy raises for a file that is not the archive it should be
@@ -70,6 +71,19 @@ class FirstModel:
     bias: NDArray[np.floating]
     releases: tuple[Releases, ...]
     public_digest: str | None
+
+
+@dataclass(frozen=True)
+class PrivateRecords:
+    """What a run folder keeps of the private records, all of it private.
+
+    Attributes:
+        digest: of the private rows. ids, losses: of each record whose loss was followed, in the same order.
+    """
+
+    digest: str
+    ids: list[str]
+    losses: RecordLosses
 
 
 def unfinished_folders(out: Path, left: str = CHECKPOINT) -> list[Path]:
@@ -136,6 +150,17 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             raise
 
 
+@contextmanager
+def run_folder_of_group(out: Path, group: Group, *, resume: bool = False) -> Iterator[Path]:
+    """`new_run_folder` of rank 0, whose path the other processes of the group get."""
+    if group.rank > 0:
+        yield Path(group.broadcast_text(""))
+        return
+    with new_run_folder(out, resume=resume) as folder:
+        group.broadcast_text(str(folder))
+        yield folder
+
+
 def commitment(key: bytes, digest: str) -> str:
     """HMAC-SHA256 of a private digest: binds the manifest to the data and tells nothing without the key."""
     return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
@@ -198,6 +223,30 @@ def write_manifest(folder: Path, manifest: dict[str, Any], extra_files: tuple[st
     sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, files)
     write_json(folder / MANIFEST, sealed)
     return sealed
+
+
+def write_run(
+    folder: Path,
+    weights: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    history: list[dict[str, float]],
+    manifest: dict[str, Any],
+    private: PrivateRecords | None,
+) -> dict[str, Any]:
+    """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
+
+    The manifest commits to what is `private`; None for a run that spent nothing.
+    """
+    write_model(folder, weights, bias)
+    write_history(folder, history)
+    private_commitment = per_record_commitment = None
+    if private is not None:
+        key = secrets.token_bytes(32)
+        private_commitment = commitment(key, private.digest)
+        write_per_record(folder, private.ids, private.losses, key)
+        per_record_commitment = commitment(key, per_record_digest(private.ids, private.losses))
+    commitments = {"private_commitment": private_commitment, "per_record_commitment": per_record_commitment}
+    return write_manifest(folder, {**manifest, **commitments})
 
 
 def load_run(folder: str | os.PathLike[str]) -> LoadedRun:

@@ -7,22 +7,27 @@ same rows, so that what it releases is what it would have released; other rows, 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe import native
+from linprobe._version import __version__
 from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.runs.run_folder import CHECKPOINT, UNREADABLE, commitment
+from linprobe.runs.manifest import file_digest
+from linprobe.runs.run_folder import CHECKPOINT, MODEL, UNREADABLE, commitment
+from linprobe.training.settings import Settings
 
 PER_RECORD = ("squared_mu", "levels")
 NEEDED = ("key", "identity", "private_commitment", "done", "next_step", "draws", "weights", "output", "history")
@@ -154,3 +159,73 @@ class Checkpoints:
                 }
                 np.savez(stream, allow_pickle=False, **arrays)
         self._written_at = time.monotonic()
+
+
+class Keeping:
+    """Makes the `Checkpoints` of one run as soon as its noise exists: `Runtime.keep`.
+
+    As a context manager it brings the checkpoint to the last whole step when the block fails.
+
+    Args:
+        folder: of the unfinished run. ledger: of the run.
+        identity: what the run is made of. private_digest: of its private rows; called on rank 0 only. Both read rows,
+            so they are called late, when nothing can be refused any more without them.
+        every: seconds between checkpoints. group: processes that train together.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        ledger: Ledger,
+        identity: Callable[[], Mapping[str, Any]],
+        private_digest: Callable[[], str],
+        every: float,
+        group: Group = ALONE,
+    ) -> None:
+        self._folder, self._ledger, self._group, self._every = folder, ledger, group, every
+        self._identity, self._private_digest = identity, private_digest
+        self._made: Checkpoints | None = None
+
+    def __call__(self, source: NoiseSource, held: slice) -> Checkpoints:
+        """The checkpoints of a run whose noise comes from `source` and whose private rows here are those `held`."""
+        digest = self._group.broadcast_text(self._private_digest() if self._group.rank == 0 else "")
+        self._made = Checkpoints(
+            self._folder, source, self._ledger, self._identity(), digest, self._every, group=self._group, held=held
+        )
+        return self._made
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a checkpoint is there."""
+        return self._made is not None and self._made.path.is_file()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._made is not None:
+            self._made.interrupted()
+
+
+def run_identity(
+    settings: Settings,
+    *,
+    precision: str,
+    device: str,
+    public_digest: str | None,
+    text_weights: NDArray[np.floating] | None,
+) -> dict[str, Any]:
+    """What an unfinished run and the one that goes on with it must have in common, besides the private rows."""
+    first = None if settings.first_run is None else file_digest(Path(settings.first_run) / MODEL)
+    return {
+        "method": settings.method.name,
+        **settings.parameters,
+        "precision": precision,
+        "device": device,
+        "public rows": public_digest,
+        "text weights": None if text_weights is None else hashlib.sha256(text_weights.tobytes()).hexdigest(),
+        "first model": first,
+        "linprobe": __version__,
+        "NumPy": np.__version__,
+        "kernel": "NumPy" if native.LIBRARY is None else "native",
+    }

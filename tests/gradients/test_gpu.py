@@ -21,6 +21,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import Run, Schedule
 from linprobe.methods._base import project_to_ball
 from linprobe.methods._iterates import Iterates
+from linprobe.training.runtime import Runtime
 from tests.mechanisms.test_gpu_noise import Watch
 
 CPU = torch.device("cpu")
@@ -53,7 +54,7 @@ def torch_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_trains_what_the_host_trains(kind, options, precision, torch_cpu) -> None:
     settings = {"epsilon": 2.0, "classes": range(C), "insecure_seed": 5, "n_steps": 12, **options}
     host, there = (
-        kind(**settings).fit_sources(PRIVATE, PUBLIC, precision=precision, device=device) for device in ("cpu", "cuda")
+        kind(**settings).fit_sources(PRIVATE, PUBLIC, runtime=Runtime(precision, device)) for device in ("cpu", "cuda")
     )
     np.testing.assert_allclose(there.coef_, host.coef_, atol=2e-5 * np.abs(host.coef_).max())
     np.testing.assert_allclose(there.private_record_losses_.mu, host.private_record_losses_.mu, rtol=1e-3, atol=1e-9)
@@ -73,7 +74,7 @@ def test_a_device_trains_what_the_host_trains(kind, options, precision, torch_cp
 def test_what_a_device_cannot_do_is_refused(kind, options, reason, torch_cpu) -> None:
     probe = kind(epsilon=2.0, classes=range(C), **options)
     with pytest.raises(UsageError, match=reason):
-        probe.fit_sources(PRIVATE, PUBLIC, device="cuda")
+        probe.fit_sources(PRIVATE, PUBLIC, runtime=Runtime(device="cuda"))
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

@@ -28,13 +28,13 @@ from linprobe.commands.verify import verify
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
-from linprobe.estimators import LinearProbe
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
+from linprobe.training.settings import Settings
 from tests.conftest import Outcome
 
 STEPS = 7
@@ -76,15 +76,15 @@ def calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def remember_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each budget calibrated once."""
-    real = LinearProbe.budget
+    real = Settings.budget
 
-    def remembered(self: LinearProbe, n_private: int, inherited: Any = ()) -> Any:
-        wanted = repr((self.method.name, self.get_params(), n_private, inherited))
+    def remembered(self: Settings, n_private: int, inherited: Any = ()) -> Any:
+        wanted = repr((self.method.name, self.parameters, n_private, inherited))
         if wanted not in BUDGETS:
             BUDGETS[wanted] = real(self, n_private, inherited)
         return BUDGETS[wanted]
 
-    monkeypatch.setattr(LinearProbe, "budget", remembered)
+    monkeypatch.setattr(Settings, "budget", remembered)
 
 
 class Stops(Silent):

@@ -26,7 +26,6 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import PART_ROWS, ArraySource, prepare_part
 from linprobe.errors import DataError, UsageError
-from linprobe.estimators import ESTIMATORS
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
@@ -202,8 +201,7 @@ class Ended:
             drawn = counted_noise(patch)
             for name in CASES:
                 request = request_of(self.folder, name, self.folder)
-                settings = make_settings(request, METHODS[request.method])
-                ESTIMATORS[request.method](classes=[0, 1, 2], **settings).budget(budgeted(request))
+                make_settings(request, METHODS[request.method]).budget(budgeted(request))
             place(self.folder / "budgets", pickle.dumps(BUDGETS))
             for name in CASES:
                 drawn.clear()

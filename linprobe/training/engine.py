@@ -1,0 +1,272 @@
+"""The training engine: raw rows and settings in, a model with its guarantee out.
+
+    1  public rows: centre and scale of the training space; first weights, if another run gives them
+    2  budget: steps and noise, calibrated before a private row is read
+    3  private and public rows into training space, and to the back end that computes gradients
+    4  the method; every release is in the ledger before its noise is drawn
+    5  weights back to raw rows; the guarantee, recomputed from the ledger
+
+Estimators and commands call it; it knows neither scikit-learn nor the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.per_instance import RecordLosses, record_losses
+from linprobe.data.preprocessing import Preprocessing, normalise_rows
+from linprobe.data.rows import ChainedSource, Source, prepare, prepare_part
+from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
+from linprobe.gradients import choose_backend
+from linprobe.gradients.loss import check_weights
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.methods import Method, Problem, Run
+from linprobe.parallel.array_api import on_host
+from linprobe.parallel.process_group import Group
+from linprobe.parallel.threads import blas_held_to_one_thread
+from linprobe.runs.manifest import privacy_statement
+from linprobe.runs.run_folder import FirstModel, load_first_model
+from linprobe.training.runtime import Runtime
+from linprobe.training.settings import INIT_WORDS, Settings, schedule_of
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Raw rows, and what is publicly known of the task.
+
+    Attributes:
+        private: rows protected under add/remove of one record.
+        n_classes: labels of all rows are 0 to n_classes - 1.
+        public: labelled public rows, or None.
+        text_weights: class-name encodings, shape (n_features, n_classes), or None.
+    """
+
+    private: Source
+    n_classes: int
+    public: Source | None = None
+    text_weights: NDArray[np.floating] | None = None
+
+    @property
+    def weights_shape(self) -> tuple[int, int]:
+        """(n_features, n_classes) of weights on raw rows."""
+        return self.private.n_features, self.n_classes
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained probe.
+
+    Attributes:
+        weights, bias: act on L2-normalised raw rows, float32; shapes (n_features, n_classes) and (n_classes,), or a
+            stack of both with the voters as first axis.
+        history: public facts of each step. n_steps: number of steps.
+        centre: `public` if rows were centred on the public mean, else `none`.
+        privacy: the guarantee and how it was reached, JSON-ready.
+        losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
+    """
+
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    history: list[dict[str, float]]
+    n_steps: int
+    centre: str
+    privacy: dict[str, Any]
+    losses: RecordLosses | None
+
+
+def _nothing(*_: int) -> None:
+    """The progress callbacks of a caller who asks for none."""
+
+
+@blas_held_to_one_thread()
+def train(
+    sources: Sources,
+    settings: Settings,
+    runtime: Runtime | None = None,
+    *,
+    ledger: Ledger | None = None,
+    on_start: Callable[[int], None] = _nothing,
+    on_step: Callable[[], None] = _nothing,
+) -> Trained:
+    """Train one probe.
+
+    Guarantee: that of the settings' method, at their epsilon and delta, for the private rows under add/remove.
+
+    Args:
+        ledger: where events go before their results exist; in memory if None.
+        on_start: called with the number of steps. on_step: called after every step.
+
+    Raises:
+        ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
+        PrivacyError: delta of at least 1/n_private, noise too small for one step, or a first model without a guarantee.
+    """
+    runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
+    method, group = settings.method, runtime.group
+    backend = choose_backend(runtime.device)
+    runtime.check(method, settings.options)
+    sources = _in_their_roles(sources, method)
+    private, public = sources.private, sources.public
+    preprocessing = _preprocessing(settings, public)
+    first = _first_model(settings, sources)
+    inherited = () if first is None else first.releases
+    first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
+    budget = settings.budget(private.n_rows, inherited)
+    schedule = schedule_of(budget)
+
+    rows = prepare_part(private, preprocessing, runtime.precision, group) if "private" in method.needs else None
+    known = None if public is None else prepare(public, preprocessing, runtime.precision)
+    source = _noise_source(settings.insecure_seed, group)
+    rows, known = (None if part is None else backend.place(part) for part in (rows, known))
+    problem = Problem(
+        private.n_features + bool(preprocessing.intercept),
+        sources.n_classes,
+        private=rows,
+        public=known,
+        text_weights=_unit_text_weights(sources, preprocessing),
+        run_weights=first_weights,
+    )
+
+    keeper = None
+    if runtime.keep is not None and budget is not None and rows is not None:
+        # a single process may hold public rows besides, which a method adds to the private ones
+        held = slice(None) if group.size == 1 else slice(rows.first, rows.first + rows.n_held)
+        keeper = runtime.keep(source, held)
+    ledger.inherit(inherited)
+    mechanism = GaussianMechanism(
+        backend.noise(source),
+        ledger.append,
+        first_step=ledger.position,
+        group=group,
+        repeated=() if keeper is None else keeper.early,
+    )
+    on_start(schedule.n_steps)
+    sampler = PoissonSampler(source, schedule.sampling_rate)
+    run = Run(schedule, mechanism, on_step, sampler, settings.per_record, keeper, group, backend)
+    fitted = method.fit(problem, settings.options, run)
+    check_weights(fitted.weights)
+    ledger.close()
+
+    weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
+    weights = np.ascontiguousarray(weights)
+    history = [{name: float(on_host(fact)) for name, fact in facts.items()} for facts in fitted.history]
+    losses = None
+    if budget is not None:
+        losses = record_losses(
+            private.n_rows if settings.per_record and group.rank == 0 else 0,
+            group.gather(on_host(mechanism.contributed.squared_mu)),
+            group.gather(mechanism.contributed.levels),
+            budget.releases[-1],
+            inherited,
+        )
+    privacy = privacy_statement(
+        method,
+        budget,
+        ledger.events,
+        n_private=private.n_rows,
+        n_public=0 if public is None else public.n_rows,
+        noise_kind=source.kind if method.spends else "none drawn",
+        insecure=settings.insecure_seed is not None,
+    )
+    centre = "none" if preprocessing.centre is None else "public"
+    return Trained(weights, bias, history, schedule.n_steps, centre, privacy, losses)
+
+
+def _in_their_roles(sources: Sources, method: Method) -> Sources:
+    """The sources as the method sees them: without empty public rows, and all rows private if it joins public ones.
+
+    Raises:
+        UsageError: the method needs public rows or text weights and there are none.
+    """
+    public = sources.public if sources.public is not None and sources.public.n_rows else None
+    if "public" in method.needs and public is None:
+        raise UsageError(
+            f"method {method.name} needs public rows and got none; "
+            "give --public FILE or --public-shots K (in Python: X_public, y_public)"
+        )
+    if "text" in method.needs and sources.text_weights is None:
+        raise UsageError(
+            f"method {method.name} needs text weights and got none; "
+            "use a feature file with text/weights (in Python: text_weights)"
+        )
+    if method.joins_public and public is not None:
+        return replace(sources, private=ChainedSource(sources.private, public), public=None)
+    return replace(sources, public=public)
+
+
+def _preprocessing(settings: Settings, public: Source | None) -> Preprocessing:
+    """The training space that the settings ask for, centred on public rows or not at all."""
+    centre, intercept = settings.centre, settings.intercept
+    if centre not in ("auto", "none", "public"):
+        raise ParameterError(f"centre is {centre!r}; allowed: auto, none, public")
+    if centre == "public" and public is None:
+        raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
+    if not 0 <= intercept <= 1e3:
+        raise ParameterError(f"intercept is {intercept}; allowed: 0 (no bias column) to 1000")
+    if settings.starts_from_text and centre == "public":
+        raise UsageError("init 'text' needs uncentred rows, on which text weights mean something; use centre none")
+    automatic = settings.method.centres and public is not None and not settings.starts_from_text
+    centring = centre == "public" or (centre == "auto" and automatic)
+    if intercept and centring:
+        raise UsageError(f"intercept {intercept:g} needs uncentred rows; use centre none, or intercept 0")
+    if not centring or public is None:
+        return Preprocessing(intercept=intercept)
+    return Preprocessing.centred_on(np.concatenate([rows for rows, _ in public.blocks()]))
+
+
+def _first_model(settings: Settings, sources: Sources) -> FirstModel | None:
+    """What the run that the settings start from gives; None if they start from none.
+
+    Raises:
+        PrivacyError: rows that it took for public, and so did not protect, are not known to be public here too.
+        ParameterError, DataError: no run folder, or one of weights of another shape.
+    """
+    init = settings.first_run
+    if init is None:
+        return None
+    if not Path(init).is_dir():
+        raise ParameterError(f"init is {init!r}; allowed: {', '.join(INIT_WORDS)}, or a run folder")
+    first = load_first_model(init)
+    if first.weights.shape != sources.weights_shape:
+        raise DataError(
+            f"init run {init} has weights of shape {first.weights.shape}; allowed here: "
+            f"{sources.weights_shape}; train it on features of the same kind"
+        )
+    digest = getattr(sources.public, "digest", None)
+    if first.public_digest is not None and (digest is None or digest() != first.public_digest):
+        raise PrivacyError(
+            f"init run {init} took rows for public that are not the public rows here, and might be private ones; "
+            "give the same feature file, --public-shots, --split-seed and --public (arrays cannot be compared)"
+        )
+    return first
+
+
+def _noise_source(insecure_seed: int | None, group: Group) -> NoiseSource:
+    """The source of noise, with one key in all processes."""
+    source = NoiseSource(insecure_seed)
+    source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
+    return source
+
+
+def _unit_text_weights(sources: Sources, preprocessing: Preprocessing) -> NDArray[np.float64] | None:
+    """Text weights of unit norm a class, with a zero row for the bias column if there is one.
+
+    Raises:
+        DataError: they have another shape than weights.
+    """
+    text_weights = sources.text_weights
+    if text_weights is None:
+        return None
+    if text_weights.shape != sources.weights_shape:
+        raise DataError(f"text weights have shape {text_weights.shape}; allowed: {sources.weights_shape}")
+    encodings = normalise_rows(text_weights.T.astype(np.float32)).T.astype(np.float64)
+    padding = np.zeros((int(bool(preprocessing.intercept)), sources.n_classes))
+    return np.concatenate([encodings, padding])

@@ -1,0 +1,115 @@
+"""What a run trains: the method with its options, the budget, the training space and the first model.
+
+Everything that `linprobe train` or an estimator takes by name becomes a `Settings` here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args
+
+from linprobe.accounting.calibrate import DEFAULT_DELTA, DEFAULT_STEPS, Budget, calibrate, check_epsilon
+from linprobe.accounting.events import Releases
+from linprobe.methods import Method, Schedule
+from linprobe.methods._base import Init
+
+RunFolder = str | os.PathLike[str]
+INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is trained. Defaults hold for methods without that parameter.
+
+    Attributes:
+        method: as registered. options: its own options, an instance of `method.options`.
+        first_run: folder of the run whose weights come first; None where `options.init` says where they come from.
+        epsilon, delta: target. noise_multiplier, n_steps: as given; at most one is not None.
+        sampling_rate: q, in (0, 1]. accountant: `auto`, or a key of `ACCOUNTANTS`.
+        per_record: whether every record's own loss is followed.
+        centre: `auto`, `none` or `public`. intercept: value of the constant bias column; 0 for none.
+        insecure_seed: of the noise; None for noise that nobody can reproduce.
+        parameters: all of the above by name, as the caller gave them.
+    """
+
+    method: Method
+    options: Any
+    first_run: RunFolder | None = None
+    epsilon: float | None = None
+    delta: float = DEFAULT_DELTA
+    noise_multiplier: float | None = None
+    n_steps: int | None = None
+    sampling_rate: float = 1.0
+    accountant: str = "auto"
+    per_record: bool = True
+    centre: str = "none"
+    intercept: float = 0.0
+    insecure_seed: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, method: Method, parameters: Mapping[str, Any]) -> Settings:
+        """Settings from named parameters: options of the method by their names, the others by those above.
+
+        Raises:
+            ParameterError: an option outside its range.
+        """
+        own = {option.name for option in fields(method.options)}
+        options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
+        shared = {name: value for name, value in parameters.items() if name in _SHARED - own}
+        return cls(method=method, options=options, first_run=first_run, parameters=dict(parameters), **shared)
+
+    @property
+    def starts_from_text(self) -> bool:
+        """Whether the first weights are text weights because the caller said so."""
+        return getattr(self.options, "init", None) == "text"
+
+    def budget(self, n_private: int, inherited: tuple[Releases, ...] = ()) -> Budget | None:
+        """What a run on `n_private` private rows spends, calibrated; None for a method that spends nothing.
+
+        `inherited` is what the first model has cost; the same target pays for it.
+        """
+        if not self.method.spends:
+            return None
+        epsilon, others = check_epsilon(self.epsilon), list(inherited)
+        for share in self.method.shares(self.options):
+            part = calibrate(
+                epsilon=share.epsilon_share * epsilon, delta=self.delta, n_private=n_private, steps=share.count
+            )
+            others.append(Releases(share.purpose, part.noise_multiplier, 1.0, share.count))
+        return calibrate(
+            epsilon=epsilon,
+            delta=self.delta,
+            n_private=n_private,
+            noise_multiplier=self.noise_multiplier,
+            steps=self.n_steps,
+            default_steps=DEFAULT_STEPS if self.method.sampling is None else self.method.sampling.n_steps,
+            sampling_rate=self.sampling_rate,
+            accountant=self.accountant,
+            others=others,
+        )
+
+
+_SHARED = {each.name for each in fields(Settings)} - {"method", "options", "first_run", "parameters"}
+
+
+def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, RunFolder | None]:
+    """A method's options, and the run folder that `init` names where it is none of `INIT_WORDS`.
+
+    Raises:
+        UsageError: an option that the method does not have. ParameterError: one outside its range.
+    """
+    init = given.get("init", "auto")
+    if init in INIT_WORDS:
+        return method.make_options(dict(given)), None
+    return method.make_options({**given, "init": "run"}), init
+
+
+def schedule_of(budget: Budget | None) -> Schedule:
+    """What a method needs to know of its budget; no steps without one."""
+    if budget is None:
+        return Schedule(0, 0.0, 0.0)
+    others = {release.purpose: release.noise_multiplier for release in budget.others}
+    return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)

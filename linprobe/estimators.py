@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,21 +22,23 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from linprobe.accounting.calibrate import DEFAULT_DELTA, DEFAULT_STEPS, Budget, calibrate
+from linprobe.accounting.calibrate import Budget, calibrate
 from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import record_losses
 from linprobe.data.precision import Precision
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.data.rows import ArraySource, ChainedSource, Source, prepare, prepare_part
-from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
+from linprobe.declaring import arguments_of, declared, estimator_name, hint, refuse_on_gpu
+from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.metrics import class_scores
 from linprobe.gradients import choose_backend
 from linprobe.gradients.loss import check_weights
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.methods import METHODS, Method, Problem, Run, Sampling, Schedule
+from linprobe.methods import METHODS, Method, Problem, Run, Schedule
+from linprobe.options import DEFAULT_STEPS, Centring, Intercept
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.threads import blas_held_to_one_thread
@@ -44,16 +46,7 @@ from linprobe.runs.manifest import privacy_statement
 from linprobe.runs.run_folder import load_first_model
 from linprobe.training.checkpoint import Checkpoints
 
-Centre = Literal["auto", "none", "public"]
 INIT_WORDS = ("auto", "zero", "public", "text")
-REQUIRED = inspect.Parameter.empty
-BUDGET = {"epsilon": REQUIRED, "delta": DEFAULT_DELTA}
-CLASSES = {"classes": None}
-NOISE = {"noise_multiplier": None, "n_steps": None, "per_record": True}
-CENTRE = {"centre": "auto"}
-INTERCEPT = {"intercept": 0.0}
-SEED = {"insecure_seed": None}
-SAMPLING = {"sampling_rate": Sampling.rate, "accountant": "auto"}
 
 
 def _nothing() -> None:
@@ -83,23 +76,31 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     _method: ClassVar[str]
-    _shared: ClassVar[dict[str, Any]] = {}
+    _shared: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, **parameters: Any) -> None:
         for name, value in parameters.items():
             setattr(self, name, value)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give the class a constructor whose parameters are the shared ones and the method's options, by keyword."""
+        """Give the class a constructor that takes what `linprobe.options` declares for its method, by keyword."""
         super().__init_subclass__(**kwargs)
-        options = {option.name: option.default for option in fields(METHODS[cls._method].options)}
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            inspect.Parameter(name, keyword, default=default) for name, default in {**cls._shared, **options}.items()
-        ]
-        signature = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), *parameters])
+        options = METHODS[cls._method].options
+        arguments = arguments_of(options)
+        cls._shared = frozenset(name for group in options.takes for name in declared(group))
+        parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        for name, option in arguments.items():
+            default = inspect.Parameter.empty if option.default is MISSING else option.default
+            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
+        signature = inspect.Signature(parameters)
 
         def __init__(self: LinearProbe, *args: Any, **given: Any) -> None:  # noqa: N807
+            for name in given:
+                if name not in arguments:
+                    raise ArgumentError(
+                        f"{type(self).__name__} has no argument {name}; "
+                        f"its arguments are: {', '.join(arguments)}{hint(name, arguments)}"
+                    )
             bound = signature.bind(self, *args, **given)
             bound.apply_defaults()
             for name in list(bound.arguments)[1:]:
@@ -293,15 +294,9 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from linprobe.gradients.gpu import check_device
 
         check_device(device)
-        able = [name for name, method in METHODS.items() if method.on_device]
-        if not self.method.on_device:
-            raise UsageError(f"method {self._method} trains on device cpu, not {device!r}; on a GPU: {', '.join(able)}")
+        refuse_on_gpu(self.method_options(), device)
         if group.size > 1:
             raise UsageError(f"device is {device!r} with {group.size} processes; allowed: one process, or device cpu")
-        idle = {"variant": "practical", "subspace": "none"}
-        for name, allowed in idle.items():
-            if getattr(self, name, allowed) != allowed:
-                raise UsageError(f"{name} is {getattr(self, name)!r} on device {device!r}; allowed: {allowed}")
 
     def method_options(self) -> Any:
         """The method's own options, from this estimator's parameters."""
@@ -358,7 +353,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return preprocessing.unfold(first.weights, first.bias), first.releases
 
     def _option_values(self) -> dict[str, Any]:
-        values = {option.name: getattr(self, option.name) for option in fields(self.method.options)}
+        values = {name: getattr(self, name) for name in declared(self.method.options)}
         if values.get("init", "auto") not in INIT_WORDS:
             values["init"] = "run"
         return values
@@ -378,12 +373,10 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _preprocessing(self, public: Source | None) -> Preprocessing:
         centre = getattr(self, "centre", "none") if "centre" in self._shared else "none"
         intercept = getattr(self, "intercept", 0.0)
-        if centre not in ("auto", "none", "public"):
-            raise ParameterError(f"centre is {centre!r}; allowed: auto, none, public")
+        declared(Centring)["centre"].check(centre)
         if centre == "public" and public is None:
             raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
-        if not 0 <= intercept <= 1e3:
-            raise ParameterError(f"intercept is {intercept}; allowed: 0 (no bias column) to 1000")
+        declared(Intercept)["intercept"].check(intercept)
         from_text = getattr(self, "init", None) == "text"
         if from_text and centre == "public":
             raise UsageError("init 'text' needs uncentred rows, on which text weights mean something; use centre none")
@@ -455,164 +448,21 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[best])
 
 
-class NoisyGD(LinearProbe):
-    """Full-batch gradient descent on clipped, noised sums (AdaMix paper, Algorithm 1).
-
-    Guarantee: (epsilon, delta)-DP of the private rows under add/remove of one record.
-
-    Args (all by keyword):
-        epsilon: target, in (0, 100]. delta: target, below 1/n_private.
-        classes: list of classes; may be left out only where public labels are given.
-        noise_multiplier: noise std over clip norm, fixes the steps. n_steps: fixes the noise instead; 50 if both None.
-        per_record: whether every record's own loss is followed; on samples that looks at all rows at every step.
-        centre: subtract the public mean: `auto` (where there are public rows), `none`, `public`.
-        intercept: value of a constant bias column; 0 for none.
-        insecure_seed: makes the noise reproducible and the result NOT PRIVATE; for tests only.
-        init: first weights; besides the words of the options, the folder of an earlier run, whose releases are then
-            charged to this one's budget.
-        The others: see `linprobe.methods.noisy_gd.NoisyGDOptions`.
-    """
-
-    _method = "noisy-gd"
-    _shared: ClassVar = {**BUDGET, **CLASSES, **NOISE, **CENTRE, **INTERCEPT, **SEED}
+def _documentation(method: Method) -> str:
+    """The text at the head of the method's file, and every argument."""
+    arguments = [f"    {name}: {option.documentation}" for name, option in arguments_of(method.options).items()]
+    return "\n".join([method.documentation.rstrip(), "", "Args (all by keyword):", *arguments, ""])
 
 
-class AdaMix(LinearProbe):
-    """Warm start, clip norm and subspace from public rows (AdaMix paper, Algorithms 2 and 3). Needs public rows.
-
-    Guarantee: (epsilon, delta)-DP of the private rows under add/remove, for every fixed public set.
-
-    Args: as for `NoisyGD`, and those of `linprobe.methods.adamix.AdaMixOptions`.
-    """
-
-    _method = "adamix"
-    _shared: ClassVar = NoisyGD._shared
+def _estimator(method: Method) -> type[LinearProbe]:
+    body = {"__module__": __name__, "__doc__": _documentation(method), "_method": method.name}
+    return type(estimator_name(method.options), (LinearProbe,), body)
 
 
-class NGD(LinearProbe):
-    """AdaMix with a fixed clip norm and no projection. Needs public rows. Args and guarantee as for `NoisyGD`."""
+ESTIMATORS: dict[str, type[LinearProbe]] = {name: _estimator(method) for name, method in METHODS.items()}
+globals().update({estimator.__name__: estimator for estimator in ESTIMATORS.values()})
 
-    _method = "ngd"
-    _shared: ClassVar = NoisyGD._shared
+if TYPE_CHECKING:
 
-
-class PPGD(LinearProbe):
-    """A private model, then public training pulled towards it (Wang and Zhou 2020). Needs public rows.
-
-    Args and guarantee as for `NoisyGD`.
-    """
-
-    _method = "ppgd"
-    _shared: ClassVar = NoisyGD._shared
-
-
-class DPSGD(LinearProbe):
-    """Any optimiser on clipped, noised sums over Poisson samples (Abadi et al. 2016; Dörmann et al. 2021).
-
-    Guarantee: (epsilon, delta)-DP of the private rows under add/remove of one record.
-
-    Args: as for `NoisyGD`, the options of `linprobe.methods.dp_sgd.DPSGDOptions`, and
-        sampling_rate: q, probability with which each record joins each step, in (0, 1].
-        accountant: `auto` (exact Gaussian DP where q = 1, else privacy-loss distributions), `gdp`, `pld`, `rdp`.
-    """
-
-    _method = "dp-sgd"
-    _shared: ClassVar = {**NoisyGD._shared, **SAMPLING}
-
-
-class DPSGDF(LinearProbe):
-    """DP-SGD on rows moved to a private, or the public, mean (Sun et al. 2024). Guarantee as for `DPSGD`.
-
-    Args: as for `DPSGD` without intercept, and those of `linprobe.methods.dpsgd_f.DPSGDFOptions`, where `centre` is
-        `private` or `public`.
-    """
-
-    _method = "dpsgd-f"
-    _shared: ClassVar = {**BUDGET, **CLASSES, **NOISE, **SEED, **SAMPLING}
-
-
-class MirrorDescent(LinearProbe):
-    """DP-SGD in the geometry of the public loss (Amid et al. 2022). Needs public rows. Guarantee as for `DPSGD`.
-
-    Args: as for `DPSGD`, and those of `linprobe.methods.mirror_descent.MirrorDescentOptions`.
-    """
-
-    _method = "mirror-descent"
-    _shared: ClassVar = DPSGD._shared
-
-
-class DopeSGD(LinearProbe):
-    """DP-SGD with gradients clipped around the public one (Nasr et al. 2023). Needs public rows.
-
-    Guarantee as for `DPSGD`. Args: as for `DPSGD`, and those of `linprobe.methods.dope_sgd.DopeSGDOptions`.
-    """
-
-    _method = "dope-sgd"
-    _shared: ClassVar = DPSGD._shared
-
-
-class AdaDPS(LinearProbe):
-    """DP-SGD on gradients divided by the public second moment (Li et al. 2022). Needs public rows.
-
-    Guarantee as for `DPSGD`. Args: as for `DPSGD`, and those of `linprobe.methods.adadps.AdaDPSOptions`.
-    """
-
-    _method = "adadps"
-    _shared: ClassVar = DPSGD._shared
-
-
-class FullyPrivate(LinearProbe):
-    """NoisyGD from zero with public rows protected like private ones. Args and guarantee as for `NoisyGD`."""
-
-    _method = "fully-private"
-    _shared: ClassVar = {**BUDGET, **CLASSES, **NOISE, **INTERCEPT, **SEED}
-
-
-class OnlyPublic(LinearProbe):
-    """The public rows alone; private rows are ignored. Guarantee: epsilon = 0. Needs public rows.
-
-    Args: classes, centre, intercept as for `NoisyGD`; weight_decay: lambda on the summed loss.
-    """
-
-    _method = "only-public"
-    _shared: ClassVar = {**CLASSES, **CENTRE, **INTERCEPT}
-
-
-class ZeroShot(LinearProbe):
-    """Text encodings of the class names; no row is used. Guarantee: epsilon = 0. Needs text weights.
-
-    Args: classes as for `NoisyGD`; text_scale: beta.
-    """
-
-    _method = "zero-shot"
-    _shared: ClassVar = CLASSES
-
-
-class NonPrivate(LinearProbe):
-    """All rows without protection. Guarantee: none; `privacy_["epsilon"]` is None.
-
-    Args: classes, centre, intercept as for `NoisyGD`; weight_decay: lambda on the summed loss.
-    """
-
-    _method = "non-private"
-    _shared: ClassVar = OnlyPublic._shared
-
-
-ESTIMATORS: dict[str, type[LinearProbe]] = {
-    estimator._method: estimator
-    for estimator in (
-        NoisyGD,
-        AdaMix,
-        NGD,
-        PPGD,
-        DPSGD,
-        DPSGDF,
-        MirrorDescent,
-        DopeSGD,
-        AdaDPS,
-        FullyPrivate,
-        OnlyPublic,
-        ZeroShot,
-        NonPrivate,
-    )
-}
+    def __getattr__(name: str) -> type[LinearProbe]:
+        """`NoisyGD` and the others."""

@@ -26,13 +26,13 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def methods() -> str:
     """What each method reads and what it guarantees."""
-    header = ("method", "private rows", "public rows", "text weights", "guarantee for private rows")
+    header = ("method", "private rows", "public rows", "text weights", "GPU", "guarantee for private rows")
     return _table(header, [_method_row(method) for method in METHODS.values()])
 
 
 def _method_row(method: Method) -> list[str]:
     link = f"[{method.name}]({method.name}.md)" + (", the default" if method.name == DEFAULT_METHOD else "")
-    return [link, _private_rows(method), _public_rows(method), _text_weights(method), _guarantee(method)]
+    return [link, _private_rows(method), _public_rows(method), _text_weights(method), _gpu(method), _guarantee(method)]
 
 
 def _private_rows(method: Method) -> str:
@@ -60,6 +60,13 @@ def _text_weights(method: Method) -> str:
     if "init" not in declared(method.options):
         return "no"
     return "for `--init text`" if "public" in method.needs else "if given"
+
+
+def _gpu(method: Method) -> str:
+    if not method.on_device:
+        return "no"
+    limited = [option for option in declared(method.options).values() if option.on_gpu is not None]
+    return ", ".join(["yes", *(f"`{option.spellings[0]} {'|'.join(option.on_gpu or ())}` only" for option in limited)])
 
 
 def _guarantee(method: Method) -> str:

@@ -23,6 +23,8 @@ __all__ += sorted(estimator_name(options) for options in METHOD_OPTIONS.values()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name not in map(estimator_name, METHOD_OPTIONS.values()):
         raise AttributeError(f"module 'linprobe' has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "linprobe.estimators")), name)
+    return getattr(import_module("linprobe.estimators"), name)

@@ -147,33 +147,45 @@ ROWS = (Centring, Intercept)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _WeightDecay:
+class WeightDecay:
+    """lambda, on the sum of losses."""
+
     weight_decay: float = option(1e-2, "L2 penalty on the summed loss.", above=0, most=1e9)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TextScale:
+class TextScale:
+    """beta, of weights made from text."""
+
     text_scale: float = option(100.0, "Scale of text weights.", above=0, most=1e6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Start:
+class Start:
+    """W_1, and what weight decay pulls towards."""
+
     init: Init = option("auto", "First weights", also=("run", "a run folder"), after=", whose releases then count too")
     reference: Reference = option("init", "What weight decay pulls towards")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ClipNorm:
+class ClipNorm:
+    """L2 bound on the gradient of one record."""
+
     clip_norm: float = option(0.5, "Clip norm.", above=1e-9, most=1e6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ClipFloor:
+class ClipFloor:
+    """Lower bound of a clip norm that follows public gradients: steps in proportion to its inverse must not diverge."""
+
     clip_floor: float = option(0.02, "Least clip norm.", above=1e-9, most=1e6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Steps(_WeightDecay):
+class Steps(WeightDecay):
+    """The steps, and what is released of the iterates."""
+
     learning_rate: float | None = option(
         None, "Constant rate on summed gradients.", unset="from --score-noise", above=0, most=1e9
     )
@@ -185,12 +197,16 @@ class _Steps(_WeightDecay):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Variant:
+class Variant:
+    """As practised, or as the paper analyses it."""
+
     variant: Literal["practical", "theory"] = option("practical", "", on_gpu=("practical",))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Radius:
+class Radius:
+    """Bound on the distance of the weights from their reference."""
+
     radius: float | None = option(
         None, "Largest distance of the weights; of adamix, variant theory only.", unset="any", above=0, most=1e9
     )
@@ -201,7 +217,7 @@ class _Radius:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyGDOptions(
-    _Radius, _TextScale, _Steps, _ClipNorm, _Start, Options, method="noisy-gd", takes=(*PRIVATE, *ROWS), on_gpu=True
+    Radius, TextScale, Steps, ClipNorm, Start, Options, method="noisy-gd", takes=(*PRIVATE, *ROWS), on_gpu=True
 ):
     """Options of `noisy-gd`."""
 
@@ -210,12 +226,12 @@ class NoisyGDOptions(
 
 @dataclass(frozen=True, kw_only=True)
 class AdaMixOptions(
-    _Radius,
-    _Variant,
-    _TextScale,
-    _Steps,
-    _ClipFloor,
-    _Start,
+    Radius,
+    Variant,
+    TextScale,
+    Steps,
+    ClipFloor,
+    Start,
     Options,
     method="adamix",
     takes=(*PRIVATE, *ROWS),
@@ -224,7 +240,9 @@ class AdaMixOptions(
     """Options of `adamix`. Its variant `theory` takes no others than `radius` and `strong_convexity`."""
 
     clip_quantile: float = option(0.9, "Quantile of public gradient norms.", above=0, most=1)
-    subspace: Literal["none", "gradient", "features"] = option("none", "", on_gpu=("none",))
+    subspace: Literal["none", "gradient", "features"] = option(
+        "none", "Project private gradients on a subspace", on_gpu=("none",)
+    )
     subspace_dim: int | None = option(None, "Dimensions kept.", unset="classes - 1", above=0, most=1e9)
     strong_convexity: float = option(
         0.5, "Strong convexity c of the public pass, variant theory only.", above=0, most=1e9
@@ -232,17 +250,17 @@ class AdaMixOptions(
 
 
 @dataclass(frozen=True, kw_only=True)
-class NGDOptions(_TextScale, _Steps, _ClipNorm, _Start, Options, method="ngd", takes=(*PRIVATE, *ROWS), on_gpu=True):
+class NGDOptions(TextScale, Steps, ClipNorm, Start, Options, method="ngd", takes=(*PRIVATE, *ROWS), on_gpu=True):
     """Options of `ngd`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPGDOptions(_Steps, _ClipFloor, Options, method="ppgd", takes=(*PRIVATE, *ROWS)):
+class PPGDOptions(Steps, ClipFloor, Options, method="ppgd", takes=(*PRIVATE, *ROWS)):
     """Options of `ppgd`. `weight_decay` is lambda of both stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DescentOptions(_TextScale, _Steps, _ClipNorm, _Start, Options):
+class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
     """Options of every method on Poisson samples.
 
     `clip_norm` bounds a gradient as the method measures it. `momentum` scales directions by 1 - beta, and
@@ -260,7 +278,7 @@ class DPSGDOptions(DescentOptions, method="dp-sgd", takes=(*PRIVATE, Samples, *R
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPSGDFOptions(_Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, Samples)):
+class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, Samples)):
     """Options of `dpsgd-f`."""
 
     clip_norm: float = 0.1
@@ -299,20 +317,20 @@ class AdaDPSOptions(DescentOptions, method="adadps", takes=(*PRIVATE, Samples, *
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullyPrivateOptions(_Steps, _ClipNorm, Options, method="fully-private", takes=(*PRIVATE, Intercept), on_gpu=True):
+class FullyPrivateOptions(Steps, ClipNorm, Options, method="fully-private", takes=(*PRIVATE, Intercept), on_gpu=True):
     """Options of `fully-private`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlyPublicOptions(_WeightDecay, Options, method="only-public", takes=(Classes, *ROWS)):
+class OnlyPublicOptions(WeightDecay, Options, method="only-public", takes=(Classes, *ROWS)):
     """Options of `only-public`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZeroShotOptions(_TextScale, Options, method="zero-shot", takes=(Classes,)):
+class ZeroShotOptions(TextScale, Options, method="zero-shot", takes=(Classes,)):
     """Options of `zero-shot`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonPrivateOptions(_WeightDecay, Options, method="non-private", takes=(Classes, *ROWS)):
+class NonPrivateOptions(WeightDecay, Options, method="non-private", takes=(Classes, *ROWS)):
     """Options of `non-private`."""

@@ -103,6 +103,11 @@ def train_flags() -> list[Flag]:
     return sorted(flags.values(), key=lambda flag: flag.option.argument is None)
 
 
+def flag_of_argument(name: str) -> str | None:
+    """The flag of an estimator's argument; None if there is no such argument."""
+    return next((flag.option.spellings[0] for flag in train_flags() if flag.option.name == name), None)
+
+
 def with_flags(command: Callable[..., None], flags: Iterable[inspect.Parameter]) -> Callable[..., None]:
     """`command(**given)`, of which typer reads that it takes these flags."""
 

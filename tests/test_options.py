@@ -81,7 +81,7 @@ def test_any_number_in_the_range_is_allowed(value: Any) -> None:
 
 
 def test_a_word_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(ParameterError, match="init is 'one'; allowed: auto, zero, public, text, or a run folder$"):
+    with pytest.raises(ParameterError, match=r"init is 'one'; allowed: auto, zero, public, text, or a run folder$"):
         of("init").check("one")
     of("radius").check(None)
     with pytest.raises(ParameterError, match="output is None; allowed: last"):

@@ -1,8 +1,7 @@
 """Differentially private linear probing on frozen features.
 
-Estimators: `NoisyGD`, `AdaMix`, `NGD`, `PPGD`, `DPSGD`, `DPSGDF`, `MirrorDescent`, `DopeSGD`, `AdaDPS`, `FullyPrivate`,
-`OnlyPublic`, `ZeroShot`, `NonPrivate`. Run folders: `load_run`. Nothing heavy is imported until one of these names is
-used.
+Estimators, one a method: `NoisyGD`, `AdaMix`, `DPSGD` and the others of `linprobe.__all__`. Run folders: `load_run`.
+Nothing heavy is imported until one of these names is used.
 """
 
 from __future__ import annotations
@@ -11,47 +10,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from linprobe._version import __version__
+from linprobe.declaring import estimator_name
+from linprobe.options import METHOD_OPTIONS
 
 if TYPE_CHECKING:
-    from linprobe.estimators import (
-        DPSGD,
-        DPSGDF,
-        NGD,
-        PPGD,
-        AdaDPS,
-        AdaMix,
-        DopeSGD,
-        FullyPrivate,
-        MirrorDescent,
-        NoisyGD,
-        NonPrivate,
-        OnlyPublic,
-        ZeroShot,
-    )
     from linprobe.runs.run_folder import load_run
 
 _HOMES = {"load_run": "linprobe.runs.run_folder"}
 
-__all__ = [
-    "DPSGD",
-    "DPSGDF",
-    "NGD",
-    "PPGD",
-    "AdaDPS",
-    "AdaMix",
-    "DopeSGD",
-    "FullyPrivate",
-    "MirrorDescent",
-    "NoisyGD",
-    "NonPrivate",
-    "OnlyPublic",
-    "ZeroShot",
-    "__version__",
-    "load_run",
-]
+__all__ = ["__version__", "load_run"]
+__all__ += sorted(estimator_name(options) for options in METHOD_OPTIONS.values())
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name not in map(estimator_name, METHOD_OPTIONS.values()):
         raise AttributeError(f"module 'linprobe' has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "linprobe.estimators")), name)
+    return getattr(import_module("linprobe.estimators"), name)

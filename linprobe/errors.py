@@ -34,6 +34,10 @@ class ParameterError(UsageError, ValueError):
     """A parameter's value is not among those allowed."""
 
 
+class ArgumentError(UsageError, TypeError):
+    """A constructor got an argument that it does not have."""
+
+
 def first_line(error: BaseException) -> str:
     """What another library's error says, in one line: the first of its own, or its type where it says nothing."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__

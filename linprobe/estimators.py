@@ -11,8 +11,8 @@ never off private ones.
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
-from typing import Any, ClassVar, Self
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,24 +20,15 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from linprobe.accounting.calibrate import DEFAULT_DELTA
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.rows import ArraySource, Source
-from linprobe.errors import DataError, ParameterError, UsageError
+from linprobe.declaring import arguments_of, estimator_name, hint
+from linprobe.errors import ArgumentError, DataError, ParameterError, UsageError
 from linprobe.evaluation.metrics import class_scores
-from linprobe.methods import METHODS, Method, Sampling
+from linprobe.methods import METHODS, Method
 from linprobe.training.engine import Sources, train
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings
-
-REQUIRED = inspect.Parameter.empty
-BUDGET = {"epsilon": REQUIRED, "delta": DEFAULT_DELTA}
-CLASSES = {"classes": None}
-NOISE = {"noise_multiplier": None, "n_steps": None, "per_record": True}
-CENTRE = {"centre": "auto"}
-INTERCEPT = {"intercept": 0.0}
-SEED = {"insecure_seed": None}
-SAMPLING = {"sampling_rate": Sampling.rate, "accountant": "auto"}
 
 
 class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -55,23 +46,29 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     _method: ClassVar[str]
-    _shared: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, **parameters: Any) -> None:
         for name, value in parameters.items():
             setattr(self, name, value)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give the class a constructor whose parameters are the shared ones and the method's options, by keyword."""
+        """Give the class a constructor that takes what `linprobe.options` declares for its method, by keyword."""
         super().__init_subclass__(**kwargs)
-        options = {option.name: option.default for option in fields(METHODS[cls._method].options)}
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            inspect.Parameter(name, keyword, default=default) for name, default in {**cls._shared, **options}.items()
-        ]
-        signature = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), *parameters])
+        options = METHODS[cls._method].options
+        arguments = arguments_of(options)
+        parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        for name, option in arguments.items():
+            default = inspect.Parameter.empty if option.default is MISSING else option.default
+            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
+        signature = inspect.Signature(parameters)
 
         def __init__(self: LinearProbe, *args: Any, **given: Any) -> None:  # noqa: N807
+            for name in given:
+                if name not in arguments:
+                    raise ArgumentError(
+                        f"{type(self).__name__} has no argument {name}; "
+                        f"its arguments are: {', '.join(arguments)}{hint(name, arguments)}"
+                    )
             bound = signature.bind(self, *args, **given)
             bound.apply_defaults()
             for name in list(bound.arguments)[1:]:
@@ -215,164 +212,21 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[best])
 
 
-class NoisyGD(LinearProbe):
-    """Full-batch gradient descent on clipped, noised sums (AdaMix paper, Algorithm 1).
-
-    Guarantee: (epsilon, delta)-DP of the private rows under add/remove of one record.
-
-    Args (all by keyword):
-        epsilon: target, in (0, 100]. delta: target, below 1/n_private.
-        classes: list of classes; may be left out only where public labels are given.
-        noise_multiplier: noise std over clip norm, fixes the steps. n_steps: fixes the noise instead; 50 if both None.
-        per_record: whether every record's own loss is followed; on samples that looks at all rows at every step.
-        centre: subtract the public mean: `auto` (where there are public rows), `none`, `public`.
-        intercept: value of a constant bias column; 0 for none.
-        insecure_seed: makes the noise reproducible and the result NOT PRIVATE; for tests only.
-        init: first weights; besides the words of the options, the folder of an earlier run, whose releases are then
-            charged to this one's budget.
-        The others: see `linprobe.methods.noisy_gd.NoisyGDOptions`.
-    """
-
-    _method = "noisy-gd"
-    _shared: ClassVar = {**BUDGET, **CLASSES, **NOISE, **CENTRE, **INTERCEPT, **SEED}
+def _documentation(method: Method) -> str:
+    """The text at the head of the method's file, and every argument."""
+    arguments = [f"    {name}: {option.documentation}" for name, option in arguments_of(method.options).items()]
+    return "\n".join([method.documentation.rstrip(), "", "Args (all by keyword):", *arguments, ""])
 
 
-class AdaMix(LinearProbe):
-    """Warm start, clip norm and subspace from public rows (AdaMix paper, Algorithms 2 and 3). Needs public rows.
-
-    Guarantee: (epsilon, delta)-DP of the private rows under add/remove, for every fixed public set.
-
-    Args: as for `NoisyGD`, and those of `linprobe.methods.adamix.AdaMixOptions`.
-    """
-
-    _method = "adamix"
-    _shared: ClassVar = NoisyGD._shared
+def _estimator(method: Method) -> type[LinearProbe]:
+    body = {"__module__": __name__, "__doc__": _documentation(method), "_method": method.name}
+    return type(estimator_name(method.options), (LinearProbe,), body)
 
 
-class NGD(LinearProbe):
-    """AdaMix with a fixed clip norm and no projection. Needs public rows. Args and guarantee as for `NoisyGD`."""
+ESTIMATORS: dict[str, type[LinearProbe]] = {name: _estimator(method) for name, method in METHODS.items()}
+globals().update({estimator.__name__: estimator for estimator in ESTIMATORS.values()})
 
-    _method = "ngd"
-    _shared: ClassVar = NoisyGD._shared
+if TYPE_CHECKING:
 
-
-class PPGD(LinearProbe):
-    """A private model, then public training pulled towards it (Wang and Zhou 2020). Needs public rows.
-
-    Args and guarantee as for `NoisyGD`.
-    """
-
-    _method = "ppgd"
-    _shared: ClassVar = NoisyGD._shared
-
-
-class DPSGD(LinearProbe):
-    """Any optimiser on clipped, noised sums over Poisson samples (Abadi et al. 2016; Dörmann et al. 2021).
-
-    Guarantee: (epsilon, delta)-DP of the private rows under add/remove of one record.
-
-    Args: as for `NoisyGD`, the options of `linprobe.methods.dp_sgd.DPSGDOptions`, and
-        sampling_rate: q, probability with which each record joins each step, in (0, 1].
-        accountant: `auto` (exact Gaussian DP where q = 1, else privacy-loss distributions), `gdp`, `pld`, `rdp`.
-    """
-
-    _method = "dp-sgd"
-    _shared: ClassVar = {**NoisyGD._shared, **SAMPLING}
-
-
-class DPSGDF(LinearProbe):
-    """DP-SGD on rows moved to a private, or the public, mean (Sun et al. 2024). Guarantee as for `DPSGD`.
-
-    Args: as for `DPSGD` without intercept, and those of `linprobe.methods.dpsgd_f.DPSGDFOptions`, where `centre` is
-        `private` or `public`.
-    """
-
-    _method = "dpsgd-f"
-    _shared: ClassVar = {**BUDGET, **CLASSES, **NOISE, **SEED, **SAMPLING}
-
-
-class MirrorDescent(LinearProbe):
-    """DP-SGD in the geometry of the public loss (Amid et al. 2022). Needs public rows. Guarantee as for `DPSGD`.
-
-    Args: as for `DPSGD`, and those of `linprobe.methods.mirror_descent.MirrorDescentOptions`.
-    """
-
-    _method = "mirror-descent"
-    _shared: ClassVar = DPSGD._shared
-
-
-class DopeSGD(LinearProbe):
-    """DP-SGD with gradients clipped around the public one (Nasr et al. 2023). Needs public rows.
-
-    Guarantee as for `DPSGD`. Args: as for `DPSGD`, and those of `linprobe.methods.dope_sgd.DopeSGDOptions`.
-    """
-
-    _method = "dope-sgd"
-    _shared: ClassVar = DPSGD._shared
-
-
-class AdaDPS(LinearProbe):
-    """DP-SGD on gradients divided by the public second moment (Li et al. 2022). Needs public rows.
-
-    Guarantee as for `DPSGD`. Args: as for `DPSGD`, and those of `linprobe.methods.adadps.AdaDPSOptions`.
-    """
-
-    _method = "adadps"
-    _shared: ClassVar = DPSGD._shared
-
-
-class FullyPrivate(LinearProbe):
-    """NoisyGD from zero with public rows protected like private ones. Args and guarantee as for `NoisyGD`."""
-
-    _method = "fully-private"
-    _shared: ClassVar = {**BUDGET, **CLASSES, **NOISE, **INTERCEPT, **SEED}
-
-
-class OnlyPublic(LinearProbe):
-    """The public rows alone; private rows are ignored. Guarantee: epsilon = 0. Needs public rows.
-
-    Args: classes, centre, intercept as for `NoisyGD`; weight_decay: lambda on the summed loss.
-    """
-
-    _method = "only-public"
-    _shared: ClassVar = {**CLASSES, **CENTRE, **INTERCEPT}
-
-
-class ZeroShot(LinearProbe):
-    """Text encodings of the class names; no row is used. Guarantee: epsilon = 0. Needs text weights.
-
-    Args: classes as for `NoisyGD`; text_scale: beta.
-    """
-
-    _method = "zero-shot"
-    _shared: ClassVar = CLASSES
-
-
-class NonPrivate(LinearProbe):
-    """All rows without protection. Guarantee: none; `privacy_["epsilon"]` is None.
-
-    Args: classes, centre, intercept as for `NoisyGD`; weight_decay: lambda on the summed loss.
-    """
-
-    _method = "non-private"
-    _shared: ClassVar = OnlyPublic._shared
-
-
-ESTIMATORS: dict[str, type[LinearProbe]] = {
-    estimator._method: estimator
-    for estimator in (
-        NoisyGD,
-        AdaMix,
-        NGD,
-        PPGD,
-        DPSGD,
-        DPSGDF,
-        MirrorDescent,
-        DopeSGD,
-        AdaDPS,
-        FullyPrivate,
-        OnlyPublic,
-        ZeroShot,
-        NonPrivate,
-    )
-}
+    def __getattr__(name: str) -> type[LinearProbe]:
+        """`NoisyGD` and the others."""

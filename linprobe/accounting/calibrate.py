@@ -19,10 +19,8 @@ from linprobe.accounting.accountants import (
 )
 from linprobe.accounting.events import Releases
 from linprobe.errors import ParameterError, PrivacyError, UsageError
+from linprobe.options import DEFAULT_STEPS, MAX_EPSILON
 
-MAX_EPSILON = 100.0
-DEFAULT_DELTA = 1e-5
-DEFAULT_STEPS = 50
 MAX_STEPS = 1_000_000
 MAX_SIGMA = 1e9
 GRADIENT = "gradient"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +29,7 @@ from linprobe.cli import (
     train,
     verify,
 )
+from linprobe.cli._flags import flag_of_argument
 from linprobe.errors import LinprobeError
 
 INTERRUPTED = 130  # what typer turns Ctrl-C into
@@ -83,6 +84,14 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
+def _hint(error: Any) -> str:
+    """Which flag was meant by someone who gave an estimator's argument."""
+    name = getattr(error, "option_name", None)
+    meant = None if name is None else flag_of_argument(name.lstrip("-").replace("-", "_"))
+    known = [flag for parameter in error.ctx.command.params for flag in parameter.opts] if meant else []
+    return f" Did you mean {meant}?" if meant in known else ""
+
+
 def _reader_left() -> int:
     """The reader of stdout went away, as `| head` does; Python would complain again while closing it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -113,7 +122,7 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         if hasattr(error, "format_message"):  # typer's own usage errors
-            return _fail(f"{error.format_message()} See linprobe --help.", 2)
+            return _fail(f"{error.format_message()}{_hint(error)} See linprobe --help.", 2)
         return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)
     if status == INTERRUPTED:
         return _fail("interrupted; no result was written", INTERRUPTED)

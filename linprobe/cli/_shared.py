@@ -1,11 +1,13 @@
-"""Printing that several commands share."""
+"""Flags and printing that several commands share."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 def print_json(value: Any) -> None:

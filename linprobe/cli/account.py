@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from linprobe.cli._shared import Json
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -16,7 +18,7 @@ def register(app: typer.Typer) -> None:
         sigma: Annotated[float, typer.Option(help="Noise multiplier, above 0.")],
         steps: Annotated[int, typer.Option(help="Number of releases.")],
         delta: Annotated[float, typer.Option(help="Above 0 and below 1.")],
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+        as_json: Json = False,
     ) -> None:
         """What noise, sampling rate and steps cost, by every accountant that applies. Reads no data.
 

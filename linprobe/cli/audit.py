@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from linprobe.cli._shared import Json
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -25,7 +27,7 @@ def register(app: typer.Typer) -> None:
         runs: Annotated[int, typer.Option(help="Trainings, 2 to 10000.")] = 100,
         canaries: Annotated[int, typer.Option(help="Records planted in each, 10 to 1000.")] = 100,
         confidence: Annotated[float, typer.Option(help="Of the lower bound, at least 0.5, below 1.")] = 0.999,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Measure a lower bound on epsilon by telling which planted records were trained on.
 

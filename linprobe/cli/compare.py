@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from linprobe.cli._shared import Json
 from linprobe.errors import ParameterError
 
 
@@ -46,7 +47,7 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(help="Folder; an unfinished comparison there goes on. [default: comparisons/NAME]"),
         ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Train methods at several epsilons and seeds; print the folder with tables, figures and runs.
 

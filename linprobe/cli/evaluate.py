@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from linprobe.cli._shared import Json
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -16,7 +18,7 @@ def register(app: typer.Typer) -> None:
         features: Annotated[
             str | None, typer.Argument(metavar="[FEATURES]", help="Feature file; none: the one of the run.")
         ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Print a run's accuracy on the test rows of a feature file."""
         from pathlib import Path

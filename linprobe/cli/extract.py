@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from linprobe.cli._shared import Json
+
 _IMAGES = "Images"
 _NETWORK = "Network"
 _SPEED = "Speed and reliability"
@@ -39,7 +41,7 @@ def register(app: typer.Typer) -> None:
         overwrite: Annotated[
             bool, typer.Option("--overwrite", help="Start again where there is a file already.")
         ] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+        as_json: Json = False,
         classes: Annotated[
             Path | None,
             typer.Option(help="Class names in label order, one a line.", rich_help_panel=_IMAGES),

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from linprobe.cli._shared import Json
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -15,7 +17,7 @@ def register(app: typer.Typer) -> None:
         path: Annotated[
             str, typer.Argument(metavar="FILE_OR_RUN|-", help="Feature file or run folder; - reads its path.")
         ],
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Describe a feature file or a run folder."""
         from linprobe.atomic_files import path_from

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from linprobe.cli._shared import Json
 from linprobe.errors import ParameterError
 
 
@@ -26,7 +27,7 @@ def register(app: typer.Typer) -> None:
             str, typer.Option(help="auto (gdp for q = 1, pld below), pld, rdp, gdp (for q = 1 only).")
         ] = "auto",
         plot: Annotated[Path | None, typer.Option(help="Draw noise against sampling rate, .png or .svg.")] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Compare sampling rates: the noise each needs to stay within a budget. Reads no data.
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from linprobe.cli._shared import Json
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -17,7 +19,7 @@ def register(app: typer.Typer) -> None:
         features: Annotated[
             Path | None, typer.Option(help="Feature file, to check that its private rows are the run's.")
         ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Recompute epsilon from the ledger with two accountants; exit 4 on any mismatch or edit."""
         from linprobe.atomic_files import path_from

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.accountants import composed_epsilon
-from linprobe.accounting.calibrate import DEFAULT_DELTA
 from linprobe.commands._row_sources import FileSource, open_features, public_source
 from linprobe.commands.train import TrainRequest, make_settings
 from linprobe.data.digits import DIGITS_SHOTS
@@ -18,6 +17,7 @@ from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.audit import MechanismFactory, lower_bounds, play
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, find_method
+from linprobe.options import DEFAULT_DELTA
 from linprobe.progress import Progress
 from linprobe.training.settings import schedule_of
 

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from linprobe._version import __version__
-from linprobe.accounting.calibrate import DEFAULT_DELTA, check_epsilon
+from linprobe.accounting.calibrate import check_epsilon
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.commands._comparison_folder import RUNS, ComparisonFolder, open_comparison
 from linprobe.commands._row_sources import DIGITS, open_features
@@ -22,9 +22,11 @@ from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.commands.train import TrainRequest, make_settings, train_on
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader, LoadedFeatures
+from linprobe.declaring import arguments_of, declared
 from linprobe.errors import LinprobeError, ParameterError, UsageError
 from linprobe.evaluation.comparison import Result, Setting, boosts, summarise
 from linprobe.methods import METHODS, find_method
+from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent
@@ -59,7 +61,8 @@ class MethodRow:
         """`method` or `method:option=value:option=value`, options spelled as on the command line of `train`."""
         name, *pairs = text.strip().split(":")
         method = find_method(name)
-        hints = {**get_type_hints(TrainRequest), **get_type_hints(method.options)}
+        declarations = [*declared(RunOptions).values(), *arguments_of(method.options).values()]
+        kinds = {declaration.parameter: declaration.kind for declaration in declarations}
         settings: dict[str, Any] = {}
         for pair in pairs:
             flag, equals, value = pair.partition("=")
@@ -69,7 +72,7 @@ class MethodRow:
                     f"method is {text!r}; allowed: METHOD or METHOD:OPTION=VALUE, each option once, as "
                     "dope-sgd:ensemble=5:steps=100"
                 )
-            settings[option] = _typed(flag, value, str(hints.get(option, str)))
+            settings[option] = _typed(flag, value, kinds.get(option, str))
         return cls(text.strip(), method.name, settings)
 
     def request(self, **shared: Any) -> TrainRequest:
@@ -85,22 +88,21 @@ class MethodRow:
         )
 
 
-def _typed(flag: str, text: str, hint: str) -> Any:
-    """The value of an option whose type is `hint`, as Python writes it."""
-    if "bool" in hint:
+def _typed(flag: str, text: str, wanted: Any) -> Any:
+    """The value of an option whose type is `wanted`."""
+    if wanted is bool:
         if text not in ("true", "false"):
             raise ParameterError(f"{flag} is {text!r}; allowed: true, false")
         return text == "true"
-    for kind, what in ((int, "a whole number"), (float, "a number")):
-        if kind.__name__ in hint:
-            try:
-                number = kind(text)
-            except ValueError:
-                number = math.nan
-            if not math.isfinite(number):
-                raise ParameterError(f"{flag} is {text!r}; allowed: {what}")
-            return number
-    return text
+    if wanted not in (int, float):
+        return text
+    try:
+        number = wanted(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ParameterError(f"{flag} is {text!r}; allowed: a {'whole ' if wanted is int else ''}number")
+    return number
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting import planning
-from linprobe.accounting.calibrate import DEFAULT_DELTA
 from linprobe.commands._output import check_folders, writing
+from linprobe.options import DEFAULT_DELTA
 from linprobe.progress import Progress
 from linprobe.reporting import plots
 

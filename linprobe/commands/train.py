@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -12,15 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.calibrate import DEFAULT_DELTA, check_epsilon
+from linprobe.accounting.calibrate import check_epsilon
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureFile, FeatureReader
-from linprobe.data.precision import STORAGE, Precision
-from linprobe.errors import LinprobeError, ParameterError, UsageError
+from linprobe.declaring import declared
+from linprobe.errors import LinprobeError, UsageError
 from linprobe.evaluation.metrics import accuracy_by_class, class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
+from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
@@ -52,34 +52,22 @@ OUTCOME_KEYS = (
 
 
 @dataclass(frozen=True)
-class TrainRequest:
+class TrainRequest(Confirmation, RunOptions, Choice):
     """What `linprobe train` was asked for. None means: use the default.
 
     `options` holds the method's own options by name; `features` None is the built-in digits.
     """
 
-    method: str
-    features: Path | None = None
     epsilon: float | None = None
     delta: float = DEFAULT_DELTA
     sigma: float | None = None
     steps: int | None = None
-    out: Path | None = None
-    public: Path | None = None
-    public_shots: int | None = None
-    split_seed: int = 0
     sampling_rate: float | None = None
     accountant: str | None = None
     per_record: bool | None = None
     centre: str | None = None
     intercept: float | None = None
-    preset: str = "default"
     noise_seed: int | None = None
-    insecure_seed: bool = False
-    precision: Precision = "float32"
-    device: str = "cpu"
-    checkpoint_every: float | None = None
-    resume: bool = False
     options: dict[str, Any] | None = None
 
 
@@ -97,8 +85,7 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
 
 def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -> dict[str, Any]:
     """Parameters of the method's estimator, of which `known` are all names."""
-    if request.preset not in ("default", "paper"):
-        raise UsageError(f"preset is {request.preset!r}; allowed: default, paper")
+    declared(RunOptions)["preset"].check(request.preset)
     settings: dict[str, Any] = dict(request.options or {})
     sigma, centre = request.sigma, request.centre
     if request.preset == "paper":
@@ -172,10 +159,8 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     """
     method = find_method(request.method)
     settings = make_settings(request, method)  # a wrong option is told before the data is read
-    if request.precision not in STORAGE:
-        raise ParameterError(f"precision is {request.precision!r}; allowed: {', '.join(STORAGE)}")
-    if request.checkpoint_every is not None and not 0 <= request.checkpoint_every < math.inf:
-        raise ParameterError(f"checkpoint is {request.checkpoint_every}; allowed: 0 or more seconds")
+    for name, option in declared(RunOptions).items():
+        option.check(getattr(request, name))
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
     if group.size > 1 and "private" in method.needs and not method.spends:

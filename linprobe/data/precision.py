@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from linprobe.errors import UsageError
 from linprobe.native import LIBRARY
+from linprobe.options import Precision as Precision
 
 CACHE_LINE = 64  # bytes
-Precision = Literal["float32", "bfloat16", "float16"]
 STORAGE: dict[Precision, type[np.generic]] = {
     "float32": np.float32,
     "bfloat16": np.uint16,

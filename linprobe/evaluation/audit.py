@@ -37,7 +37,6 @@ from scipy.special import expit
 from scipy.stats import binom, nct
 
 from linprobe.accounting.accountants import epsilon_of
-from linprobe.accounting.calibrate import MAX_EPSILON
 from linprobe.accounting.events import GaussianEvent
 from linprobe.data.rows import ArrayRows, Piece
 from linprobe.mechanisms.clipping import ClippedSum
@@ -45,6 +44,7 @@ from linprobe.mechanisms.gaussian import GRID_BITS, GaussianMechanism, Projectio
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Method, Problem, Run, Schedule
+from linprobe.options import MAX_EPSILON
 from linprobe.parallel.threads import blas_held_to_one_thread
 
 LARGEST_MU = 20.0  # of a bound; far above the mu of every epsilon that can be claimed

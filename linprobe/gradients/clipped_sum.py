@@ -20,10 +20,11 @@ from linprobe.data.rows import Block, Blocks, Rows
 from linprobe.gradients.backend import Backend, Part
 from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
-from linprobe.gradients.loss import Loss, Weights, checked_weights, residual_norms, residuals_of
+from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
 from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, arithmetic
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, longest_left, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
+from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, double, single
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import share

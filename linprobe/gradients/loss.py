@@ -7,7 +7,7 @@ The gradient of one record is the rank-one matrix `x r^T` with residual `r = sof
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +15,15 @@ from scipy.optimize import minimize
 
 from linprobe.data.preprocessing import row_norms
 from linprobe.data.rows import Block, Blocks
-from linprobe.errors import LinprobeError, ParameterError
+from linprobe.errors import LinprobeError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import HOST
+from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, double, namespace, norm, numbers_like, on_host, single
 from linprobe.parallel.threads import in_order
 
 LARGEST_WEIGHTS = 1e30
 Weights = NDArray[np.float64]
-Loss = Literal["softmax", "squared"]
-LOSSES = ("softmax", "squared")
-
-
-def check_loss(loss: str) -> None:
-    """Raise ParameterError unless `loss` is one of `LOSSES`."""
-    if loss not in LOSSES:
-        raise ParameterError(f"loss is {loss!r}; allowed: {', '.join(LOSSES)}")
 
 
 def residuals(x: Array, y: Array, weights: Array, loss: Loss = "softmax") -> Array:

@@ -1,55 +1,40 @@
-"""The registry: every method by the name given to `--method`."""
+"""The registry: every method by the name given to `--method`.
+
+A file of this folder that defines `METHOD` is a method. `linprobe.options` gives their order.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from difflib import get_close_matches
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
+from linprobe.declaring import declared, nearest
 from linprobe.errors import UsageError
-from linprobe.methods import (
-    adadps,
-    adamix,
-    dope_sgd,
-    dp_sgd,
-    dpsgd_f,
-    fully_private,
-    mirror_descent,
-    ngd,
-    noisy_gd,
-    non_private,
-    only_public,
-    ppgd,
-    zero_shot,
-)
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Schedule
+from linprobe.options import METHOD_OPTIONS
 
-METHODS: dict[str, Method] = {
-    module.METHOD.name: module.METHOD
-    for module in (
-        noisy_gd,
-        adamix,
-        ngd,
-        ppgd,
-        dp_sgd,
-        dpsgd_f,
-        mirror_descent,
-        dope_sgd,
-        adadps,
-        fully_private,
-        only_public,
-        zero_shot,
-        non_private,
-    )
-}
+METHODS: dict[str, Method] = {}
+
+
+def register(method: Method) -> None:
+    """Add a method to those that `--method` takes. Call it before `linprobe.estimators` is imported."""
+    found = {**METHODS, method.name: method}
+    METHODS.clear()
+    METHODS.update({name: found[name] for name in METHOD_OPTIONS if name in found})
+
+
+for _module in iter_modules(__path__, f"{__name__}."):
+    if (_method := getattr(import_module(_module.name), "METHOD", None)) is not None:
+        register(_method)
 
 
 def find_method(name: str) -> Method:
     """The registered method called `name`; UsageError with the nearest name otherwise."""
     if name in METHODS:
         return METHODS[name]
-    near = get_close_matches(name, METHODS, n=1)
-    hint = f"did you mean {near[0]}?" if near else "see `linprobe methods`"
+    near = nearest(name, {known: known for known in METHODS})
+    hint = f"did you mean {near}?" if near else "see `linprobe methods`"
     raise UsageError(f"method is {name!r}; allowed: {', '.join(METHODS)}; {hint}")
 
 
@@ -68,9 +53,8 @@ PAPER_NOISE_MULTIPLIER = 20.0
 
 def paper_options(method: Method) -> dict[str, Any]:
     """The AdaMix paper's settings (section 4, A.6), those of them that `method` has."""
-    known = {option.name for option in fields(method.options)}
-    settings = {name: value for name, value in PAPER_SETTINGS.items() if name in known}
-    if method is noisy_gd.METHOD:
+    settings = {name: value for name, value in PAPER_SETTINGS.items() if name in declared(method.options)}
+    if method.name == "noisy-gd":
         settings["init"] = "zero"
     return settings
 
@@ -86,4 +70,5 @@ __all__ = [
     "Schedule",
     "find_method",
     "paper_options",
+    "register",
 ]

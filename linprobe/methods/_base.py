@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.rows import Blocks, Rows
-from linprobe.errors import ParameterError, UsageError
+from linprobe.declaring import Options, make_options
+from linprobe.errors import UsageError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import Subspace, clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
-from linprobe.gradients.loss import Loss, Weights, minimise
+from linprobe.gradients.loss import Weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.sampling import SampledRows
+from linprobe.options import SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Reference
 from linprobe.parallel.array_api import norm
 from linprobe.parallel.process_group import ALONE, Group
-
-Init = Literal["auto", "zero", "public", "text", "run"]
 
 
 @dataclass(frozen=True)
@@ -230,8 +231,8 @@ class Share:
 class Sampling:
     """Defaults of a method that trains on Poisson samples."""
 
-    rate: float = 0.15
-    n_steps: int = 200
+    rate: float = SAMPLING_RATE
+    n_steps: int = SAMPLED_STEPS
 
 
 def no_shares(options: Any) -> tuple[Share, ...]:
@@ -244,94 +245,57 @@ class Method:
     """A registered method.
 
     Attributes:
-        name: as given to `--method`.
         summary, paper: one line each.
-        options: frozen dataclass of the method's own options.
+        options: the method's own options, which also say its name and whether it trains on a GPU.
         fit: (problem, options, run) -> Fitted.
         needs: which of `private`, `public`, `text` it cannot do without.
         spends: whether it releases anything about private rows with noise.
         private: whether the result carries a guarantee at all.
         joins_public: whether public rows are protected as private ones.
-        on_device: whether it can train on rows that lie on a GPU. device_options: the values it then needs.
         centres: whether rows are centred on the public mean by default.
         sampling: defaults of a method that trains on Poisson samples; None for one that uses all rows at every step.
         shares: (options) -> parts of the budget it spends besides its steps.
     """
 
-    name: str
     summary: str
     paper: str
-    options: type[Any]
+    options: type[Options]
     fit: Callable[[Problem, Any, Run], Fitted]
     needs: tuple[str, ...]
     spends: bool = True
     private: bool = True
     joins_public: bool = False
-    on_device: bool = False
-    device_options: Mapping[str, Any] = field(default_factory=dict)
     centres: bool = True
     sampling: Sampling | None = None
     shares: Callable[[Any], tuple[Share, ...]] = no_shares
 
-    def make_options(self, given: dict[str, Any]) -> Any:
+    @property
+    def name(self) -> str:
+        """As given to `--method`."""
+        return self.options.method
+
+    @property
+    def documentation(self) -> str:
+        """The text at the head of its file: citation, pseudo-code, symbols, guarantee."""
+        return sys.modules[self.fit.__module__].__doc__ or ""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether it can train on rows that lie on a GPU."""
+        return self.options.on_gpu
+
+    def make_options(self, given: Mapping[str, Any]) -> Any:
         """The method's options from the values given; anything else keeps its default.
 
         Raises:
-            UsageError: an option this method does not have. ParameterError: a value outside its range.
+            UsageError: an option this method does not have. ParameterError: a value that is not allowed.
         """
-        allowed = [option.name for option in fields(self.options)]
-        for name in given:
-            if name not in allowed:
-                raise UsageError(
-                    f"option {name.replace('_', '-')} does nothing for {self.name}; "
-                    f"its options are: {', '.join(n.replace('_', '-') for n in allowed)}"
-                )
-        options = self.options(**given)
-        for name, (low, high) in _RANGES.items():
-            value = getattr(options, name, None)
-            if value is not None and not low < value <= high:
-                raise ParameterError(f"{name.replace('_', '-')} is {value}; allowed: above {low:g}, at most {high:g}")
-        return options
-
-
-_RANGES: dict[str, tuple[float, float]] = {
-    "bias_scale": (0, 1e3),
-    "clip_floor": (1e-9, 1e6),
-    "clip_norm": (1e-9, 1e6),
-    "clip_quantile": (0, 1),
-    "ensemble": (0, 1e6),
-    "extra_clip": (0, 1e9),
-    "feature_epsilon_share": (0, 0.99),
-    "learning_rate": (0, 1e9),
-    "momentum": (0, 0.999),
-    "origin_norm": (0, 1e9),
-    "radius": (0, 1e9),
-    "ridge": (0, 1e9),
-    "scale_floor": (0, 1e6),
-    "score_noise": (0, 1e6),
-    "strong_convexity": (0, 1e9),
-    "subspace_dim": (0, 1e9),
-    "text_scale": (0, 1e6),
-    "weight_decay": (0, 1e9),
-}
+        return make_options(self.options, given)
 
 
 def public_generator(step: int = 0) -> np.random.Generator:
     """A reproducible generator for choices that are public: which public rows, in which order. Never for noise."""
     return np.random.Generator(np.random.PCG64(step))
-
-
-def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
-    """Refuse options among `idle` that were changed from their defaults and would do nothing.
-
-    Raises:
-        UsageError: naming the first of them.
-    """
-    defaults = {option.name: option.default for option in fields(options)}
-    for name in idle:
-        value = getattr(options, name)
-        if value != defaults[name]:
-            raise UsageError(f"option {name.replace('_', '-')} {value} does nothing with {why}; leave it out")
 
 
 def initial_weights(
@@ -348,7 +312,7 @@ def initial_weights(
     `auto` takes the public optimum where there are public rows, text weights where there are those, else zeros.
 
     Raises:
-        UsageError: `public` without public rows, `text` without text weights.
+        UsageError: `public` without public rows, `text` without text weights, `run` without those of a run.
     """
     if init == "auto":
         init = "public" if problem.public is not None else "text" if problem.text_weights is not None else "zero"
@@ -360,10 +324,10 @@ def initial_weights(
         if problem.text_weights is None:
             raise UsageError("init is 'text', but the feature file has no text/weights; allowed here: zero, public")
         weights = text_scale * problem.text_weights.astype(np.float64)
-    elif init == "run" and problem.run_weights is not None:
+    elif init == "run":
+        if problem.run_weights is None:
+            raise UsageError("init is 'run', but there are no weights of a run; allowed here: auto, zero, public, text")
         weights = problem.run_weights
-    elif init != "zero":
-        raise ParameterError(f"init is {init!r}; allowed: auto, zero, public, text, or a run folder")
     placed: Weights = backend.put(weights)
     return placed
 
@@ -388,8 +352,6 @@ def project_to_ball(weights: Weights, centre: Weights, radius: float | None) -> 
     return projected
 
 
-def reference_weights(kind: str, start: Weights) -> Weights:
+def reference_weights(kind: Reference, start: Weights) -> Weights:
     """W_ref, what weight decay pulls towards: the initial weights (`init`) or `zero`."""
-    if kind not in ("init", "zero"):
-        raise ParameterError(f"reference is {kind!r}; allowed: init, zero")
     return start if kind == "init" else 0.0 * start

@@ -7,60 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.errors import ParameterError
-from linprobe.gradients.loss import Loss, Weights, check_loss
-from linprobe.methods._base import (
-    Init,
-    Problem,
-    Schedule,
-    initial_weights,
-    learning_rate,
-    reference_weights,
-    refuse_idle,
-)
+from linprobe.declaring import refuse_idle
+from linprobe.gradients.loss import Weights
+from linprobe.methods._base import Problem, Schedule, initial_weights, learning_rate, reference_weights
 from linprobe.methods._iterates import Iterates
-from linprobe.methods._output import Output
+from linprobe.options import DescentOptions
 
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-12
-
-
-@dataclass(frozen=True, kw_only=True)
-class DescentOptions:
-    """Options shared by methods that descend on Poisson samples.
-
-    Attributes:
-        init: W_1: `auto` (public optimum, else text, else zero), `zero`, `public`, `text`, or an earlier run.
-        clip_norm: C, L2 bound on one record's gradient, as the method measures it.
-        optimizer: `sgd`, `momentum` or `adam`.
-        momentum: beta of `momentum`; directions are scaled by 1 - beta, so that the learning rate means the same.
-        learning_rate: eta on the estimated SUM of all gradients (for `adam` on its unit-free direction); None derives
-            it from `score_noise`.
-        score_noise: std, in nats, that the noise of the whole run adds to a unit row's class score.
-        weight_decay: lambda, on the sum. reference: what it pulls towards, `init` or `zero`.
-        output, ensemble: what is released: `last` iterate, `average` of the last ones, `weighted`, `ema` or `vote`.
-        text_scale: beta for `init=text`.
-        loss: `softmax`, or `squared` on class indicators.
-    """
-
-    init: Init = "auto"
-    clip_norm: float = 0.5
-    optimizer: Literal["sgd", "momentum", "adam"] = "momentum"
-    momentum: float = 0.9
-    learning_rate: float | None = None
-    score_noise: float = 1.0
-    weight_decay: float = 1e-2
-    reference: Literal["init", "zero"] = "init"
-    output: Output = "average"
-    ensemble: int | None = None
-    text_scale: float = 100.0
-    loss: Loss = "softmax"
 
 
 class Descent(Iterates):
@@ -83,9 +42,6 @@ class Descent(Iterates):
         move: Callable[[Weights, Weights], Weights] | None = None,
         clip: float | None = None,
     ) -> None:
-        check_loss(options.loss)
-        if options.optimizer not in ("sgd", "momentum", "adam"):
-            raise ParameterError(f"optimizer is {options.optimizer!r}; allowed: sgd, momentum, adam")
         if options.optimizer != "momentum":
             refuse_idle(options, ("momentum",), f"optimizer {options.optimizer}")
         if start is None:

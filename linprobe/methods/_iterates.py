@@ -9,7 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from linprobe.gradients.loss import Weights
-from linprobe.methods._output import IterateOutput, Output
+from linprobe.methods._output import IterateOutput
+from linprobe.options import Output
 
 
 class Iterates:

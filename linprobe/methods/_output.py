@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.loss import Weights
+from linprobe.options import Output
 from linprobe.parallel.array_api import namespace, on_host
 
-Output = Literal["last", "average", "weighted", "ema", "vote"]
-OUTPUTS = ("last", "average", "weighted", "ema", "vote")
 ENSEMBLES = ("average", "ema", "vote")
 ENSEMBLE_SHARE = 0.1
 
@@ -35,8 +34,6 @@ class IterateOutput:
     """
 
     def __init__(self, kind: Output, n_steps: int, ensemble: int | None = None) -> None:
-        if kind not in OUTPUTS:
-            raise ParameterError(f"output is {kind!r}; allowed: {', '.join(OUTPUTS)}")
         if ensemble is not None and kind not in ENSEMBLES:
             raise UsageError(f"option ensemble {ensemble} does nothing with output {kind}; leave it out")
         size = max(1, round(ENSEMBLE_SHARE * n_steps)) if ensemble is None else int(ensemble)

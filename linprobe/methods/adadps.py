@@ -23,25 +23,13 @@ Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from linprobe.gradients.geometry import Scale
 from linprobe.gradients.loss import Weights, second_moment
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
-from linprobe.methods._descent import Descent, DescentOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaDPSOptions(DescentOptions):
-    """Options of `adadps`: those of `DescentOptions`, `clip_norm` bounding g_i / A, and
-
-    Attributes:
-        scale_floor: added to A, in units of its root mean square; bounds how unevenly gradients are scaled.
-    """
-
-    scale_floor: float = 1.0
+from linprobe.methods._descent import Descent
+from linprobe.options import AdaDPSOptions
 
 
 def public_scale(moment: Weights, floor: float) -> Weights:
@@ -66,7 +54,6 @@ def fit(problem: Problem, options: AdaDPSOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="adadps",
     summary="private gradients divided by the public second moment, over Poisson samples",
     paper="Li et al. 2022 (AdaDPS), as Nasr et al. 2023 compare with it",
     options=AdaDPSOptions,

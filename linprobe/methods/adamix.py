@@ -22,65 +22,26 @@ with rho = T/(2 sigma^2)). tau_t, U and G_pub are functions of public rows and o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import fields
 
 import numpy as np
 
-from linprobe.errors import ParameterError
+from linprobe.declaring import refuse_idle
 from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.methods import adamix_theory
 from linprobe.methods._base import (
     Fitted,
-    Init,
     Method,
     Problem,
     Run,
     initial_weights,
     learning_rate,
     reference_weights,
-    refuse_idle,
 )
 from linprobe.methods._iterates import Iterates
-from linprobe.methods._output import Output
 from linprobe.methods._subspace import Squares, top_left_subspace
+from linprobe.options import AdaMixOptions
 from linprobe.parallel.array_api import on_host
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaMixOptions:
-    """Options of `adamix`.
-
-    Attributes:
-        variant: `practical` (Algorithm 2) or `theory` (Algorithm 3, whose only other options are `radius` and
-            `strong_convexity`).
-        init: W_1: `auto` or `public` (public optimum), `text`, `zero`, or an earlier run.
-        clip_quantile: tau_t is this quantile of the public per-example gradient norms.
-        clip_floor: tau_t is never below this, as it would be once the public rows are fitted perfectly: steps in
-            proportion to 1 / tau_t would then diverge.
-        subspace: project private gradients on top singular vectors of the public `gradient`, of the public
-            `features`, or `none`.
-        subspace_dim: P; None is n_classes - 1, the rank of the public gradient.
-        learning_rate, score_noise, weight_decay, reference, output, ensemble, text_scale: as for `noisy-gd`.
-        radius: B of the theory variant; None is twice the norm of its public warm start.
-        strong_convexity: c of the theory variant's public pass, per record.
-    """
-
-    variant: Literal["practical", "theory"] = "practical"
-    init: Init = "auto"
-    clip_quantile: float = 0.9
-    clip_floor: float = 0.02
-    subspace: Literal["none", "gradient", "features"] = "none"
-    subspace_dim: int | None = None
-    learning_rate: float | None = None
-    score_noise: float = 1.0
-    weight_decay: float = 1e-2
-    reference: Literal["init", "zero"] = "init"
-    output: Output = "average"
-    ensemble: int | None = None
-    text_scale: float = 100.0
-    radius: float | None = None
-    strong_convexity: float = 0.5
 
 
 def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
@@ -90,11 +51,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         idle = [option.name for option in fields(options) if option.name not in ("variant", *theory_only)]
         refuse_idle(options, idle, "variant theory")
         return adamix_theory.fit(problem, run, radius=options.radius, strong_convexity=options.strong_convexity)
-    if options.variant != "practical":
-        raise ParameterError(f"variant is {options.variant!r}; allowed: practical, theory")
     refuse_idle(options, theory_only, "variant practical")
-    if options.subspace not in ("none", "gradient", "features"):
-        raise ParameterError(f"subspace is {options.subspace!r}; allowed: none, gradient, features")
     schedule, public = run.schedule, problem.public_rows
     weights = initial_weights(
         problem,
@@ -132,12 +89,9 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="adamix",
     summary="warm start, clip norm and subspace from public rows, then noisy descent on both",
     paper="Golatkar et al. 2022 (AdaMix), Algorithms 2 and 3",
     options=AdaMixOptions,
     fit=fit,
     needs=("private", "public"),
-    on_device=True,
-    device_options={"variant": "practical", "subspace": "none"},
 )

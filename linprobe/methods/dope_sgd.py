@@ -25,8 +25,6 @@ Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from linprobe.data.rows import ArrayRows, ChainedRows, join
@@ -35,24 +33,8 @@ from linprobe.gradients.geometry import Origin
 from linprobe.gradients.loss import Weights, loss_and_gradient
 from linprobe.methods._augment import gaussian_rows
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, public_generator
-from linprobe.methods._descent import Descent, DescentOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class DopeSGDOptions(DescentOptions):
-    """Options of `dope-sgd`: those of `DescentOptions`, `clip_norm` bounding g_i - g, and
-
-    Attributes:
-        origin_norm: lambda_o, longest origin, for public rows from another distribution; None for no bound.
-        public_batch: public rows, drawn anew at every step, over which the origin is the mean; None for all.
-        augment_public: so many rows are drawn from class-conditional Gaussians and join the public ones.
-        extended: share of the public rows, in [0, 1], that joins the private ones.
-    """
-
-    origin_norm: float | None = None
-    public_batch: int | None = None
-    augment_public: int = 0
-    extended: float = 0.0
+from linprobe.methods._descent import Descent
+from linprobe.options import DopeSGDOptions
 
 
 def clip_origin(origin: Weights, longest: float | None) -> Weights:
@@ -63,10 +45,6 @@ def clip_origin(origin: Weights, longest: float | None) -> Weights:
 
 def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
-    if not 0 <= options.extended <= 1:
-        raise ParameterError(f"extended is {options.extended}; allowed: 0 to 1")
-    if options.augment_public < 0:
-        raise ParameterError(f"augment-public is {options.augment_public}; allowed: 0 or more")
     schedule, private = run.schedule, problem.private_rows
     public = join(problem.public_rows)
     if options.augment_public:
@@ -101,7 +79,6 @@ def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="dope-sgd",
     summary="private gradients clipped around the public one, over Poisson samples",
     paper="Nasr et al. 2023 (DOPE-SGD), Algorithm 2 and equation 2",
     options=DopeSGDOptions,

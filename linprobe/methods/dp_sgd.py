@@ -22,15 +22,9 @@ Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
-from linprobe.methods._descent import Descent, DescentOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class DPSGDOptions(DescentOptions):
-    """Options of `dp-sgd`: those of `DescentOptions`."""
+from linprobe.methods._descent import Descent
+from linprobe.options import DPSGDOptions
 
 
 def fit(problem: Problem, options: DPSGDOptions, run: Run) -> Fitted:
@@ -44,7 +38,6 @@ def fit(problem: Problem, options: DPSGDOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="dp-sgd",
     summary="any optimiser on clipped, noised sums over Poisson samples",
     paper="Abadi et al. 2016; Dörmann et al. 2021",
     options=DPSGDOptions,

@@ -19,37 +19,16 @@ of `dp-sgd`, composed by one accountant.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 
 from linprobe.data.rows import Rows, TranslatedRows
-from linprobe.errors import ParameterError
+from linprobe.declaring import refuse_idle
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import Weights
 from linprobe.methods import dpsgd_f_theory
-from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights, refuse_idle
-from linprobe.methods._descent import Descent, DescentOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class DPSGDFOptions(DescentOptions):
-    """Options of `dpsgd-f`: those of `DescentOptions`, and
-
-    Attributes:
-        variant: `practical` (Algorithm 3) or `theory` (Algorithm 2).
-        centre: `private`, a noisy mean, or `public`, the mean of the public rows, which costs nothing.
-        feature_epsilon_share: part of epsilon spent on the private mean.
-        bias_scale: tau, the constant column.
-    """
-
-    clip_norm: float = 0.1
-    score_noise: float = 2.5
-    variant: Literal["practical", "theory"] = "practical"
-    centre: Literal["private", "public"] = "private"
-    feature_epsilon_share: float = 0.05
-    bias_scale: float = 0.1
+from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights
+from linprobe.methods._descent import Descent
+from linprobe.options import DescentOptions, DPSGDFOptions
 
 
 def shares(options: DPSGDFOptions) -> tuple[Share, ...]:
@@ -98,10 +77,6 @@ def descend(
 
 def fit(problem: Problem, options: DPSGDFOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
-    if options.variant not in ("practical", "theory"):
-        raise ParameterError(f"variant is {options.variant!r}; allowed: practical, theory")
-    if options.centre not in ("private", "public"):
-        raise ParameterError(f"centre is {options.centre!r}; allowed: private, public")
     if options.variant == "theory":
         refuse_idle(options, ("centre", "feature_epsilon_share", "bias_scale", "clip_norm"), "variant theory")
         shift, column = dpsgd_f_theory.ball(problem.private_rows, run)
@@ -115,7 +90,6 @@ def fit(problem: Problem, options: DPSGDFOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="dpsgd-f",
     summary="rows moved to a private mean, then dp-sgd",
     paper="Sun et al. 2024 (DPSGD-F), Algorithms 2 and 3",
     options=DPSGDFOptions,

@@ -28,8 +28,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import scipy.linalg
@@ -38,32 +36,15 @@ from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from linprobe.data.rows import Rows, join
+from linprobe.declaring import refuse_idle
 from linprobe.errors import ParameterError
 from linprobe.gradients.loss import Weights, loss_and_gradient
-from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, refuse_idle
-from linprobe.methods._descent import Descent, DescentOptions
+from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
+from linprobe.methods._descent import Descent
+from linprobe.options import MirrorDescentOptions
 
 MIRROR_ITERATIONS = 20
 LANCZOS_FROM = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class MirrorDescentOptions(DescentOptions):
-    """Options of `mirror-descent`: those of `DescentOptions`, and
-
-    Attributes:
-        update: `first-order` (equation 1) or `exact` (Algorithm 1, line 4).
-        alpha: constant alpha_t of the first-order update, in (0, 1]; None for the cosine.
-        horizon: K of the cosine, at least the number of steps; None for 4 times that.
-        ridge: of the exact update, in units of the mean curvature of a row.
-        extra_clip: L, bound on the privatised mean gradient; None for none.
-    """
-
-    update: Literal["first-order", "exact"] = "first-order"
-    alpha: float | None = None
-    horizon: int | None = None
-    ridge: float = 1.0
-    extra_clip: float | None = None
 
 
 def alphas(options: MirrorDescentOptions, n_steps: int) -> NDArray[np.float64]:
@@ -71,8 +52,6 @@ def alphas(options: MirrorDescentOptions, n_steps: int) -> NDArray[np.float64]:
     if options.alpha is not None:
         if options.horizon is not None:
             raise ParameterError(f"alpha is {options.alpha} and horizon {options.horizon}; allowed: one of the two")
-        if not 0 < options.alpha <= 1:
-            raise ParameterError(f"alpha is {options.alpha}; allowed: above 0, at most 1")
         return np.full(n_steps, options.alpha)
     horizon = 4 * n_steps if options.horizon is None else options.horizon
     if horizon < n_steps:
@@ -123,8 +102,6 @@ def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights
 
 def fit(problem: Problem, options: MirrorDescentOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
-    if options.update not in ("first-order", "exact"):
-        raise ParameterError(f"update is {options.update!r}; allowed: first-order, exact")
     exact = options.update == "exact"
     refuse_idle(options, ("alpha", "horizon") if exact else ("ridge",), f"update {options.update}")
     if exact and options.optimizer == "adam":
@@ -146,7 +123,6 @@ def fit(problem: Problem, options: MirrorDescentOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="mirror-descent",
     summary="private gradients in the geometry of the public loss, over Poisson samples",
     paper="Amid et al. 2022 (PDA-DPMD), Algorithm 1 and equation 1",
     options=MirrorDescentOptions,

@@ -13,13 +13,9 @@ Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 from linprobe.gradients.loss import loss_and_gradient
 from linprobe.methods._base import (
     Fitted,
-    Init,
     Method,
     Problem,
     Run,
@@ -28,22 +24,7 @@ from linprobe.methods._base import (
     reference_weights,
 )
 from linprobe.methods._iterates import Iterates
-from linprobe.methods._output import Output
-
-
-@dataclass(frozen=True, kw_only=True)
-class NGDOptions:
-    """Options of `ngd`: those of `noisy-gd` without schedule and radius."""
-
-    init: Init = "auto"
-    clip_norm: float = 0.5
-    learning_rate: float | None = None
-    score_noise: float = 1.0
-    weight_decay: float = 1e-2
-    reference: Literal["init", "zero"] = "init"
-    output: Output = "average"
-    ensemble: int | None = None
-    text_scale: float = 100.0
+from linprobe.options import NGDOptions
 
 
 def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
@@ -74,11 +55,9 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="ngd",
     summary="AdaMix with a fixed clip norm and no projection",
     paper="Golatkar et al. 2022 (AdaMix), Appendix A.1",
     options=NGDOptions,
     fit=fit,
     needs=("private", "public"),
-    on_device=True,
 )

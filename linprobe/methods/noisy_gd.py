@@ -21,13 +21,9 @@ T / (2 sigma^2).)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-from linprobe.errors import ParameterError
+from linprobe.declaring import refuse_idle
 from linprobe.methods._base import (
     Fitted,
-    Init,
     Method,
     Problem,
     Run,
@@ -35,47 +31,14 @@ from linprobe.methods._base import (
     learning_rate,
     project_to_ball,
     reference_weights,
-    refuse_idle,
 )
 from linprobe.methods._iterates import Iterates
-from linprobe.methods._output import Output
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoisyGDOptions:
-    """Options of `noisy-gd`.
-
-    Attributes:
-        init: W_1: `auto` (public optimum, else text, else zero), `zero`, `public`, `text`, or an earlier run.
-        clip_norm: tau, L2 bound on one record's gradient.
-        schedule: `constant` eta, or the `theory`'s eta_t = 2 / (lambda (t + 1)).
-        learning_rate: constant eta on the SUM of gradients; None derives it from `score_noise`.
-        score_noise: std, in nats, that the noise of the whole run adds to a unit row's class score.
-        weight_decay: lambda, on the sum. reference: what it pulls towards, `init` or `zero`.
-        radius: B; None for no constraint.
-        output: `last` iterate, `average` of the last ones, `weighted` (Theorem 3), `ema` or `vote`.
-        ensemble: how many iterates are averaged or vote; None is a tenth of the steps.
-        text_scale: beta for `init=text`.
-    """
-
-    init: Init = "auto"
-    clip_norm: float = 0.5
-    schedule: Literal["constant", "theory"] = "constant"
-    learning_rate: float | None = None
-    score_noise: float = 1.0
-    weight_decay: float = 1e-2
-    reference: Literal["init", "zero"] = "init"
-    radius: float | None = None
-    output: Output = "average"
-    ensemble: int | None = None
-    text_scale: float = 100.0
+from linprobe.options import NoisyGDOptions
 
 
 def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule = run.schedule
-    if options.schedule not in ("constant", "theory"):
-        raise ParameterError(f"schedule is {options.schedule!r}; allowed: constant, theory")
     if options.schedule == "theory":
         refuse_idle(options, ("learning_rate", "score_noise"), "schedule theory")
     weights = initial_weights(
@@ -101,11 +64,9 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="noisy-gd",
     summary="full-batch gradient descent on clipped, noised sums",
     paper="Golatkar et al. 2022 (AdaMix), Algorithm 1",
     options=NoisyGDOptions,
     fit=fit,
     needs=("private",),
-    on_device=True,
 )

@@ -9,20 +9,12 @@ Guarantee: none. The manifest says `not private` and reports no epsilon.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from linprobe.data.rows import join
 from linprobe.gradients.loss import minimise
 from linprobe.methods._base import Fitted, Method, Problem, Run
-
-
-@dataclass(frozen=True, kw_only=True)
-class NonPrivateOptions:
-    """Options of `non-private`: `weight_decay`, lambda on the summed loss."""
-
-    weight_decay: float = 1e-2
+from linprobe.options import NonPrivateOptions
 
 
 def fit(problem: Problem, options: NonPrivateOptions, run: Run) -> Fitted:
@@ -34,7 +26,6 @@ def fit(problem: Problem, options: NonPrivateOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="non-private",
     summary="all rows without any protection, the upper bound",
     paper="Golatkar et al. 2022 (AdaMix), Table 1",
     options=NonPrivateOptions,

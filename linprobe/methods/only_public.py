@@ -9,16 +9,8 @@ Guarantee: epsilon = 0 for the private rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnlyPublicOptions:
-    """Options of `only-public`: `weight_decay`, lambda on the summed loss."""
-
-    weight_decay: float = 1e-2
+from linprobe.options import OnlyPublicOptions
 
 
 def fit(problem: Problem, options: OnlyPublicOptions, run: Run) -> Fitted:
@@ -27,7 +19,6 @@ def fit(problem: Problem, options: OnlyPublicOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="only-public",
     summary="the public rows alone",
     paper="Golatkar et al. 2022 (AdaMix), Table 1",
     options=OnlyPublicOptions,

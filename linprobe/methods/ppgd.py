@@ -16,35 +16,12 @@ Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from linprobe.gradients.loss import loss_and_gradient, minimise
-from linprobe.methods._base import (
-    Fitted,
-    Method,
-    Problem,
-    Run,
-    learning_rate,
-)
+from linprobe.methods._base import Fitted, Method, Problem, Run, learning_rate
 from linprobe.methods._iterates import Iterates
-from linprobe.methods._output import Output
-
-
-@dataclass(frozen=True, kw_only=True)
-class PPGDOptions:
-    """Options of `ppgd`.
-
-    `weight_decay` is lambda in both stages; tau_t is never below `clip_floor`; the rest as for `noisy-gd`.
-    """
-
-    clip_floor: float = 0.02
-    learning_rate: float | None = None
-    score_noise: float = 1.0
-    weight_decay: float = 1e-2
-    output: Output = "average"
-    ensemble: int | None = None
+from linprobe.options import PPGDOptions
 
 
 def fit(problem: Problem, options: PPGDOptions, run: Run) -> Fitted:
@@ -69,7 +46,6 @@ def fit(problem: Problem, options: PPGDOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="ppgd",
     summary="a private model, then public training pulled towards it",
     paper="Wang and Zhou 2020, as used by Golatkar et al. 2022",
     options=PPGDOptions,

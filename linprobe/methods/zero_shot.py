@@ -9,16 +9,8 @@ Guarantee: epsilon = 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights
-
-
-@dataclass(frozen=True, kw_only=True)
-class ZeroShotOptions:
-    """Options of `zero-shot`: `text_scale`, beta."""
-
-    text_scale: float = 100.0
+from linprobe.options import ZeroShotOptions
 
 
 def fit(problem: Problem, options: ZeroShotOptions, run: Run) -> Fitted:
@@ -27,7 +19,6 @@ def fit(problem: Problem, options: ZeroShotOptions, run: Run) -> Fitted:
 
 
 METHOD = Method(
-    name="zero-shot",
     summary="text encodings of the class names, no rows at all",
     paper="Golatkar et al. 2022 (AdaMix), section 3.3",
     options=ZeroShotOptions,

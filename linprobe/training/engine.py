@@ -23,6 +23,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.data.rows import ChainedSource, Source, prepare, prepare_part
+from linprobe.declaring import declared
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.loss import check_weights
@@ -30,6 +31,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Method, Problem, Run
+from linprobe.options import Centring, Intercept
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
@@ -112,7 +114,7 @@ def train(
     runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
     method, group = settings.method, runtime.group
     backend = choose_backend(runtime.device)
-    runtime.check(method, settings.options)
+    runtime.check(settings.options)
     sources = _in_their_roles(sources, method)
     private, public = sources.private, sources.public
     preprocessing = _preprocessing(settings, public)
@@ -205,12 +207,10 @@ def _in_their_roles(sources: Sources, method: Method) -> Sources:
 def _preprocessing(settings: Settings, public: Source | None) -> Preprocessing:
     """The training space that the settings ask for, centred on public rows or not at all."""
     centre, intercept = settings.centre, settings.intercept
-    if centre not in ("auto", "none", "public"):
-        raise ParameterError(f"centre is {centre!r}; allowed: auto, none, public")
+    declared(Centring)["centre"].check(centre)
     if centre == "public" and public is None:
         raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
-    if not 0 <= intercept <= 1e3:
-        raise ParameterError(f"intercept is {intercept}; allowed: 0 (no bias column) to 1000")
+    declared(Intercept)["intercept"].check(intercept)
     if settings.starts_from_text and centre == "public":
         raise UsageError("init 'text' needs uncentred rows, on which text weights mean something; use centre none")
     automatic = settings.method.centres and public is not None and not settings.starts_from_text

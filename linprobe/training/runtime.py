@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from linprobe.data.precision import Precision
+from linprobe.declaring import Options, refuse_on_gpu
 from linprobe.errors import UsageError
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods import METHODS, Method
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.training.checkpoint import Checkpoints
 
@@ -33,22 +32,16 @@ class Runtime:
     group: Group = ALONE
     keep: Callable[[NoiseSource, slice], Checkpoints] | None = None
 
-    def check(self, method: Method, options: Any) -> None:
-        """Refuse a device that cannot train this method with these options.
+    def check(self, options: Options) -> None:
+        """Refuse a device that cannot train a method with these options.
 
         Raises:
             UsageError: a method, an option or a group that needs device cpu.
         """
         if self.device == "cpu":
             return
-        if not method.on_device:
-            able = ", ".join(name for name, other in METHODS.items() if other.on_device)
-            raise UsageError(f"method {method.name} trains on device cpu, not {self.device!r}; on a GPU: {able}")
+        refuse_on_gpu(options, self.device)
         if self.group.size > 1:
             raise UsageError(
                 f"device is {self.device!r} with {self.group.size} processes; allowed: one process, or device cpu"
             )
-        for name, allowed in method.device_options.items():
-            value = getattr(options, name)
-            if value != allowed:
-                raise UsageError(f"{name} is {value!r} on device {self.device!r}; allowed: {allowed}")

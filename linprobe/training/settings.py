@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
-from linprobe.accounting.calibrate import DEFAULT_DELTA, DEFAULT_STEPS, Budget, calibrate, check_epsilon
+from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
 from linprobe.accounting.events import Releases
+from linprobe.declaring import declared
 from linprobe.methods import Method, Schedule
-from linprobe.methods._base import Init
+from linprobe.options import DEFAULT_DELTA, DEFAULT_STEPS, Init
 
 RunFolder = str | os.PathLike[str]
 INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
@@ -56,7 +57,7 @@ class Settings:
         Raises:
             ParameterError: an option outside its range.
         """
-        own = {option.name for option in fields(method.options)}
+        own = set(declared(method.options))
         options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
         shared = {name: value for name, value in parameters.items() if name in _SHARED - own}
         return cls(method=method, options=options, first_run=first_run, parameters=dict(parameters), **shared)

@@ -7,6 +7,7 @@ from linprobe.accounting.accountants import gdp_mu
 from linprobe.accounting.events import grouped
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
+from linprobe.declaring import declared
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
@@ -14,7 +15,7 @@ from linprobe.methods import METHODS, Method, Problem, Run, Schedule, find_metho
 
 N, D, C, STEPS, SIGMA, RATE = 90, 7, 4, 6, 5.0, 0.4
 SPENDING = [method for method in METHODS.values() if method.spends]
-VARIANTS = [(method, {}) for method in SPENDING] + [
+PICKED = [
     (METHODS["dp-sgd"], {"optimizer": "adam", "loss": "squared"}),
     (METHODS["dpsgd-f"], {"centre": "public"}),
     (METHODS["dpsgd-f"], {"variant": "theory"}),
@@ -29,6 +30,25 @@ VARIANTS = [(method, {}) for method in SPENDING] + [
     (METHODS["adamix"], {"subspace": "features", "subspace_dim": 2}),
     (METHODS["adamix"], {"variant": "theory"}),
     (METHODS["noisy-gd"], {"schedule": "theory", "output": "weighted", "radius": 3.0, "weight_decay": 5.0}),
+]
+
+
+def words_of(method: Method) -> list[dict]:
+    """Each word of an option that few methods have, alone, unless a variant above has it."""
+    tried = [options.items() for picked, options in PICKED if picked is method]
+    return [
+        {name: word}
+        for name, option in declared(method.options).items()
+        if sum(name in declared(other.options) for other in METHODS.values()) <= 2
+        for word in option.words
+        if word != option.default and not any((name, word) in options for options in tried)
+    ]
+
+
+VARIANTS = [
+    *((method, {}) for method in SPENDING),
+    *PICKED,
+    *((method, options) for method in SPENDING for options in words_of(method)),
 ]
 every_spending_variant = pytest.mark.parametrize(
     ("method", "options"), VARIANTS, ids=[f"{m.name}{''.join(f'-{k}={v}' for k, v in o.items())}" for m, o in VARIANTS]

@@ -1,0 +1,120 @@
+"""The flags of `linprobe train`, made from the declarations in `linprobe.options`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, field
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from linprobe.declaring import Option, arguments_of, declared, methods_on_gpu
+from linprobe.options import METHOD_OPTIONS, TRAIN, Budget, Choice, Confirmation, RunOptions
+
+FEW = 2  # methods that a help text names
+
+
+@dataclass
+class Flag:
+    """One parameter of the command, which may mean something else to other methods.
+
+    Attributes:
+        option: as first declared. others: methods for which it is declared otherwise, and how.
+        methods: those that take it, empty where it belongs to the command.
+        is_of_a_method: whether it is an option of methods, not an argument that estimators share.
+        ours: whether it belongs to the command, which then has its default. Of the others it must know whether they
+            were given at all: a method refuses those it does not have.
+    """
+
+    option: Option
+    ours: bool = False
+    others: dict[str, Option] = field(default_factory=dict)
+    methods: list[str] = field(default_factory=list)
+    is_of_a_method: bool = False
+
+    @property
+    def help(self) -> str:
+        """Who takes it, what it is, its words and its default."""
+        takers = self._takers
+        text = self.option.sentence.format(methods_on_gpu=", ".join(methods_on_gpu()))
+        if takers and text[:1].isupper() and text[1:2].islower():
+            text = text[0].lower() + text[1:]
+        elsewhere = {method: other.listed_words for method, other in self.others.items() if other.words}
+        differing = "".join(
+            f"; {method}: {words}" for method, words in elsewhere.items() if words != self.option.listed_words
+        )
+        default = "" if self._has_default else self._default
+        return f"{takers}{text.removesuffix('.')}{differing}.{default and f' [default: {default}]'}"
+
+    @property
+    def _has_default(self) -> bool:
+        """Whether typer has a default to show."""
+        return self.ours and self.option.default is not None and self.option.default is not MISSING
+
+    @property
+    def _takers(self) -> str:
+        on_samples = [method for method, options in METHOD_OPTIONS.items() if "sampling_rate" in arguments_of(options)]
+        if self.methods == on_samples:
+            return "On samples: "
+        return f"{', '.join(self.methods)}: " if 0 < len(self.methods) <= FEW else ""
+
+    @property
+    def _default(self) -> str:
+        own = self.option.default_text
+        differing = [f"{other.default_text} {method}" for method, other in self.others.items()]
+        return "; ".join([own, *(text for text in differing if not text.startswith(f"{own} "))] if own else [])
+
+    @property
+    def parameter(self) -> inspect.Parameter:
+        """The parameter of a typer command."""
+        option = self.option
+        if option.argument is not None:
+            argument = typer.Argument(metavar=option.argument, help=self.help)
+            return _parameter(option.parameter, Annotated[str | None, argument], None)
+        spellings = option.spellings
+        if option.kind is bool and not self.ours:
+            spellings = (f"{spellings[0]}/--no-{spellings[0].removeprefix('--')}",)
+        marked = typer.Option(*spellings, help=self.help, metavar=option.metavar)
+        if self._has_default:
+            return _parameter(option.parameter, Annotated[option.kind, marked], option.default)
+        return _parameter(option.parameter, Annotated[option.kind | None, marked], None)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def train_flags() -> list[Flag]:
+    """All flags of `linprobe train`, those of the command before those of methods."""
+    flags: dict[str, Flag] = {}
+    for group in TRAIN:
+        for option in declared(group).values():
+            flags[option.parameter] = Flag(option, ours=group in (Budget, Choice, RunOptions, Confirmation))
+    for method, options in METHOD_OPTIONS.items():
+        for option in arguments_of(options).values():
+            if option.name == "classes":
+                continue  # those of the feature file
+            flag = flags.setdefault(option.parameter, Flag(option, is_of_a_method=True))
+            flag.methods.append(method)
+            if option != flag.option:
+                flag.others[method] = option
+    return sorted(flags.values(), key=lambda flag: flag.option.argument is None)
+
+
+def flag_of_argument(name: str) -> str | None:
+    """The flag of an estimator's argument; None if there is no such argument."""
+    return next((flag.option.spellings[0] for flag in train_flags() if flag.option.name == name), None)
+
+
+def with_flags(command: Callable[..., None], flags: Iterable[inspect.Parameter]) -> Callable[..., None]:
+    """`command(**given)`, of which typer reads that it takes these flags."""
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        command(**given)
+
+    called.__signature__ = inspect.Signature(list(flags), return_annotation=None)  # type: ignore[attr-defined]
+    called.__annotations__ = {}
+    return called

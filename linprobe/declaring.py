@@ -1,0 +1,263 @@
+"""What a declaration in `linprobe.options` is, and what follows from it: checks, hints, help texts.
+
+An option is a field of a frozen dataclass. Its annotation is its type, a `Literal` its words, and `option(...)` says
+the rest. A subclass that only changes a default writes `name: type = default` and keeps everything else.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from math import inf
+from numbers import Real
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+
+from linprobe.errors import ParameterError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: as an argument of an estimator. kind: its type, of a Literal that of its words.
+        words: those allowed, empty if it has none. optional: whether None is allowed.
+        default: `dataclasses.MISSING` for a required one.
+        help: one sentence; with words, what they choose, without a full stop, or nothing.
+        after: what follows the words.
+        above, least, most: its range; `above` is outside, the others inside. unit: of the range, for errors.
+        unset: what None means. shown: the default in words.
+        also: a word that stands for other values, and what they are.
+        on_gpu: values that work on a GPU; None for all.
+        asked: its name on the command line and in `TrainRequest`, if another. flags: if others than `--asked`.
+        metavar, argument: for the help of the command line; an argument has no flag.
+    """
+
+    name: str
+    kind: Any
+    words: tuple[str, ...]
+    optional: bool
+    default: Any
+    help: str
+    after: str = ""
+    above: float | None = None
+    least: float | None = None
+    most: float | None = None
+    unit: str = ""
+    unset: str = ""
+    shown: str = ""
+    also: tuple[str, str] | None = None
+    on_gpu: tuple[Any, ...] | None = None
+    asked: str = ""
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    argument: str | None = None
+
+    @property
+    def parameter(self) -> str:
+        """Its name on the command line and in `TrainRequest`."""
+        return self.asked or self.name
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Its flags."""
+        return self.flags or (f"--{self.parameter.replace('_', '-')}",)
+
+    @property
+    def listed_words(self) -> str:
+        """The words that can be given, with commas between."""
+        if self.also is None:
+            return ", ".join(self.words)
+        return ", ".join([*(word for word in self.words if word != self.also[0]), f"or {self.also[1]}"])
+
+    @property
+    def allowed(self) -> str:
+        """Words or range, empty if everything is allowed."""
+        if self.words:
+            return self.listed_words
+        if self.above is not None:
+            return f"above {self.above:g}, at most {self.most:g}"
+        if self.least is not None:
+            return f"{self.least:g} or more{self.unit}" if self.most is None else f"{self.least:g} to {self.most:g}"
+        return ""
+
+    @property
+    def sentence(self) -> str:
+        """Help text and words."""
+        return f"{self.help and f'{self.help}: '}{self.listed_words}{self.after}." if self.words else self.help
+
+    @property
+    def default_text(self) -> str:
+        """The default for a reader, empty if there is none."""
+        if self.default is MISSING:
+            return ""
+        if self.default is None:
+            return self.unset
+        return self.shown or (f"{self.default:g}" if isinstance(self.default, float) else str(self.default))
+
+    @property
+    def documentation(self) -> str:
+        """Everything about it, in the words of Python."""
+        limits = f"Allowed: {self.allowed}." if self.allowed and self.allowed not in self.sentence else ""
+        default = "Required." if self.default is MISSING else f"Default: {self.default!r}"
+        if self.default is None and self.unset:
+            default += f", {self.unset}"
+        said = " ".join(text for text in (self.sentence, limits, default.removesuffix(".") + ".") if text)
+        return re.sub(r"--([a-z-]+)", lambda flag: flag[1].replace("-", "_"), said)
+
+    def check(self, value: Any) -> None:
+        """ParameterError unless `value` is one of the words, or in the range."""
+        if not self.allowed or (value is None and self.optional):
+            return
+        if self.words:
+            good, got = value in self.words, repr(value)
+        else:
+            good, got = isinstance(value, Real) and self._holds(value), str(value)
+        if not good:
+            name = self.spellings[0].removeprefix("--")
+            raise ParameterError(f"{name} is {got}; allowed: {self.allowed}")
+
+    def _holds(self, number: Any) -> bool:
+        above = -inf if self.above is None else self.above
+        least = -inf if self.least is None else self.least
+        return bool(above < number < inf and least <= number <= (inf if self.most is None else self.most))
+
+
+def option(default: Any = MISSING, help: str = "", **rest: Any) -> Any:
+    """A field of a dataclass that declares an option; the arguments are attributes of `Option`."""
+    return field(default=default, metadata={"help": help, **rest})
+
+
+class Options:
+    """Base of the classes that say which options a method takes.
+
+    Class arguments:
+        method: its name. takes: groups of arguments that its estimator has besides. on_gpu: whether it trains on a GPU.
+    """
+
+    method: ClassVar[str] = ""
+    takes: ClassVar[tuple[type, ...]] = ()
+    on_gpu: ClassVar[bool] = False
+
+    def __init_subclass__(cls, method: str = "", takes: tuple[type, ...] = (), on_gpu: bool = False) -> None:
+        super().__init_subclass__()
+        if method:
+            cls.method, cls.takes, cls.on_gpu = method, takes, on_gpu
+            METHOD_OPTIONS[method] = cls
+
+
+METHOD_OPTIONS: dict[str, type[Options]] = {}  # in the order of declaration
+_DECLARED: dict[type[Any], Mapping[str, Option]] = {}
+
+
+def declared(group: type[Any]) -> Mapping[str, Option]:
+    """The options that a dataclass declares or inherits, by name."""
+    if group not in _DECLARED:
+        _DECLARED[group] = {one.name: _option(group, one) for one in fields(group)}
+    return _DECLARED[group]
+
+
+def _option(group: type[Any], one: Field[Any]) -> Option:
+    kind, words, optional = _parsed(one.type)
+    said = _said(group, one.name)
+    return Option(name=one.name, kind=kind, words=words, optional=optional, default=one.default, **said)
+
+
+def _said(group: type, name: str) -> Mapping[str, Any]:
+    """The nearest declaration of `name`; a field that only changes the default has none of its own."""
+    for base in group.__mro__:
+        own = vars(base).get("__dataclass_fields__", {}).get(name)
+        if own is not None and own.metadata:
+            return dict(own.metadata)
+    raise TypeError(f"{group.__name__}.{name} has no declaration; give it option(...)")
+
+
+def _parsed(annotation: Any) -> tuple[Any, tuple[str, ...], bool]:
+    """Type, words, and whether None is allowed."""
+    optional = False
+    if get_origin(annotation) in (Union, UnionType):
+        optional = NoneType in get_args(annotation)
+        annotation = next(kind for kind in get_args(annotation) if kind is not NoneType)
+    if get_origin(annotation) is Literal:
+        return str, get_args(annotation), optional
+    return annotation, (), optional
+
+
+def arguments_of(options: type[Options]) -> dict[str, Option]:
+    """All arguments of a method's estimator: shared ones, then its own."""
+    shared = {name: one for group in options.takes for name, one in declared(group).items()}
+    return {**shared, **declared(options)}
+
+
+def estimator_name(options: type[Options]) -> str:
+    """What the estimator of a method is called: its options' class without the last word."""
+    return options.__name__.removesuffix("Options")
+
+
+def methods_on_gpu() -> list[str]:
+    """Names of methods that can train on a GPU."""
+    return [method for method, options in METHOD_OPTIONS.items() if options.on_gpu]
+
+
+def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
+    """The options of a method from the values given; others keep their defaults.
+
+    Raises:
+        UsageError: an option that the method does not have. ParameterError: a value that is not allowed.
+    """
+    known = declared(options)
+    for name in given:
+        if name not in known:
+            everywhere = {other for one in METHOD_OPTIONS.values() for other in declared(one)}
+            near = "" if name in everywhere else _dashed(hint(name, known))
+            raise UsageError(
+                f"option {_dashed(name)} does nothing for {options.method}; "
+                f"its options are: {', '.join(map(_dashed, known))}{near}"
+            )
+    for name, value in given.items():
+        known[name].check(value)
+    made: Any = options
+    return made(**given)
+
+
+def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
+    """Refuse options among `idle` that were changed from their defaults and would do nothing.
+
+    Raises:
+        UsageError: naming the first of them.
+    """
+    for name in idle:
+        value = getattr(options, name)
+        if value != declared(type(options))[name].default:
+            raise UsageError(f"option {_dashed(name)} {value} does nothing with {why}; leave it out")
+
+
+def refuse_on_gpu(options: Options, device: str) -> None:
+    """UsageError if the method, or a value of its options, does not work on a GPU."""
+    if not options.on_gpu:
+        able = ", ".join(methods_on_gpu())
+        raise UsageError(f"method {options.method} trains on device cpu, not {device!r}; on a GPU: {able}")
+    for name, one in declared(type(options)).items():
+        value = getattr(options, name)
+        if one.on_gpu is not None and value not in one.on_gpu:
+            allowed = ", ".join(map(str, one.on_gpu))
+            raise UsageError(f"{_dashed(name)} is {value!r} on device {device!r}; allowed: {allowed}")
+
+
+def hint(name: str, known: Mapping[str, Option]) -> str:
+    """`; did you mean NAME?` for the option that is most alike, which may go by its flag; empty if none is."""
+    spelled = {flag.strip("-").replace("-", "_"): key for key, one in known.items() for flag in one.spellings}
+    near = nearest(name, {**spelled, **{key: key for key in known}})
+    return f"; did you mean {near}?" if near else ""
+
+
+def nearest(name: str, known: Mapping[str, str]) -> str | None:
+    """What the key most like `name` stands for; None if no key is like it."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    return known[near[0]] if near else None
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")

@@ -1,0 +1,336 @@
+"""Every option of `linprobe train` and every argument of an estimator, declared once.
+
+A declaration says the name, type and default of an option, its range or words, its help text, and which of its values
+work on a GPU. The class of a method says which options the method takes. `linprobe.declaring` makes the rest from them.
+
+To add a method: declare a class for it below the others, whose fields are the options that no class above has.
+A subclass may change a default by naming the field again.
+
+This module imports nothing heavy: `linprobe --help` reads it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from linprobe.declaring import METHOD_OPTIONS as METHOD_OPTIONS
+from linprobe.declaring import Options, option
+
+MAX_EPSILON = 100.0
+DEFAULT_DELTA = 1e-5
+DEFAULT_STEPS = 50
+SAMPLED_STEPS = 200
+SAMPLING_RATE = 0.15
+
+Accountant = Literal["auto", "gdp", "pld", "rdp"]
+Centre = Literal["auto", "none", "public"]
+Init = Literal["auto", "zero", "public", "text", "run"]
+Loss = Literal["softmax", "squared"]
+Output = Literal["last", "average", "weighted", "ema", "vote"]
+Precision = Literal["float32", "bfloat16", "float16"]
+Reference = Literal["init", "zero"]
+
+# What `linprobe train` takes besides an estimator's arguments.
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which method, on which rows."""
+
+    method: str = option("adamix", "Method; see `linprobe methods`.", flags=("--method", "-m"))
+    features: Path | None = option(None, "Feature file; - reads its path; none: digits.", argument="[FEATURES|-]")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where the run goes, which rows are public, and what changes speed only."""
+
+    out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME")
+    public: Path | None = option(None, "Feature file with public rows, same backbone; they join the shots, if any.")
+    public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.")
+    split_seed: int = option(0, "Which rows become public shots.")
+    precision: Precision = option("float32", "Rows in memory", after="; the last two take half as much")
+    device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.")
+    checkpoint_every: float | None = option(
+        None,
+        "Between checkpoints; 0: one after every step.",
+        unset="60",
+        least=0,
+        unit=" seconds",
+        flags=("--checkpoint",),
+        metavar="SECONDS",
+    )
+    resume: bool = option(False, "Go on with the unfinished run of --out from its checkpoint.", flags=("--resume",))
+    preset: Literal["default", "paper"] = option("default", "", after=" (the AdaMix paper's settings)")
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The second word that a run without privacy needs."""
+
+    insecure_seed: bool = option(False, "Confirm that --noise-seed voids the guarantee.", flags=("--insecure-seed",))
+
+
+# Arguments that estimators of several methods share.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The privacy budget."""
+
+    epsilon: float = option(
+        help=f"Target epsilon, above 0, at most {MAX_EPSILON:g}.", above=0, most=MAX_EPSILON, flags=("--eps",)
+    )
+    delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N_private.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classes:
+    """The classes, which must not be read off private labels."""
+
+    classes: Any = option(None, "List of classes.", unset="those of the public labels")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """How the budget is spent."""
+
+    noise_multiplier: float | None = option(None, "Noise multiplier; fixes the steps.", asked="sigma")
+    n_steps: int | None = option(
+        None, "Steps; fixes the noise.", unset=f"{DEFAULT_STEPS}; {SAMPLED_STEPS} on samples", asked="steps"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Poisson samples instead of all rows."""
+
+    sampling_rate: float = option(
+        SAMPLING_RATE, "Probability to join a step.", above=0, most=1, flags=("--sampling-rate", "--q")
+    )
+    accountant: Accountant = option("auto", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerRecord:
+    """Whether every record's own privacy loss is followed."""
+
+    per_record: bool = option(True, "Follow each record's own loss.", shown="follow")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centring:
+    """Whether the public mean is subtracted from rows."""
+
+    centre: Centre = option("auto", "Subtract the public mean")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intercept:
+    """The constant column."""
+
+    intercept: float = option(0.0, "Value of a bias column.", least=0, most=1e3, shown="0, none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seed:
+    """Noise that can be drawn again, for tests."""
+
+    insecure_seed: int | None = option(None, "Reproducible noise: NOT PRIVATE.", asked="noise_seed")
+
+
+TRAIN = (Choice, Budget, Noise, Samples, PerRecord, RunOptions, Centring, Intercept, Seed, Confirmation)
+PRIVATE = (Budget, Classes, Noise, PerRecord, Seed)
+ROWS = (Centring, Intercept)
+
+# Options that several methods share.
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightDecay:
+    """lambda, on the sum of losses."""
+
+    weight_decay: float = option(1e-2, "L2 penalty on the summed loss.", above=0, most=1e9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextScale:
+    """beta, of weights made from text."""
+
+    text_scale: float = option(100.0, "Scale of text weights.", above=0, most=1e6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """W_1, and what weight decay pulls towards."""
+
+    init: Init = option("auto", "First weights", also=("run", "a run folder"), after=", whose releases then count too")
+    reference: Reference = option("init", "What weight decay pulls towards")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipNorm:
+    """L2 bound on the gradient of one record."""
+
+    clip_norm: float = option(0.5, "Clip norm.", above=1e-9, most=1e6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipFloor:
+    """Lower bound of a clip norm that follows public gradients: steps in proportion to its inverse must not diverge."""
+
+    clip_floor: float = option(0.02, "Least clip norm.", above=1e-9, most=1e6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps(WeightDecay):
+    """The steps, and what is released of the iterates."""
+
+    learning_rate: float | None = option(
+        None, "Constant rate on summed gradients.", unset="from --score-noise", above=0, most=1e9
+    )
+    score_noise: float = option(1.0, "Noise of the whole run in a score, nats.", above=0, most=1e6)
+    output: Output = option("average", "Released weights")
+    ensemble: int | None = option(
+        None, "Last iterates averaged or voting.", unset="a tenth of the steps", above=0, most=1e6
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """As practised, or as the paper analyses it."""
+
+    variant: Literal["practical", "theory"] = option("practical", "", on_gpu=("practical",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Radius:
+    """Bound on the distance of the weights from their reference."""
+
+    radius: float | None = option(
+        None, "Largest distance of the weights; of adamix, variant theory only.", unset="any", above=0, most=1e9
+    )
+
+
+# The methods, in the order of `linprobe methods`.
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyGDOptions(
+    Radius, TextScale, Steps, ClipNorm, Start, Options, method="noisy-gd", takes=(*PRIVATE, *ROWS), on_gpu=True
+):
+    """Options of `noisy-gd`."""
+
+    schedule: Literal["constant", "theory"] = option("constant", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaMixOptions(
+    Radius,
+    Variant,
+    TextScale,
+    Steps,
+    ClipFloor,
+    Start,
+    Options,
+    method="adamix",
+    takes=(*PRIVATE, *ROWS),
+    on_gpu=True,
+):
+    """Options of `adamix`. Its variant `theory` takes no others than `radius` and `strong_convexity`."""
+
+    clip_quantile: float = option(0.9, "Quantile of public gradient norms.", above=0, most=1)
+    subspace: Literal["none", "gradient", "features"] = option(
+        "none", "Project private gradients on a subspace", on_gpu=("none",)
+    )
+    subspace_dim: int | None = option(None, "Dimensions kept.", unset="classes - 1", above=0, most=1e9)
+    strong_convexity: float = option(
+        0.5, "Strong convexity c of the public pass, variant theory only.", above=0, most=1e9
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NGDOptions(TextScale, Steps, ClipNorm, Start, Options, method="ngd", takes=(*PRIVATE, *ROWS), on_gpu=True):
+    """Options of `ngd`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPGDOptions(Steps, ClipFloor, Options, method="ppgd", takes=(*PRIVATE, *ROWS)):
+    """Options of `ppgd`. `weight_decay` is lambda of both stages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
+    """Options of every method on Poisson samples.
+
+    `clip_norm` bounds a gradient as the method measures it. `momentum` scales directions by 1 - beta, and
+    `learning_rate` is on the estimated sum of all gradients (of `adam`, on its unit-free direction).
+    """
+
+    optimizer: Literal["sgd", "momentum", "adam"] = option("momentum", "")
+    momentum: float = option(0.9, "Momentum.", above=0, most=0.999)
+    loss: Loss = option("softmax", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGDOptions(DescentOptions, method="dp-sgd", takes=(*PRIVATE, Samples, *ROWS)):
+    """Options of `dp-sgd`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, Samples)):
+    """Options of `dpsgd-f`."""
+
+    clip_norm: float = 0.1
+    score_noise: float = 2.5
+    centre: Literal["private", "public"] = option("private", "Mean that rows are moved by")
+    feature_epsilon_share: float = option(0.05, "Share of epsilon for the mean.", above=0, most=0.99)
+    bias_scale: float = option(0.1, "Value of the bias column.", above=0, most=1e3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIVATE, Samples, *ROWS)):
+    """Options of `mirror-descent`."""
+
+    update: Literal["first-order", "exact"] = option("first-order", "")
+    alpha: float | None = option(None, "Constant weight of private gradients.", unset="cosine", above=0, most=1)
+    horizon: int | None = option(None, "K of the cosine.", unset="4 times the steps", above=0, most=1e9)
+    ridge: float = option(1.0, "Ridge of the mirror map, update exact only.", above=0, most=1e9)
+    extra_clip: float | None = option(None, "Bound on the noised mean gradient.", unset="none", above=0, most=1e9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples, *ROWS)):
+    """Options of `dope-sgd`, whose `clip_norm` bounds the distance of a gradient from the public one."""
+
+    origin_norm: float | None = option(None, "Longest public gradient taken as origin.", unset="any", above=0, most=1e9)
+    public_batch: int | None = option(None, "Public rows a step.", unset="all", above=0, most=1e9)
+    augment_public: int = option(0, "Public rows drawn from fitted Gaussians.", least=0)
+    extended: float = option(0.0, "Share of public rows that also train as private.", least=0, most=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaDPSOptions(DescentOptions, method="adadps", takes=(*PRIVATE, Samples, *ROWS)):
+    """Options of `adadps`, whose `clip_norm` bounds a scaled gradient."""
+
+    scale_floor: float = option(1.0, "Least scale.", above=0, most=1e6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullyPrivateOptions(Steps, ClipNorm, Options, method="fully-private", takes=(*PRIVATE, Intercept), on_gpu=True):
+    """Options of `fully-private`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyPublicOptions(WeightDecay, Options, method="only-public", takes=(Classes, *ROWS)):
+    """Options of `only-public`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroShotOptions(TextScale, Options, method="zero-shot", takes=(Classes,)):
+    """Options of `zero-shot`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonPrivateOptions(WeightDecay, Options, method="non-private", takes=(Classes, *ROWS)):
+    """Options of `non-private`."""

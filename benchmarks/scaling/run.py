@@ -25,7 +25,7 @@ import numpy as np
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import PART_ROWS, ArrayRows, PartRows
+from linprobe.data.rows import SHARD_ROWS, ArrayRows, ShardRows
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
@@ -43,7 +43,7 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
     generator = np.random.default_rng(together.rank)
     x = normalise_rows(generator.standard_normal((rows_each, width), dtype=np.float32))
     held = ArrayRows(x, generator.integers(n_classes, size=rows_each))
-    rows = PartRows(held, together.rank * rows_each, together.size * rows_each)
+    rows = ShardRows(held, together.rank * rows_each, together.size * rows_each)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append, group=together)
     weights = np.zeros((width, n_classes))
     steps, exchanges = [], []
@@ -119,7 +119,7 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="+", default=list(range(1, min(4, cores) + 1)))
-    parser.add_argument("--rows", type=int, default=5 * PART_ROWS, help=f"of each process, a multiple of {PART_ROWS}")
+    parser.add_argument("--rows", type=int, default=5 * SHARD_ROWS, help=f"of each process, a multiple of {SHARD_ROWS}")
     parser.add_argument("--features", type=int, default=2048)
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--json", type=Path)

@@ -79,8 +79,8 @@ def peak_bytes() -> int:
 def child(features: Path, out: Path, cap: int) -> dict[str, Any]:
     """One run in this process, with the address space limited to `cap` bytes unless 0."""
     passes = []
-    real = StreamedRows.pieces
-    StreamedRows.pieces = lambda self: passes.append(1) or real(self)  # type: ignore[method-assign,func-returns-value]
+    real = StreamedRows.lazy_blocks
+    StreamedRows.lazy_blocks = lambda self: passes.append(1) or real(self)  # type: ignore[method-assign,func-returns-value]
     if cap:
         resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
     before, watch = peak_bytes(), Watch()
@@ -139,7 +139,7 @@ def reading(path: Path) -> dict[str, Any]:
         )
 
         def pieces() -> int:
-            return sum(4 * features.n_features * BLOCK_ROWS for _ in rows.pieces())
+            return sum(4 * features.n_features * BLOCK_ROWS for _ in rows.lazy_blocks())
 
         rates = {
             f"{what}_{state}": rate(path, read, state == "cold")

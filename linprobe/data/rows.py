@@ -124,7 +124,7 @@ class ArrayRows(Rows):
             yield partial(self._block, start, slice(start, start + self._block_rows))
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` is true, copied when a block is loaded. Blocks do not cross multiples of SHARD_ROWS."""
+        """The rows where `sampled` is true, copied on load. Blocks do not cross multiples of `SHARD_ROWS` rows."""
         for first in range(0, self.n_rows, SHARD_ROWS):
             chosen = first + np.flatnonzero(sampled[first : first + SHARD_ROWS])
             for start in range(0, len(chosen), self._block_rows):

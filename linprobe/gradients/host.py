@@ -25,9 +25,9 @@ WORK_PER_THREAD = 1 << 23  # least number of multiplications
 def products(weights: NDArray[np.float32]) -> Products:
     """Products with `weights` (n_classes, n_features).
 
-    With few classes, BLAS copies a row more often than it multiplies with it, so the kernel computes everything in one
-    pass. With many classes, BLAS scores, and the kernel clips and sums. Without the kernel, BLAS computes all products.
-    The results differ by rounding only.
+    With few classes, BLAS would spend most of its time on copies of the rows, so the kernel scores, clips and sums in
+    one pass. With many classes, BLAS scores, and the kernel clips and sums. Without the kernel, BLAS computes all
+    products. The results differ by rounding only.
     """
     from linprobe.gradients.kernel import FusedProducts, KernelProducts
 

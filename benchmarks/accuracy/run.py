@@ -4,7 +4,7 @@
         [FILE.h5 ...]
 
 A seed chooses the public shots; noise and samples are fresh in every run. `pixels` is table 1 of the DPSGD-F paper, on
-files of raw pixels without public rows: one setting a method, chosen on the test rows as the paper chose its own.
+files of raw pixels without public rows: one setting per method, chosen on the test rows, as in the paper.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from linprobe.methods import METHODS
 from linprobe.progress import Silent
 
 EPSILONS = (1.0, 3.0)
-N_PUBLIC = "n_public"  # stands for the number of public rows
+N_PUBLIC = "n_public"  # placeholder for the number of public rows
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "no centring": {"centre": "none"},
@@ -61,7 +61,7 @@ def accuracies(features: Path | None, seeds: int, shots: int, **request: Any) ->
 
 
 def jobs(study: str) -> list[tuple[str, float | None, dict[str, Any]]]:
-    """(row name, epsilon, request) of every row of the table."""
+    """(row name, epsilon, request) for each row of the table."""
     if study == "settings":
         return [(name, eps, {"method": "adamix", **extra}) for name, extra in SETTINGS.items() for eps in EPSILONS]
     if study == "pixels":
@@ -78,7 +78,7 @@ def jobs(study: str) -> list[tuple[str, float | None, dict[str, Any]]]:
 
 
 def main() -> None:
-    """Run the study, print one line a row, and write JSON if asked."""
+    """Run the study, print one line per row, and write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--study", choices=("methods", "settings", "pixels"), default="methods")
     parser.add_argument("--seeds", type=int, default=5)

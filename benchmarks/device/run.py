@@ -1,13 +1,12 @@
-"""What one GPU can do, what a step on it takes, and what noise made on it costs: N = 200,000 rows, D = 2,048 features.
+"""Limits of one GPU, seconds of a step and of its noise on it: N = 200,000 rows, D = 2,048 features.
 
     python benchmarks/device/run.py [--quick] [--json FILE]
 
 `limit_*` is the least time of a step: the larger of one read of the rows at the measured bandwidth and the step's
-4 N D C flops at the measured matrix-product rate. `share_*` is that over the time of a step of the method, mean of
-`STEPS` in a row, every record followed, noise and update included. `noise_*` is one draw of D x C normals, `sample_*`
-one Poisson sample of N records: `device` by the cipher in torch, `words` from words of OpenSSL on the host, `host`
-wholly on the host; launches and copies to the device included. Best of several rounds. Without a GPU nothing is
-measured or written.
+4 N D C flops at the measured rate of matrix products. `share_*` is `limit_*` over the time of a step of the method: the
+mean of `STEPS` steps, with per-record contributions, noise and update. `noise_*` is one draw of D x C normals: `device`
+by ChaCha20 in torch, `words` by torch from OpenSSL words of the host, `host` on the host alone; kernel launches and
+copies to the device are included. Best of several rounds. Without a GPU nothing is measured or written.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from linprobe.mechanisms.gpu_noise import DeviceNoise, Stream
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule
 
-N, D, RATE, STEPS = 200_000, 2048, 0.1, 5
+N, D, STEPS = 200_000, 2048, 5
 N_CLASSES = (10, 100, 1000)
 SIDE, COPIED, NORMALS = 8192, 1 << 31, 1 << 24
 
@@ -55,7 +54,7 @@ class HostStream(Stream):
 
 
 class Copied:
-    """Draws made on the host, then copied."""
+    """Draws of the host, copied to the device."""
 
     def __init__(self, source: NoiseSource, device: torch.device) -> None:
         self._source, self._device = source, device
@@ -63,12 +62,9 @@ class Copied:
     def standard_normal(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.from_numpy(self._source.standard_normal(shape)).to(self._device)
 
-    def bernoulli(self, probability: float, n: int) -> torch.Tensor:
-        return torch.from_numpy(self._source.bernoulli(probability, n)).to(self._device)
-
 
 def best(step: Callable[[], object], rounds: int) -> float:
-    """Shortest wall time of `step`, seconds, until the device is done, after two warm-ups."""
+    """Shortest wall time of `step` with a synchronisation, seconds, after two warm-up rounds."""
     times = []
     for _ in range(rounds + 2):
         torch.cuda.synchronize()
@@ -80,7 +76,7 @@ def best(step: Callable[[], object], rounds: int) -> float:
 
 
 def machine_limits(device: torch.device, rounds: int) -> dict[str, float]:
-    """Bytes a second read and written by a copy in device memory, and flops a second of matrix products."""
+    """Bytes per second that a copy in device memory reads and writes, and flops per second of matrix products."""
     source = torch.zeros(COPIED, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     found = {"copy_bytes_per_second": 2 * COPIED / best(partial(target.copy_, source), rounds)}
@@ -93,7 +89,7 @@ def machine_limits(device: torch.device, rounds: int) -> dict[str, float]:
 
 
 def noise(device: torch.device, rounds: int) -> dict[str, float]:
-    """Normals a second of one long draw, and seconds of the draws that a step makes."""
+    """Normals per second of one long draw, and seconds of the draw of a step."""
     source = NoiseSource()
     makers = {
         "device": DeviceNoise(source, device),
@@ -105,12 +101,11 @@ def noise(device: torch.device, rounds: int) -> dict[str, float]:
     for name, maker in makers.items():
         for n_classes in N_CLASSES:
             found[f"noise_c{n_classes}_{name}"] = best(partial(maker.standard_normal, (D, n_classes)), rounds)
-        found[f"sample_{name}"] = best(partial(maker.bernoulli, RATE, N), rounds)
     return found
 
 
 def steps(device: torch.device, rounds: int) -> dict[str, float]:
-    """Seconds of a step of noisy-gd and adamix, rows in float32 and bfloat16."""
+    """Seconds of a step of noisy-gd and adamix, on float32 and bfloat16 rows."""
     g = np.random.default_rng(0)
     x = normalise_rows(g.standard_normal((N, D), dtype=np.float32))
     found = {}
@@ -135,7 +130,7 @@ def steps(device: torch.device, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print, and write JSON if asked."""
+    """Measure, print, and write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="3 rounds instead of 20")
     parser.add_argument("--json", type=Path, help="write the figures to this file")

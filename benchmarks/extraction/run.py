@@ -1,11 +1,11 @@
-"""Images a second of `linprobe extract` against the network's bare forward pass, in the same process.
+"""Images per second of `linprobe extract` against the bare forward pass of the network, in the same process.
 
     python benchmarks/extraction/run.py [--device cuda] [--backbone resnet50] [--images 4096] [--json FILE]
 
-`bare` is the forward pass alone on one batch that is on the device already, in the same precision and memory layout.
-`memory` is the whole pipeline on images of the network's size in an uncompressed .npy; `jpeg` on photographs-sized JPEG
-files that have to be decoded, resized and cropped. Rounds alternate, and each figure is the best of them. `ratio` is
-pipeline / bare; `decode` is what one process decodes alone, which names the bottleneck.
+`bare` is the forward pass on one batch that is already on the device, in the same precision and memory layout.
+`memory` is the whole pipeline on images of the network's input size in an uncompressed .npy; `jpeg` is the whole
+pipeline on JPEG files of the size of photographs, which it decodes, resizes and crops. Rounds alternate; each figure is
+the best of them. `ratio` is pipeline / bare. `decode` is the decoding rate of one process, to find the bottleneck.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WIDTH, HEIGHT, QUALITY = 500, 375, 90
 
 
 def write_arrays(folder: Path, n_images: int, side: int) -> Path:
-    """Random images of the network's own size, most of them to train on."""
+    """Random images of the network's input size: `n_images` training images and two test images."""
     rng = np.random.default_rng(0)
     folder.mkdir()
     for group, rows in (("train", n_images), ("test", 2)):
@@ -48,7 +48,7 @@ def write_arrays(folder: Path, n_images: int, side: int) -> Path:
 
 
 def write_jpegs(folder: Path, n_images: int) -> Path:
-    """Smooth random pictures of a photograph's size, so that decoding costs about what a photograph's does."""
+    """Blurred random images of the size of photographs, which take about as long to decode."""
     rng = np.random.default_rng(0)
     contents = []
     for _ in range(16):
@@ -65,7 +65,7 @@ def write_jpegs(folder: Path, n_images: int) -> Path:
 
 
 def bare_rate(request: ExtractRequest, batch_size: int, device: torch.device, precision: str, seconds: float) -> float:
-    """Images a second of the network alone."""
+    """Images per second of the forward pass alone."""
     backbone = load_backbone(request.backbone, request.weights, request.random_weights, request.arguments)
     side = (backbone.transform.output_size or (224, 224))[0]
     model: Any = backbone.model.to(device).to(memory_format=torch.channels_last)
@@ -89,7 +89,7 @@ def bare_rate(request: ExtractRequest, batch_size: int, device: torch.device, pr
 
 
 def decode_rate(folder: Path, request: ExtractRequest) -> float:
-    """Images a second that one process decodes, resizes and crops."""
+    """Images per second that one process decodes, resizes and crops."""
     transform = load_backbone(request.backbone, None, True, {}).transform
     paths = sorted((folder / "train").rglob("*.jpg"))[:256]
     start = time.perf_counter()
@@ -99,7 +99,7 @@ def decode_rate(folder: Path, request: ExtractRequest) -> float:
 
 
 def main() -> None:
-    """Measure, print, and write if asked."""
+    """Measure, print, and write JSON if --json is given."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--backbone", default="resnet50")

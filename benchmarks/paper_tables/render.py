@@ -1,8 +1,8 @@
-"""docs/reproduction.md from page.md, the papers' figures and the measured ones beside this file.
+"""Write docs/reproduction.md from page.md, the figures of the papers and our measurements, all in this folder.
 
     python benchmarks/paper_tables/render.py [--check]
 
-With --check nothing is written; the exit status is 1 if the page is not the one that the figures give.
+With --check nothing is written; the exit status is 1 if the page is out of date.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEMPLATE = HERE / "page.md"
 
 
 def read(name: str) -> dict[str, Any]:
-    """A JSON file beside this one."""
+    """A JSON file of this folder."""
     return dict(json.loads((HERE / f"{name}.json").read_text(encoding="utf-8")))
 
 
@@ -31,7 +31,7 @@ def mean(one: dict[str, Any]) -> str:
 
 
 def side_by_side(name: str) -> str:
-    """Paper, ours and difference, a row a method and epsilon; rows the paper lacks have dashes."""
+    """Paper, ours and difference, one row per method and epsilon; dashes where the paper has no figure."""
     paper, ours = read("paper")[name], read(name)["rows"]
     printed = {(row["method"], row["epsilon"]): row["value"] for row in paper["rows"]}
     attacked = any("attack_auc" in one for one in ours)
@@ -47,7 +47,7 @@ def side_by_side(name: str) -> str:
 
 
 def plain(name: str) -> str:
-    """The comparison's own table."""
+    """The table of the comparison."""
     rows = read(name)["rows"]
     return f"{max(one['runs'] for one in rows)} seeds.\n\n" + markdown(*comparison_table(rows, "**{}**"))
 
@@ -91,7 +91,7 @@ def accounting(name: str) -> str:
 
 
 def figures(header: tuple[str, ...], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of numbers, four digits each."""
+    """A table of numbers with four digits."""
     shown = [tuple(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row) for row in rows]
     return markdown(header, shown)
 

@@ -1,13 +1,13 @@
-"""The papers' tables and figures on feature files at hand, one command a table.
+"""The tables and figures of the papers on given feature files, one command per table.
 
     python benchmarks/paper_tables/run.py adamix-table1 flowers.h5 [--seeds 5] [--work DIR]
     python benchmarks/paper_tables/run.py dpsgdf-table1 fashion.h5
     python benchmarks/paper_tables/run.py domain-shift private.h5 --public same.h5 --public other.h5
     python benchmarks/paper_tables/run.py accounting
 
-Writes TABLE.json beside this file and, where the table has one, a figure into docs/images; `render.py` then puts paper
-and measurement side by side in docs/reproduction.md. Runs stay in DIR, so that an interrupted table goes on from there.
-Rows behind a benchmark count as public.
+Writes TABLE.json into this folder and, if the table has a figure, the figure into docs/images. `render.py` then writes
+docs/reproduction.md, with paper and measurement side by side. Runs stay in DIR, so an interrupted table can resume.
+Benchmarks treat all rows as public.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from linprobe.runs import run_folder
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parents[1] / "docs" / "images"
-SAMPLED = {"per_record": False}  # nobody looks at the records of these runs
+SAMPLED = {"per_record": False}  # these tables have no per-record figures
 
 
 def rows(*names: str, **settings: Any) -> list[MethodRow]:
@@ -39,7 +39,7 @@ def rows(*names: str, **settings: Any) -> list[MethodRow]:
 
 
 def ensembles(method: str) -> list[MethodRow]:
-    """One method with every way to make one model of its iterates."""
+    """One method with each way to combine its iterates into a model."""
     kinds = [("last", None), *((kind, size) for kind in ("average", "ema", "vote") for size in (5, 20, 100))]
     return [
         MethodRow(
@@ -53,7 +53,7 @@ def ensembles(method: str) -> list[MethodRow]:
 
 @dataclass(frozen=True)
 class Table:
-    """What is run for a table; `figure` names the comparison's figure that goes with it."""
+    """Runs of a table; `figure` is the name of the comparison's figure to copy."""
 
     methods: list[MethodRow]
     epsilons: tuple[float, ...]
@@ -72,7 +72,7 @@ TABLES = {
     ),
     "dope-table3": Table(rows("dp-sgd", "mirror-descent", "adadps", "dope-sgd", **SAMPLED), (2, 4, 6), seeds=3),
     "dope-figure4": Table(ensembles("dp-sgd"), (2,), seeds=3),
-    # settings chosen on the test rows, as the paper chose its own
+    # settings chosen on the test rows, as in the paper
     "dpsgdf-table1": Table(
         [
             MethodRow("dp-sgd", "dp-sgd", {**SAMPLED, "steps": 400, "clip_norm": 0.1, "score_noise": 2.5}),
@@ -89,7 +89,7 @@ CURVES_EPSILON = 3.0
 
 
 def compared(name: str, features: Path, public: list[Path], seeds: int | None, work: Path) -> dict[str, Any]:
-    """Run one comparison; its summary, and the figure if the table has one."""
+    """Run one comparison and copy its figure; return its summary."""
     table = TABLES[name]
     request = CompareRequest(
         methods=table.methods,
@@ -115,7 +115,7 @@ def compared(name: str, features: Path, public: list[Path], seeds: int | None, w
 
 
 def curves(features: Path, work: Path) -> dict[str, Any]:
-    """Sorted per-record epsilons of one run a method (the AdaMix paper's figure 3)."""
+    """Sorted per-record epsilons of one run per method (figure 3 of the AdaMix paper)."""
     request = CompareRequest(
         methods=CURVES,
         epsilons=(CURVES_EPSILON,),
@@ -149,7 +149,7 @@ def curves(features: Path, work: Path) -> dict[str, Any]:
 
 
 def accounting() -> dict[str, Any]:
-    """Epsilons the papers print, recomputed from the sampling rate, noise and steps beside them."""
+    """Epsilons of the papers, recomputed from the sampling rate, noise and steps that they report."""
     printed = json.loads((HERE / "paper.json").read_text(encoding="utf-8"))["accounting"]["rows"]
     found = []
     for row in printed:

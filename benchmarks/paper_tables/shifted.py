@@ -1,11 +1,11 @@
-"""Public rows of other distributions for the domain-shift table, from Flowers-102 features and photographs.
+"""Public rows of shifted distributions for the domain-shift table, from Flowers-102 features and photographs.
 
     python benchmarks/paper_tables/shifted.py FLOWERS.npz PHOTOS_FOLDER WEIGHTS.safetensors OUT_FOLDER
 
-FLOWERS.npz holds X_train, y_train, path_train, X_test, y_test, path_test, class_names. Photographs of some of its
-training rows lie in PHOTOS_FOLDER/train/CLASS/image_ID.jpg. The first two of a class, by name, become public in five
-forms: their rows of FLOWERS.npz, and the photographs, as they are, grey, blurred, or as edges, through the network of
-WEIGHTS (timm mobilenetv2_100). Rows of other photographs are left out; private.h5 keeps all rows without a photograph.
+FLOWERS.npz holds X_train, y_train, path_train, X_test, y_test, path_test, class_names. PHOTOS_FOLDER has photographs of
+some of its training rows as train/CLASS/image_ID.jpg. The first two photographs of each class, by name, become public
+in five forms: their rows of FLOWERS.npz, and features of the photographs, unchanged, grey, blurred, or as edges, from
+timm mobilenetv2_100 with WEIGHTS. private.h5 has all rows without a photograph. The other photographs are not used.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def number(path: str) -> str:
 
 
 def letters(name: str) -> str:
-    """A class name as folders and files both spell it."""
+    """A class name in the spelling that folders and the file share."""
     return re.sub(r"[^a-z]", "", name.lower())
 
 
 def main() -> None:
-    """Write private.h5, same.h5 and one file a form."""
+    """Write private.h5, same.h5 and one file per form."""
     archive, photos, weights, out = (Path(word) for word in sys.argv[1:])
     out.mkdir(parents=True, exist_ok=True)
     data = np.load(archive)

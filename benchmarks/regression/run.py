@@ -3,10 +3,10 @@
     python benchmarks/regression/run.py [--quick] [--json FILE] [--plot FILE]
 
 For p features, 10,000 private and 1.5 p public records: 40 of the first p/5 features and 80 of the others are 0.05, the
-rest 0; theta ~ N(0, I), y ~ N(theta . x, 0.01). Every step uses all rows; (epsilon, delta) = (1, 1e-5). As in the
-paper, the learning rate is the best of a grid, here on a trial of its own, and what is reported is the mean squared
-error on the private records (public here: they are drawn), over 20 other trials. 40 and 80 entries in every row leave a
-direction without any curvature, so that mirror descent needs its ridge.
+rest 0; theta ~ N(0, I), y ~ N(theta . x, 0.01). Each step uses all rows; (epsilon, delta) = (1, 1e-5). As in the paper,
+the learning rate is the best of a grid; here it is chosen on a separate trial. The figure is the mean squared error on
+the private records, which are synthetic, over 20 other trials. With 40 and 80 entries in each row, the loss has no
+curvature in one direction, so mirror descent needs its ridge.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def squared_error(problem: Problem, name: str, score_noise: float) -> float:
 
 
 def measure(dimensions: tuple[int, ...], trials: int) -> list[dict[str, Any]]:
-    """Every algorithm in every dimension: the setting chosen, and the errors over trials."""
+    """The chosen setting and the errors over trials of each algorithm in each dimension."""
     results = []
     for p in dimensions:
         tuning = draw(p, 2**31)
@@ -117,7 +117,7 @@ def plot(results: list[dict[str, Any]], trials: int, path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, print, and write JSON and figure if asked."""
+    """Measure, print, and write JSON and figure if --json and --plot are given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two dimensions, three trials")
     parser.add_argument("--json", type=Path)

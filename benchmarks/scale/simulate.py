@@ -1,11 +1,11 @@
-"""A billion rows on paper: bytes, steps, machines, messages, failures, noise and limits, from stated inputs.
+"""Estimates for a billion rows: bytes, steps, machines, messages, failures, noise and limits, from stated inputs.
 
     python benchmarks/scale/simulate.py [--json FILE]             # the tables of docs/scale.md
     python benchmarks/scale/simulate.py --measure [--json FILE]   # seconds of linprobe's steps on this machine
 
-The tables are formulas over the inputs below, data-sheet figures all of them; nothing in them is measured. Failures are
-also simulated, machine by machine, beside the formula. `--measure` times steps on random rows, 100,000 to a million of
-1,024 features; about ten minutes and 6 GB of memory.
+The tables are formulas over the inputs below, which are data-sheet figures; nothing in them is measured. Failures are
+also simulated, machine by machine, to check the formula. `--measure` times steps on 100,000 to a million random rows of
+1,024 features; it takes about ten minutes and 6 GB of memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from linprobe.data.precision import narrowed
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import BLOCK_ROWS, ArrayRows
 from linprobe.gradients.clipped_sum import WEIGHT_STEPS, clipped_sum
-from linprobe.mechanisms.clipping import SMALLEST_MARGIN
+from linprobe.gradients.rounding import SMALLEST_MARGIN
 from linprobe.mechanisms.gaussian import LEVELS
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
 
@@ -39,7 +39,7 @@ N, D = 10**9, 1024
 CLASSES = (10, 100, 1000)
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 STEPS = 50
-USABLE = 0.8  # of a machine's memory, for rows
+USABLE = 0.8  # share of a machine's memory for rows
 EPSILONS = (0.1, 1.0, 3.0, 8.0)
 DELTAS = (1e-5, 1e-10)
 MEASURED_ROWS = (100_000, 200_000, 500_000, 1_000_000)
@@ -62,12 +62,12 @@ MACHINES = {
     "H200 SXM, float32": Machine(141e9, 4.8e12, 67e12),
     "H200 SXM, bfloat16 products": Machine(141e9, 4.8e12, 989e12),
 }
-SHARING = (8, 32)  # machines
-# bytes/s each way and seconds a message
+SHARING = (8, 32)  # machines of an all-reduce
+# bytes/s in each direction and seconds per message
 NETWORKS = {"400 Gbit/s": (50e9, 5e-6), "10 Gbit/s": (1.25e9, 50e-6)}
 # 419 unexpected stops of 16,384 GPUs in 54 days: Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.4
 MTBF = 16_384 * 54 * 86_400 / 419
-SAVING, RESTART = 10.0, 300.0  # seconds, assumed: rows are read again
+SAVING, RESTART = 10.0, 300.0  # seconds, assumed; a restart reads the rows again
 FAILING = tuple((machines, hours) for machines in (4, 32, 256, 4096) for hours in (1, 24))
 TRIALS = 4000
 
@@ -78,22 +78,22 @@ def stored(precision: str) -> float:
 
 
 def flops(n_classes: int) -> float:
-    """Of a step: two products of 2 N D C each."""
+    """Flops of a step: two products of 2 N D C each."""
     return 4.0 * N * D * n_classes
 
 
-def held_by(machine: Machine) -> int:
-    """Machines that hold all rows at two bytes a number."""
+def machines_for_rows(machine: Machine) -> int:
+    """Number of machines whose memory holds all rows in bfloat16."""
     return math.ceil(stored("bfloat16") / (USABLE * machine.memory))
 
 
 def step_limit(machine: Machine, n_classes: int) -> float:
-    """Seconds x machines below which no step goes: rows read once, products at the full rate."""
+    """Least machine-seconds of a step: the larger of one read of the rows and the products at the full rate."""
     return max(stored("bfloat16") / machine.bandwidth, flops(n_classes) / machine.flops)
 
 
 def all_reduce(n_machines: int, n_classes: int, network: str) -> dict[str, float]:
-    """Seconds in which `n_machines` add up C x D float64, by a ring and by a tree, and rank 0 spreads as many."""
+    """Seconds of an all-reduce of C x D float64 by ring and by tree, and of a broadcast by tree."""
     rate, latency = NETWORKS[network]
     size, depth = 8 * n_classes * D, math.ceil(math.log2(n_machines))
     return {
@@ -104,30 +104,30 @@ def all_reduce(n_machines: int, n_classes: int, network: str) -> dict[str, float
 
 
 def expected_seconds(work: float, interval: float, rate: float) -> float:
-    """Mean wall time of `work` seconds, saved every `interval`, when failures come at `rate` a second.
+    """Mean wall time of `work` seconds with a checkpoint every `interval` seconds, at `rate` failures per second.
 
-    Daly 2006; restarts do not fail, and the end is saved too.
+    Daly 2006. Restarts do not fail, and there is a checkpoint at the end.
     """
-    pieces = work / interval
-    return pieces * (1 / rate + RESTART) * math.expm1(rate * (interval + SAVING))
+    intervals = work / interval
+    return intervals * (1 / rate + RESTART) * math.expm1(rate * (interval + SAVING))
 
 
 def simulated_seconds(
     work: float, interval: float, n_machines: int, rng: np.random.Generator
 ) -> tuple[float, float, float]:
-    """Mean wall time of `TRIALS` runs, its standard error, and the share of runs that never failed.
+    """Mean wall time of `TRIALS` runs, its standard error, and the share of runs without a failure.
 
-    Every machine has a next failure of its own; the first stops all of them, and what was not saved is lost.
+    Machines fail independently. The first failure stops all machines, and work since the last checkpoint is lost.
     """
     times, untouched = [], 0
-    pieces = round(work / interval)
+    intervals = round(work / interval)
     for _ in range(TRIALS):
         clock, done, failures = 0.0, 0, 0
         while True:
             until = -MTBF * math.log1p(-float(rng.random(n_machines).min()))
             reached = int(until // (interval + SAVING))
-            if done + reached >= pieces:
-                clock += (pieces - done) * (interval + SAVING)
+            if done + reached >= intervals:
+                clock += (intervals - done) * (interval + SAVING)
                 break
             done += reached
             clock += until + RESTART
@@ -139,7 +139,7 @@ def simulated_seconds(
 
 @cache
 def failures() -> list[dict[str, float]]:
-    """A run of some hours on some machines: chance of a stop, Young's interval, overhead by formula and simulation."""
+    """Probability of a stop, Young's interval, and overhead by formula and simulation, for each run of `FAILING`."""
     rng = np.random.default_rng(0)
     found = []
     for n_machines, hours in FAILING:
@@ -165,7 +165,7 @@ def failures() -> list[dict[str, float]]:
 
 
 def budgets() -> list[dict[str, float]]:
-    """Noise for `STEPS` releases from all rows at each target; what that of the larger delta costs at the smaller."""
+    """Noise of `STEPS` full-batch releases by epsilon and delta; epsilon of the first noise at the second delta."""
     found = []
     for epsilon in EPSILONS:
         sigmas = [
@@ -183,7 +183,7 @@ def budgets() -> list[dict[str, float]]:
 
 
 def limits() -> dict[str, float]:
-    """Rows at which a number of linprobe's runs out."""
+    """Number of rows at which a numeric limit of linprobe is reached."""
     return {
         "rows of one Poisson draw": float(WORDS_PER_BLOCK << 32),
         "rows of an exact sum of clip factors": 2.0**53 / float(WEIGHT_STEPS),
@@ -197,7 +197,7 @@ def limits() -> dict[str, float]:
 
 
 def per_row() -> dict[str, tuple[float, bool]]:
-    """Bytes a row besides its features, and whether all of them come together at rank 0."""
+    """Bytes per row besides its features, and whether rank 0 gathers them."""
     return {
         "label, norm": (16, False),
         "contribution to a step": (8, False),
@@ -209,13 +209,13 @@ def per_row() -> dict[str, tuple[float, bool]]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
+    """A Markdown table."""
     lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def duration(seconds: float) -> str:
-    """With three digits at most, in the unit that suits."""
+    """A duration with three digits, in a suitable unit."""
     for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
         if seconds >= size * (2 if size > 1 else 1):
             return f"{seconds / size:.3g} {unit}"
@@ -223,12 +223,12 @@ def duration(seconds: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Two digits below a whole."""
+    """A percentage, with two digits below 100 %."""
     return f"{100 * value:.2g} %" if value < 1 else f"{100 * value:.0f} %"
 
 
 def tables() -> Iterator[str]:
-    """The tables of docs/scale.md in their order."""
+    """The tables of docs/scale.md, in order."""
     yield table(
         ["stored as", "bytes a row", "all rows"],
         [[name, str(D * size), f"{stored(name) / 1e12:.2f} TB"] for name, size in BYTES.items()],
@@ -242,9 +242,9 @@ def tables() -> Iterator[str]:
         [
             [
                 name,
-                str(held_by(machine)),
-                *(duration(step_limit(machine, c) / held_by(machine)) for c in CLASSES),
-                *(str(max(held_by(machine), math.ceil(step_limit(machine, c)))) for c in CLASSES),
+                str(machines_for_rows(machine)),
+                *(duration(step_limit(machine, c) / machines_for_rows(machine)) for c in CLASSES),
+                *(str(max(machines_for_rows(machine), math.ceil(step_limit(machine, c)))) for c in CLASSES),
             ]
             for name, machine in MACHINES.items()
         ],
@@ -319,7 +319,7 @@ def tables() -> Iterator[str]:
 
 
 def best(call: Callable[[], object], rounds: int = 3) -> float:
-    """Shortest wall time."""
+    """Shortest wall time of `call`, seconds."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -329,12 +329,12 @@ def best(call: Callable[[], object], rounds: int = 3) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """Seconds of linprobe's own steps on this machine, their growth with the rows, and rates of what goes with them."""
+    """Seconds of steps on this machine, their growth with the number of rows, and rates of reads, hashes and noise."""
     rng = np.random.default_rng(0)
     x = np.empty((MEASURED_ROWS[-1], D), dtype=np.float32)
     for start in range(0, len(x), BLOCK_ROWS):
-        part = x[start : start + BLOCK_ROWS]
-        part[:] = normalise_rows(rng.standard_normal(part.shape, dtype=np.float32))
+        block = x[start : start + BLOCK_ROWS]
+        block[:] = normalise_rows(rng.standard_normal(block.shape, dtype=np.float32))
     found: dict[str, Any] = {"cpus": len(os.sched_getaffinity(0)), "d": D, "steps": []}
     for precision in ("float32", "bfloat16"):
         for c in CLASSES:
@@ -343,24 +343,24 @@ def measure() -> dict[str, Any]:
             sizes = [n for n in MEASURED_ROWS if n * c <= 2e8]
             seconds = []
             for n in sizes:
-                kept = x[:n] if precision == "float32" else narrowed(x[:n], "bfloat16")
-                rows = ArrayRows(kept, y[:n])
+                narrow = x[:n] if precision == "float32" else narrowed(x[:n], "bfloat16")
+                rows = ArrayRows(narrow, y[:n])
                 seconds.append(best(lambda rows=rows, weights=weights: clipped_sum(rows, weights, 0.5)))
             slope, _ = np.polyfit(np.log(sizes), np.log(seconds), 1)
             a_row = seconds[-1] / sizes[-1]
             step = {"precision": precision, "classes": c, "rows": sizes, "seconds": seconds}
             found["steps"].append({**step, "exponent": float(slope), "seconds_a_billion": a_row * N})
             print(f"{precision:<9} C={c:<5} exponent {slope:.3f}   a billion rows: {duration(a_row * N)}", flush=True)
-    source, block = NoiseSource(), x[:BLOCK_ROWS].tobytes()
+    source, hashed = NoiseSource(), x[:BLOCK_ROWS].tobytes()
     found["read_bytes_a_second"] = x.nbytes / best(lambda: x @ np.ones(D, dtype=np.float32))
-    found["sha256_bytes_a_second"] = 50 * len(block) / best(lambda: [hashlib.sha256(block) for _ in range(50)])
+    found["sha256_bytes_a_second"] = 50 * len(hashed) / best(lambda: [hashlib.sha256(hashed) for _ in range(50)])
     found["normals_a_second"] = 10**6 / best(lambda: source.standard_normal((10**6,)))
     found["tosses_a_second"] = 10**7 / best(lambda: source.bernoulli(0.01, 10**7))
     return found
 
 
 def main() -> None:
-    """Print the tables, or measure; write JSON if asked."""
+    """Print the tables, or measure; write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -386,7 +386,7 @@ def main() -> None:
             "machines": [
                 {
                     "machine": name,
-                    "hold_the_rows": held_by(machine),
+                    "hold_the_rows": machines_for_rows(machine),
                     "machine_seconds_a_step": {str(c): step_limit(machine, c) for c in CLASSES},
                 }
                 for name, machine in MACHINES.items()

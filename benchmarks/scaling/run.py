@@ -1,11 +1,11 @@
-"""Weak scaling: seconds of a noisy step where every process holds as many rows, and what of it the all-reduce takes.
+"""Weak scaling: seconds of a noisy step with equal shards in 1 to K processes, and the share of the all-reduce.
 
     python benchmarks/scaling/run.py [--processes 1 2] [--json FILE] [--plot FILE.png]
 
 Starts K processes over gloo on this machine, each with one thread, and times steps of `noisy-gd` on random rows in
-memory: clipped sum, all-reduce, noise, weights to all. Efficiency is the time of one process over that of K; cores
-share a memory bus and a clock, so that it stays below 1 even without any exchange. The all-reduce is also timed by
-itself, all processes starting together. Counts of processes take turns; the best round counts. Let nothing else run.
+memory: clipped sum, all-reduce, noise, broadcast of the weights. Efficiency is the time of one process over that of K.
+Cores share a memory bus and a clock, so it is below 1 even without communication. The all-reduce is also timed alone,
+after a barrier. Rounds alternate over the numbers of processes; the best round counts. The machine should be idle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import PART_ROWS, ArrayRows, PartRows
+from linprobe.data.rows import SHARD_ROWS, ArrayRows, ShardRows
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
@@ -42,8 +42,8 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
     """Median seconds of a step and of its all-reduce, in this process."""
     generator = np.random.default_rng(together.rank)
     x = normalise_rows(generator.standard_normal((rows_each, width), dtype=np.float32))
-    held = ArrayRows(x, generator.integers(n_classes, size=rows_each))
-    rows = PartRows(held, together.rank * rows_each, together.size * rows_each)
+    shard = ArrayRows(x, generator.integers(n_classes, size=rows_each))
+    rows = ShardRows(shard, together.rank * rows_each, together.size * rows_each)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append, group=together)
     weights = np.zeros((width, n_classes))
     steps, exchanges = [], []
@@ -63,7 +63,7 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
 
 
 def child(rows_each: int, width: int, n_classes: int) -> None:
-    """One process of several; rank 0 prints what it measured."""
+    """One process of the group; rank 0 prints its times."""
     with group() as together, blas_held_to_one_thread():
         times = step_times(together, rows_each, width, n_classes)
         if together.rank == 0:
@@ -71,7 +71,7 @@ def child(rows_each: int, width: int, n_classes: int) -> None:
 
 
 def launch(n_processes: int, sizes: list[str]) -> dict[str, float]:
-    """Run so many processes to their end; what rank 0 measured."""
+    """Run `n_processes` to their end; return the times of rank 0."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = str(listener.getsockname()[1])
@@ -94,32 +94,34 @@ def launch(n_processes: int, sizes: list[str]) -> dict[str, float]:
 
 
 def draw(path: Path, results: dict[str, Any]) -> None:
-    """Seconds of a step, the all-reduce's part marked, and the efficiency over it."""
+    """Seconds of a step and of its all-reduce as bars, labelled with the efficiency."""
     measured = results["measured"]
     places = [entry["processes"] for entry in measured]
     with figure(path, (6.4, 4)) as (axes,):
         axes.bar(places, [entry["seconds_a_step"] for entry in measured], 0.5, color="tab:blue", label="step")
         exchanged = [entry["seconds_of_all_reduce"] for entry in measured]
-        axes.bar(places, exchanged, 0.5, color="tab:orange", label="of it, all-reduce")
+        axes.bar(places, exchanged, 0.5, color="tab:orange", label="all-reduce")
         for entry in measured:
             axes.annotate(
                 f"{entry['efficiency']:.0%}", (entry["processes"], entry["seconds_a_step"]), ha="center", va="bottom"
             )
         axes.set(
             xlabel=f"processes, {results['rows_each']:,} rows each",
-            ylabel="seconds a step",
-            title=f"Weak scaling: {results['features']:,} features, {results['classes']} classes, one core a process",
+            ylabel="seconds per step",
+            title=f"Weak scaling: {results['features']:,} features, {results['classes']} classes, one core per process",
             xticks=places,
         )
         axes.legend(loc="upper left")
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print, and write JSON and figure if --json and --plot are given."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="+", default=list(range(1, min(4, cores) + 1)))
-    parser.add_argument("--rows", type=int, default=5 * PART_ROWS, help=f"of each process, a multiple of {PART_ROWS}")
+    parser.add_argument(
+        "--rows", type=int, default=5 * SHARD_ROWS, help=f"rows of each process, a multiple of {SHARD_ROWS}"
+    )
     parser.add_argument("--features", type=int, default=2048)
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--json", type=Path)
@@ -138,7 +140,7 @@ def main() -> None:
                 best[n_processes] = times
     alone = best[min(best)]["step"]
     results = {
-        "what": "a step of noisy-gd, every process with as many rows and one thread, over gloo on one machine",
+        "what": "a step of noisy-gd, equal shards, one thread per process, gloo on one machine",
         "cores": cores,
         "rows_each": given.rows,
         "features": given.features,

@@ -1,12 +1,11 @@
-"""Seconds of one step of each iterative method as a multiple of noisy-gd's, on the same rows in the same process.
+"""Seconds of one step of each iterative method, in units of a step of noisy-gd, on the same rows in one process.
 
     python benchmarks/speed/methods.py [--quick] [--json FILE]
 
-N = 50,000 private and 204 public rows of D = 2,048 float32 features, C = 100 classes. Methods on Poisson samples take
-all rows here (q = 1), so that the multiple is that of the method and not of the sample; `dp-sgd` is also timed at
-smaller q, with and without per-record losses, in units of q times the full step. A step's time is the difference of a
-run of several steps and a run of one, so that warm starts do not count. Each contender runs once a round, in another
-order each time; the shortest is kept.
+N = 50,000 private and 204 public rows of D = 2,048 float32 features, C = 100 classes. Methods with Poisson sampling use
+all rows (q = 1), so that the ratio does not depend on the sample. `dp-sgd` is also timed at smaller q, with and without
+per-record losses, in units of q times the full step. The time of a step is the difference of a run of several steps and
+a run of one, which excludes warm starts. Each contender runs once per round, in random order; the shortest time counts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ RATES = (0.05, 0.15, 0.4)
 
 
 def problem() -> Problem:
-    """Random unit rows with random labels: the arithmetic does not care."""
+    """Random unit rows with random labels."""
     rng = np.random.default_rng(0)
     x = normalise_rows(rng.standard_normal((N + N_PUBLIC, D), dtype=np.float32))
     y = rng.integers(0, C, N + N_PUBLIC)
@@ -61,7 +60,7 @@ def seconds(data: Problem, name: str, rate: float, n_steps: int, per_record: boo
 
 
 def step_seconds(data: Problem, contenders: dict[str, tuple[str, float, bool]], rounds: int) -> dict[str, float]:
-    """Shortest difference between runs of 1 + STEPS steps and of one, by contender."""
+    """Shortest difference of runs of 1 + STEPS steps and of one step, divided by STEPS, by contender."""
     least = dict.fromkeys(contenders, float("inf"))
     orders = Random(0)
     for _ in range(rounds):
@@ -73,7 +72,7 @@ def step_seconds(data: Problem, contenders: dict[str, tuple[str, float, bool]], 
 
 
 def main() -> None:
-    """Measure, print a line a contender, and write JSON if asked."""
+    """Measure, print a line per contender, and write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two rounds")
     parser.add_argument("--json", type=Path)

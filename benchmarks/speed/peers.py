@@ -1,8 +1,8 @@
-"""One DP-SGD step of a linear softmax layer over all rows, as other libraries take it.
+"""One DP-SGD step of a linear softmax layer over all rows, in other libraries.
 
-Each function prepares a step on rows x (n, d) float32 of unit norm and labels y (n,), from zero weights, and raises
-ImportError where its library is not installed. Where a library holds per-example gradients, the rows pass in
-micro-batches whose gradients fit in cache, which is faster than fewer, larger ones. A step gives the sum it released.
+Each function prepares a step on rows x (n, d) float32 of unit norm and labels y (n,), from zero weights. It raises
+ImportError if its library is not installed. Libraries with per-example gradients get micro-batches whose gradients fit
+in cache, which is faster than larger ones. A step returns the sum that it releases.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ Rows = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Step = Callable[[], object]
 
-OPACUS_BYTES, JAX_BYTES = 1 << 24, 1 << 20  # of per-example gradients at once; larger and smaller were slower
+OPACUS_BYTES, JAX_BYTES = (
+    1 << 24,
+    1 << 20,
+)  # per-example gradients of a micro-batch; larger and smaller ones were slower
 
 
 def plain_matmul(x: Rows, y: Labels, n_classes: int, clip: float, sigma: float) -> Step:
-    """The two matrix products, softmax and clipping between, over the whole array; norms of rows known, no noise."""
+    """Two matrix products with softmax and clipping, over the whole array, with known row norms and without noise."""
     norms = np.linalg.norm(x, axis=1)
     weights = np.zeros((x.shape[1], n_classes), dtype=np.float32)
     places = np.arange(len(x))
@@ -68,7 +71,7 @@ def opacus_ghost(x: Rows, y: Labels, n_classes: int, clip: float, sigma: float) 
 
 
 def opacus_hooks(x: Rows, y: Labels, n_classes: int, clip: float, sigma: float) -> Step:
-    """Opacus' default: real per-example gradients, accumulated over micro-batches before the one noisy step."""
+    """Opacus' default: per-example gradients by hooks, summed over micro-batches before one noisy step."""
     import torch
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
@@ -100,7 +103,7 @@ def opacus_hooks(x: Rows, y: Labels, n_classes: int, clip: float, sigma: float) 
 
 
 def jax_privacy(x: Rows, y: Labels, n_classes: int, clip: float, sigma: float) -> Step:
-    """JAX Privacy's `clipped_grad` over micro-batches and its Gaussian privatizer, compiled before it is timed."""
+    """JAX Privacy's `clipped_grad` over micro-batches and its Gaussian privatizer, compiled before timing."""
     import jax
     import jax.numpy as jnp
     import optax

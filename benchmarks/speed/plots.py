@@ -22,7 +22,7 @@ AXES = {"n": "rows N", "d": "features D", "c": "classes C"}
 
 
 def draw_growth(results: dict[str, Any], path: Path) -> None:
-    """Three panels, log-log: contenders timed at many sizes as lines, at the sizes of the tables only as points."""
+    """Three log-log panels. Contenders timed at many sizes are lines; those timed only for the tables are points."""
     growth = results["growth"]
     figure, panels = plt.subplots(1, 3, figsize=(12, 4.6), sharey=True, layout="constrained")
     for axes, (axis, label) in zip(panels, AXES.items(), strict=True):
@@ -39,7 +39,7 @@ def draw_growth(results: dict[str, Any], path: Path) -> None:
         axes.set_xticks(list(ticks), [f"{value:,}" for value in ticks], rotation=35, ha="right")
         axes.set_xticks([], minor=True)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("seconds a step")
+    panels[0].set_ylabel("seconds per step")
     panels[0].set_xlabel(f"rows N; noisy-gd grows as $N^{{{growth['n']['exponent']:.2f}}}$")
     handles = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
@@ -49,7 +49,7 @@ def draw_growth(results: dict[str, Any], path: Path) -> None:
 
 
 def _tables(results: dict[str, Any], axis: str, name: str) -> dict[int, float]:
-    """Seconds by size along an axis, where a table has a contender with the other two sizes as in the panel."""
+    """Seconds of a contender by size along `axis`, from tables whose other two sizes are those of the panel."""
     usual = results["growth"]["usual"]
     found = {}
     for key, figures in results.items():

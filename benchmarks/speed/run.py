@@ -2,12 +2,13 @@
 
     python benchmarks/speed/run.py [--quick] [--json FILE] [--plots FOLDER]
 
-All contenders read the same rows in the same process, fast ones for some steps in a row. Rounds go over all of them,
-fast ones get more, and the shortest time of each is kept. `limit_*` is the larger of one read of the rows at the
-measured bandwidth and the step's 4 N D C flops at the measured matrix-product rate; `plain_matmul_float32` is what one
-would write first in NumPy, without noise; `*_unfollowed` does not follow what each record contributed. `growth` has
-step times against N, D and C, and the exponent of the power law in N. `--quick` takes fewer rounds and sizes, and of
-1,000 classes fewer rows. All of it takes half an hour, five minutes of which are one step of per-example gradients.
+All contenders read the same rows in the same process; fast ones take several consecutive steps. Each round times all
+contenders, further rounds time the fast ones, and the shortest time of each counts. `limit_*` is the larger of one read
+of the rows at the measured bandwidth and the step's 4 N D C flops at the measured rate of matrix products.
+`plain_matmul_float32` is a direct implementation in NumPy, without noise. `*_unfollowed` does not compute per-record
+contributions. `growth` has step times against N, D and C, and the exponent of the power law in N. `--quick` takes fewer
+rounds and sizes, and fewer rows for 1,000 classes. A full run takes half an hour, of which one step of per-example
+gradients takes five minutes.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ N, D, CLIP, SIGMA = 50_000, 2048, 0.5, 10.0
 CLASSES = (10, 100, 1000)
 QUICK_ROWS = {1000: 2_500}
 ROUNDS, QUICK_ROUNDS = 5, 3
-BUDGET, QUICK_BUDGET = 30.0, 4.0  # seconds a contender
-LEAST, QUICK_LEAST = 6.0, 2.5  # so that of fast ones the shortest is of many
+BUDGET, QUICK_BUDGET = 30.0, 4.0  # seconds per contender
+LEAST, QUICK_LEAST = 6.0, 2.5  # seconds per contender, so that fast contenders are timed more often
 GROWTH_CLASSES = 100
 GROWTH = {
     "n": (6_250, 12_500, 25_000, 50_000, 100_000, 200_000),
     "d": (256, 512, 1024, 2048, 4096),
     "c": (2, 10, 32, 100, 320),
 }
-PRODUCT = (4096, 2048, 4096)  # rows, inner, columns of the matrix product whose rate is the machine's
+PRODUCT = (4096, 2048, 4096)  # rows, inner, columns of the matrix product that measures flops per second
 SUBSPACES = (500, 2000)
 PEERS = {
     "plain_matmul_float32": peers.plain_matmul,
@@ -60,12 +61,12 @@ Step = Callable[[], object]
 
 
 def steps_in_a_row(n_classes: int) -> int:
-    """Training takes a hundred or so: what only the first costs must not count for much where steps are fast."""
+    """Number of consecutive steps: more if steps are fast, so that setup counts little, as in training."""
     return max(3, 100 // n_classes)
 
 
 def method_step(name: str, problem: Problem, given: dict[str, Any], per_record: bool = True) -> Step:
-    """Some steps of a method from zero weights, with its noise, as an estimator takes them."""
+    """Consecutive noisy steps of a method from zero weights, as in an estimator."""
     method, count = METHODS[name], steps_in_a_row(problem.n_classes)
     options = method.make_options({"init": "zero", **given})
     schedule = Schedule(count, SIGMA, count**0.5 / SIGMA)
@@ -79,25 +80,25 @@ def method_step(name: str, problem: Problem, given: dict[str, Any], per_record: 
 
 
 def in_a_row(step: Step, n_classes: int) -> Step:
-    """The same number of steps of a peer."""
+    """The same number of consecutive steps of a peer."""
     count = steps_in_a_row(n_classes)
     return Repeated(lambda: [step() for _ in range(count)], count)
 
 
-def kept(wide: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
-    """Rows in memory as training keeps them."""
+def stored(wide: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
+    """Rows in the storage type of `precision`, aligned, as in training."""
     x = aligned_empty(wide.shape, STORAGE[precision])
     x[:] = narrowed(wide, precision)
     return x
 
 
 def noisy_gd(rows: ArrayRows, n_classes: int) -> Step:
-    """One step of noisy-gd on rows of any precision."""
+    """Steps of noisy-gd on rows of any precision."""
     return method_step("noisy-gd", Problem(rows.n_features, n_classes, private=rows), {})
 
 
 def ours(x: dict[str, NDArray[Any]], y: NDArray[np.int64], n_classes: int) -> dict[str, Step]:
-    """noisy-gd by the precision of rows x, AdaMix by its subspace, with two public rows a class."""
+    """noisy-gd for each precision of rows x, AdaMix for each subspace, with two public rows per class."""
     steps = {f"noisy_gd_{precision}": noisy_gd(ArrayRows(rows, y), n_classes) for precision, rows in x.items()}
     n, d = x["float32"].shape
     public = normalise_rows(np.random.default_rng(n).standard_normal((2 * n_classes, d), dtype=np.float32))
@@ -112,7 +113,7 @@ def ours(x: dict[str, NDArray[Any]], y: NDArray[np.int64], n_classes: int) -> di
 
 
 def theirs(x: NDArray[np.float32], y: NDArray[np.int64], n_classes: int, left_out: dict[str, str]) -> dict[str, Step]:
-    """The peers that are installed; the others go to `left_out` with the reason."""
+    """Steps of the installed peers. Adds the others to `left_out`, with the reason."""
     steps = {}
     for name, prepare in PEERS.items():
         try:
@@ -124,9 +125,9 @@ def theirs(x: NDArray[np.float32], y: NDArray[np.int64], n_classes: int, left_ou
 
 
 class Machine:
-    """What bounds any step: reads of `x` (n, d) float32, and matrix products with all cores.
+    """Lower bounds on the time of a step: reads of `x` (n, d) float32, and matrix products with all cores.
 
-    `steps` are to be timed; `limit` judges by the times.
+    Time `steps`, then give the times to `rates`.
     """
 
     def __init__(self, x: NDArray[np.float32]) -> None:
@@ -140,7 +141,7 @@ class Machine:
         pool = ThreadPoolExecutor(cores)
         parts = np.array_split(x.reshape(-1).view(np.uint64), cores)
         self.steps: dict[str, Step] = {"product_float32": lambda: a @ b}
-        if {"avx512_bf16", "amx_bf16"} & set(flags()):  # torch takes minutes without
+        if {"avx512_bf16", "amx_bf16"} & set(flags()):  # without these instructions torch takes minutes
             import torch
 
             narrow_a, narrow_b = (torch.from_numpy(matrix).to(torch.bfloat16) for matrix in (a, b))
@@ -149,7 +150,7 @@ class Machine:
         self.steps["read_threads"] = lambda: list(pool.map(np.add.reduce, parts))
 
     def rates(self, seconds: dict[str, float]) -> dict[str, float]:
-        """Bytes a second read, and flops a second by precision, from the times of `steps`."""
+        """Bytes per second of reads, and flops per second by precision, from the times of `steps`."""
         flops = 2.0 * math.prod(PRODUCT)
         wide = flops / seconds["product_float32"]
         return {
@@ -160,14 +161,14 @@ class Machine:
 
 
 def limit(rates: dict[str, float], n: int, d: int, n_classes: int, precision: str = "float32") -> float:
-    """Least seconds of a step: one read of the rows, or the two products, whichever takes longer."""
+    """Least seconds of a step: the larger of one read of the rows and the two products."""
     size = 4 if precision == "float32" else 2
     flops = 4.0 * n * d * n_classes
     return max(size * n * d / rates["bytes_per_second"], flops / rates[f"{precision}_flops_per_second"])
 
 
 def measure(x: dict[str, NDArray[Any]], n_classes: int, quick: bool, left_out: dict[str, str]) -> dict[str, Any]:
-    """Rows, rates, and seconds a step of each contender and limit at `n_classes`."""
+    """Number of rows, rates, and seconds per step of each contender and limit, for `n_classes`."""
     n = QUICK_ROWS.get(n_classes, N) if quick else N
     y = np.random.default_rng(n_classes).integers(0, n_classes, n)
     bounds = Machine(x["float32"])
@@ -183,9 +184,9 @@ def measure(x: dict[str, NDArray[Any]], n_classes: int, quick: bool, left_out: d
 
 
 def growth(quick: bool, left_out: dict[str, str]) -> dict[str, Any]:
-    """Seconds of noisy-gd and the limit, and without `quick` of the fast peers, against N, D and C.
+    """Seconds of noisy-gd and the limit, and without `quick` also of the fast peers, against N, D and C.
 
-    All sizes of an axis take turns, so that a slow minute bends no line.
+    Each round times all sizes of an axis, so that a slow minute affects all of them.
     """
     rivals = [] if quick else [name for name in FAST_PEERS if name not in left_out]
     sizes = {axis: values[::2] if quick else values for axis, values in GROWTH.items()}
@@ -215,12 +216,12 @@ def growth(quick: bool, left_out: dict[str, str]) -> dict[str, Any]:
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """p of the power law size^p through the times, by least squares on logarithms."""
+    """Exponent p of the power law size^p, by least squares on logarithms."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
 def show(n_classes: int, figures: dict[str, Any]) -> None:
-    """A table: seconds, and their ratios to the limit and to each peer."""
+    """Print a table of seconds, and of ratios to the limit and to each peer."""
     rivals = [name for name in ("limit_float32", *PEERS) if name in figures]
     print(f"\nC = {n_classes}, N = {figures['n']:,}: seconds, and as a multiple of")
     print(f"{'':<34}{'seconds':>9}" + "".join(f"{name.removesuffix('_float32'):>14}" for name in rivals))
@@ -231,7 +232,7 @@ def show(n_classes: int, figures: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure, print the ratios, and write what is asked for."""
+    """Measure, print the ratios, and write JSON and figure if --json and --plots are given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds instead of {ROUNDS}")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
@@ -239,7 +240,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
     wide = normalise_rows(np.random.default_rng(0).standard_normal((N, D), dtype=np.float32))
-    x = {precision: kept(wide, precision) for precision in STORAGE}
+    x = {precision: stored(wide, precision) for precision in STORAGE}
     left_out: dict[str, str] = {}
     results: dict[str, Any] = {"n": N, "d": D, "quick": arguments.quick}
     for n_classes in CLASSES:

@@ -1,4 +1,4 @@
-"""Shortest wall times of several contenders, and the machine they were taken on."""
+"""Shortest wall times of several contenders, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from threadpoolctl import threadpool_info
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16", "sve")
 PACKAGES = ("numpy", "scipy", "torch", "opacus", "jax", "jaxlib", "jax-privacy")
-PAUSE = 0.05  # seconds, in which threads of the contender before stop waiting for work
+PAUSE = 0.05  # seconds between contenders, for idle threads of the last one to stop spinning
 
 
 class Repeated:
-    """A call that takes so many steps in a row, as training does."""
+    """A call that takes `count` consecutive steps, as training does."""
 
     def __init__(self, call: Callable[[], object], count: int) -> None:
         self._call, self.count = call, count
 
     def __call__(self) -> object:
-        """Take them."""
+        """Take the steps."""
         return self._call()
 
 
@@ -34,10 +34,9 @@ def shortest(
 ) -> dict[Any, float]:
     """Shortest wall time of a step of each contender, seconds.
 
-    Each runs once a round, so that a slow minute hits all, in another order each time, as what went before can cost a
-    contender a tenth of its time.
-    The first round warms up where there are more. A contender that has taken `budget` seconds sits the others out, and
-    those that have not taken `least` seconds by then go on among themselves, for at most five times as many rounds.
+    Each contender runs once per round, so that a slow minute affects all of them. The order is random, as the previous
+    contender can add a tenth to a time. A contender is skipped in the first `rounds` rounds once its times add up to
+    `budget` seconds. Up to 5 * `rounds` further rounds time contenders whose times add up to less than `least` seconds.
     """
     taken: dict[Any, list[float]] = {name: [] for name in contenders}
     orders = Random(0)
@@ -53,7 +52,7 @@ def shortest(
 
 
 def flags() -> list[str]:
-    """Which of the instruction sets in `FLAGS` the processor names; empty where the system does not tell."""
+    """The instruction sets of `FLAGS` in /proc/cpuinfo; empty on systems without it."""
     known: set[str] = set()
     for line in _read("/proc/cpuinfo").splitlines():
         if line.startswith(("flags", "Features")):
@@ -62,7 +61,7 @@ def flags() -> list[str]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, memory, and the versions of what computes; sizes in bytes."""
+    """Processor, memory in bytes, and versions of numerical libraries."""
     names = [line.split(":", 1)[1] for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")]
     return {
         "processor": names[0].strip() if names else platform.processor() or platform.machine(),
@@ -80,7 +79,7 @@ def machine() -> dict[str, Any]:
 
 
 def _caches() -> dict[str, str]:
-    """Sizes of the first core's caches, by level and type."""
+    """Cache sizes of the first core, by level and type."""
     folders = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
     return {
         f"L{_read(folder / 'level').strip()} {_read(folder / 'type').strip()}": _read(folder / "size").strip()

@@ -1,11 +1,10 @@
-"""Seconds until `linprobe --help` and `linprobe train` on the built-in digits are done, and where those of `train` go.
+"""Wall time of `linprobe --help` and of `linprobe train` on the built-in digits, and the parts of the latter.
 
     python benchmarks/startup/run.py [--json FILE]
 
-Each command runs in a process of its own, files in the page cache, and the shortest of five runs is kept. For the
-parts, a run in a further process times the calls of `train` and, by a wrapper of `__import__`, every import wherever it
-happens; a part's time is without the imports inside it. `imports_by_package` adds up what `python -X importtime` gives
-each module for itself, by top-level package.
+Each command runs in its own process, with files in the page cache; the shortest of five runs counts. Another process
+measures the parts: it times the calls of `train` and, by a wrapper of `__import__`, all imports. The time of a part
+excludes imports. `imports_by_package` sums the self times of `python -X importtime` by top-level package.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PARTS = {
 
 
 class Clock:
-    """Seconds of named parts, each without the imports inside it; those are the part `imports`."""
+    """Seconds of named parts, without imports, which are the part `imports`."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -52,7 +51,7 @@ class Clock:
                 self.seconds["imports"] += time.perf_counter() - start
 
     def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, its time added to `part`."""
+        """Wrap `call` to add its time to `part`."""
 
         def inner(*arguments: Any, **named: Any) -> Any:
             start, imports = time.perf_counter(), self.seconds["imports"]
@@ -66,7 +65,7 @@ class Clock:
 
 
 def parts(spawned: float) -> dict[str, float]:
-    """Train once in this process, which was asked for at `spawned` on the monotonic clock; seconds of each part."""
+    """Train once in this process; seconds of each part. `spawned`: `time.perf_counter` when the parent started it."""
     clock = Clock()
     clock.seconds["interpreter"] = time.perf_counter() - spawned
     from linprobe import cli
@@ -96,13 +95,13 @@ def parts(spawned: float) -> dict[str, float]:
 
 
 def spawn(*words: str) -> str:
-    """Run Python with `words`; what it wrote, both streams."""
+    """Run Python with arguments `words`; return its stdout and stderr."""
     done = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True)
     return done.stdout + done.stderr
 
 
 def best_seconds(*words: str) -> float:
-    """Shortest wall time of `linprobe WORDS` in a process of its own."""
+    """Shortest wall time of `linprobe WORDS` in its own process, seconds."""
     times = []
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +113,7 @@ def best_seconds(*words: str) -> float:
 
 
 def packages() -> dict[str, float]:
-    """Seconds that the modules of each top-level package take to import for `train`, the eight longest."""
+    """Import seconds of `train` by top-level package, the eight largest."""
     own: dict[str, float] = defaultdict(float)
     with tempfile.TemporaryDirectory() as folder:
         for line in spawn("-X", "importtime", "-m", "linprobe", *TRAIN, f"{folder}/run").splitlines():
@@ -125,7 +124,7 @@ def packages() -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print, and write JSON if asked."""
+    """Measure, print, and write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--parts-since", type=float, help=argparse.SUPPRESS)

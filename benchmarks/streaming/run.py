@@ -1,12 +1,13 @@
-"""Training on a file larger than the memory allowed: peak memory, seconds a step, and the share of the disk's rate.
+"""Training on a file larger than the memory limit: peak memory, seconds per step, and share of the disk's read rate.
 
     python benchmarks/streaming/run.py [--gigabytes 3] [--cap 1.0] [--folder DIR] [--json FILE]
 
 Draws a feature file and trains `noisy-gd` for a few steps, in a process whose address space is limited to --cap GiB
-(RLIMIT_AS, which counts more than what is in memory) and in one without a limit; both must write the same model, bit
-for bit. The reader is compared with a plain loop of 4 MB reads over the same file, its pages dropped before (cold) or
-not (warm). A second file with half the records is trained on within the limit too: the difference between the peaks is
-what a record costs, in training, and in all, the per-record file included. Files are removed afterwards.
+(RLIMIT_AS, which also counts memory that is not resident) and in one without a limit; both must write the same model,
+bit for bit. The reader is compared with a plain loop of 4 MiB reads over the same file, with its pages dropped from the
+page cache before (cold) or not (warm). Training within the limit on a second file, with half the records, gives the
+memory per record from the difference of the peaks: of training, and of the process with its per-record file. The files
+are removed afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from linprobe.commands.train import TrainRequest, train
 from linprobe.data.feature_file import Description, FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import BLOCK_ROWS, StreamedRows
+from linprobe.data.rows import BLOCK_ROWS, LazyBlock, StreamedRows
 from linprobe.progress import Silent
 
 CLASSES, STEPS, TEST_ROWS = 10, 3, 2000
@@ -54,33 +55,38 @@ def write(path: Path, n_rows: int, width: int) -> None:
 
 
 class Watch(Silent):
-    """Notes when each step ended, and the peak memory then."""
+    """Records the end of each step, and the peak memory at that time."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
         self.peak = 0
 
     def start(self, total: int, what: str = "training") -> None:
-        """The rows are prepared."""
+        """Record the start of the first step."""
         self.ends.append(time.perf_counter())
 
     def step(self, count: int = 1) -> None:
-        """One more."""
+        """Record the end of a step."""
         self.ends.append(time.perf_counter())
         self.peak = peak_bytes()
 
 
 def peak_bytes() -> int:
-    """The most memory this process has held, in bytes."""
+    """Peak resident memory of this process in bytes."""
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     return int(found[1]) << 10 if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def child(features: Path, out: Path, cap: int) -> dict[str, Any]:
-    """One run in this process, with the address space limited to `cap` bytes unless 0."""
+    """One run in this process, with its address space limited to `cap` bytes; 0 for no limit."""
     passes = []
-    real = StreamedRows.pieces
-    StreamedRows.pieces = lambda self: passes.append(1) or real(self)  # type: ignore[method-assign,func-returns-value]
+    real = StreamedRows.lazy_blocks
+
+    def counted(rows: StreamedRows) -> Iterator[LazyBlock]:
+        passes.append(rows)
+        return real(rows)
+
+    StreamedRows.lazy_blocks = counted  # type: ignore[method-assign]
     if cap:
         resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
     before, watch = peak_bytes(), Watch()
@@ -111,7 +117,7 @@ def run_child(features: Path, out: Path, cap: int) -> dict[str, Any]:
 
 
 def rate(path: Path, read: Callable[[], int], cold: bool) -> float:
-    """Gigabytes a second, the best of a few."""
+    """Gigabytes per second, the best of `REPEATS`."""
     best = 0.0
     for _ in range(REPEATS):
         if cold:
@@ -124,7 +130,7 @@ def rate(path: Path, read: Callable[[], int], cold: bool) -> float:
 
 
 def reading(path: Path) -> dict[str, Any]:
-    """The file's sequential read rate, and what share of it rows arrive at."""
+    """Read rates of a plain loop and of the reader of rows, and the ratio of the two."""
 
     def plain() -> int:
         buffer, total = bytearray(READ_BYTES), 0
@@ -138,20 +144,20 @@ def reading(path: Path) -> dict[str, Any]:
             lambda: features.blocks("train"), features.sizes["train"], features.n_features, Preprocessing()
         )
 
-        def pieces() -> int:
-            return sum(4 * features.n_features * BLOCK_ROWS for _ in rows.pieces())
+        def rows_read() -> int:
+            return sum(4 * features.n_features * BLOCK_ROWS for _ in rows.lazy_blocks())
 
         rates = {
             f"{what}_{state}": rate(path, read, state == "cold")
             for state in ("cold", "warm")
-            for what, read in (("plain", plain), ("rows", pieces))
+            for what, read in (("plain", plain), ("rows", rows_read))
         }
     shares = {f"share_{state}": rates[f"rows_{state}"] / rates[f"plain_{state}"] for state in ("cold", "warm")}
     return {name: round(value, 3) for name, value in (rates | shares).items()}
 
 
 def measure(folder: Path, n_rows: int, cap: int, *, limited_only: bool = False) -> dict[str, Any]:
-    """Everything about one file, or only its run within the limit."""
+    """All measurements on one file, or only its run within the limit."""
     path = folder / f"{n_rows}.h5"
     write(path, n_rows, WIDTH)
     out = [folder / f"limited-{n_rows}", folder / f"free-{n_rows}"]
@@ -168,7 +174,7 @@ def measure(folder: Path, n_rows: int, cap: int, *, limited_only: bool = False) 
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print, and write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=3.0)
     parser.add_argument("--cap", type=float, default=1.0, help="GiB of address space")

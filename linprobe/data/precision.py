@@ -1,4 +1,4 @@
-"""How rows are kept in memory: in what precision, and where they begin."""
+"""Storage of rows in memory: storage types, rounding to them, alignment."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from linprobe.options import Precision as Precision
 CACHE_LINE = 64  # bytes
 STORAGE: dict[Precision, type[np.generic]] = {
     "float32": np.float32,
-    "bfloat16": np.uint16,
+    "bfloat16": np.uint16,  # its bits: NumPy has no bfloat16
     "float16": np.float16,
 }
-STORED = tuple(np.dtype(stored) for stored in STORAGE.values())  # as `enum stored` in native/clipped_sum.c
+STORED = tuple(np.dtype(stored) for stored in STORAGE.values())  # in the order of `enum stored` in native/clipped_sum.c
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An array whose memory begins where a cache line does, so that vectors of it do not lie across two."""
+    """An uninitialised array aligned to a cache line, so that no SIMD vector crosses two lines."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
@@ -30,10 +30,10 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
-    """`x` as it is stored, rounded to nearest, ties to even: float32, float16, or bfloat16 as the bits in uint16.
+    """`x` rounded to `precision`, to nearest, ties to even; bfloat16 as its bits in uint16.
 
     Raises:
-        UsageError: an unknown precision, or a number too large for it.
+        UsageError: an unknown precision, or a number out of its range.
     """
     if precision not in STORAGE:
         raise UsageError(f"precision is {precision!r}; allowed: {', '.join(STORAGE)}")
@@ -59,7 +59,7 @@ def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
 
 
 def widened(x: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[Any]:
-    """float16, or bfloat16 as bits in uint16, as float32, exactly, in `out` if given; anything else as it is."""
+    """float16, or bfloat16 as bits in uint16, as the same numbers in float32, in `out` if given; other types as is."""
     if x.dtype not in STORED[1:]:
         return x
     wide: NDArray[np.float32] = aligned_empty(x.shape, np.float32) if out is None else out

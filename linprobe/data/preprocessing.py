@@ -1,6 +1,6 @@
 """From raw feature rows to training space: norms, normalisation, a public centre, a bias column.
 
-Every transformation here acts on one row at a time with public constants only, so it costs no privacy.
+Each transformation acts on single rows and uses public constants only, so it costs no privacy.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from linprobe.errors import UsageError
 
 SMALLEST_FLOAT32_NORM = 1e-30
 BIAS_TOLERANCE = 1e-3
-SEGMENT = 32  # squares that are added up in float32
-SQUARES = (1e-20, 1e30)  # sums of squares that float32 gets right
+SEGMENT = 32  # squares of a float32 sum
+SQUARES = (1e-20, 1e30)  # range in which float32 sums of squares neither overflow nor lose accuracy
 
 
 def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
-    """L2 norm of each row, shape (n,), to a relative 1e-6 at worst (1e-8 is usual), however long or small rows are.
+    """L2 norm of each row, shape (n,), float64, with a relative error of at most 1e-6 (1e-8 is usual).
 
-    Squares are added up in float32 by `SEGMENT`, the sums in float64; so the bound is SEGMENT + 1 roundings of 2^-24,
-    halved by the root. Rows whose squares float32 cannot hold are summed in float64. A row's norm depends on no other.
+    Squares are summed in float32 in segments of `SEGMENT`, and the segments in float64. So the error is at most
+    SEGMENT + 1 roundings of 2^-24, halved by the root. Rows whose squares leave the range of float32 are summed in
+    float64. The norm of a row does not depend on other rows.
     """
     n_segments = x.shape[1] // SEGMENT
     whole = n_segments * SEGMENT
@@ -48,13 +49,13 @@ def normalise_rows(x: NDArray[np.float32]) -> NDArray[np.float32]:
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
     unit: NDArray[np.float32] = aligned_empty(x.shape, np.float32)
     np.multiply(x, inverse[:, None].astype(np.float32), out=unit)
-    # the inverse of such a norm is no float32
+    # the inverse of such a norm leaves the range of float32
     unit[extreme] = (x[extreme].astype(np.float64) / norms[extreme, None]).astype(np.float32)
     return unit
 
 
 def row_keys(blocks: Iterable[NDArray[np.floating]]) -> Iterator[bytes]:
-    """Digests of each row as it is and at unit norm, in half precision, by which equal rows of two files are found."""
+    """Digests of each row, raw and normalised, in half precision, to find equal rows of two files."""
     for x in blocks:
         unit = normalise_rows(np.asarray(x, dtype=np.float32))
         for version in (x, unit):
@@ -66,12 +67,12 @@ def row_keys(blocks: Iterable[NDArray[np.floating]]) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """From raw feature rows to training space: L2-normalise, subtract a public centre and renormalise, add a bias.
+    """Map from raw feature rows to training space: L2-normalise, subtract a public centre and renormalise, add a bias.
 
     Attributes:
         centre: public mean of normalised rows, shape (n_features,), or None.
         centred_norm: public mean norm of centred rows before they are renormalised; 1 without a centre.
-        intercept: value of the constant column appended last; 0 appends none. It counts in a row's norm.
+        intercept: value of the constant column appended last, part of the row's norm; 0 appends none.
     """
 
     centre: NDArray[np.float64] | None = None
@@ -79,7 +80,7 @@ class Preprocessing:
     intercept: float = 0.0
 
     def apply(self, raw: ArrayLike) -> NDArray[np.float32]:
-        """Raw rows, shape (n, n_features), to training space, float32, contiguous."""
+        """Rows in training space, float32, contiguous, from raw rows (n, n_features)."""
         given = np.asarray(raw)
         x = normalise_rows(widened(given) if given.dtype == np.float16 else given.astype(np.float32, copy=False))
         if self.centre is not None:
@@ -99,13 +100,13 @@ class Preprocessing:
     def fold(
         self, weights: NDArray[np.float64], offset: NDArray[np.float64] | float = 0.0
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Weights in training space, and scores of a zero row there, to (weights, bias) on L2-normalised raw rows.
+        """Weights and bias for L2-normalised raw rows, from weights in training space; `offset` is added to the bias.
 
-        A centred row is rescaled by its own norm, which changes no ranking of classes; the public mean of those
-        norms stands in for it here, so that the size of a score is right on average.
+        Training divides a centred row by its norm, which does not change the ranking of classes. Here the public mean
+        of these norms replaces it, so that scores have the right scale on average.
 
-        Returns: weights (n_features, n_classes) and bias (n_classes,), both float32; with one more axis in front where
-            `weights` is a stack.
+        Returns: weights (n_features, n_classes) and bias (n_classes,), both float32; with a leading axis if `weights`
+            is a stack.
         """
         if self.intercept:
             folded, bias = weights[..., :-1, :], self.intercept * weights[..., -1, :]
@@ -120,7 +121,7 @@ class Preprocessing:
         """Inverse of `fold` for one set of weights.
 
         Raises:
-            UsageError: a bias that rows in this training space cannot express.
+            UsageError: a bias that this training space cannot express.
         """
         wide, offset = weights.astype(np.float64), bias.astype(np.float64) - float(np.mean(bias))
         if self.intercept:

@@ -1,4 +1,4 @@
-"""Sets of rows in training space, passed over in blocks: in memory or streamed from a file, whole or a part of many."""
+"""Rows in training space, read block by block: in memory or streamed from a file, all of them or one shard."""
 
 from __future__ import annotations
 
@@ -19,44 +19,45 @@ from linprobe.parallel.prefetch import prefetched
 from linprobe.parallel.process_group import Group
 
 BLOCK_ROWS = 1024
-PART_ROWS = 4 * BLOCK_ROWS  # rows are parted among processes at multiples of this
-READ_AHEAD_BLOCKS = 8
-READ_AHEAD_BYTES = 64 << 20
+SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
+PREFETCHED_BLOCKS = 8
+PREFETCHED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows, in order.
+    """Consecutive rows, or some rows of a sample in order.
 
     Attributes:
-        start: place of the first among all rows; of no meaning in a block of selected rows.
-        stored: the rows (b, n_features), float32, float16, or the bits of bfloat16 in uint16; float64 where products
-            of them are to be.
+        start: index of the first row among the rows of this process; undefined for blocks of a sample.
+        stored: the rows (b, n_features): float32, float16, the bits of bfloat16 in uint16, or float64.
         y: class indices int64, shape (b,), or targets float32, shape (b, n_targets).
         norms: L2 norms of the rows, shape (b,), float64.
-        joined: which of them a sample took, shape (b,); None for all.
+        sampled: mask of the rows in the sample, shape (b,); None if all are.
     """
 
     start: int
     stored: NDArray[Any]
     y: NDArray[Any]
     norms: NDArray[np.float64]
-    joined: NDArray[np.bool_] | None = None
+    sampled: NDArray[np.bool_] | None = None
 
     @cached_property
     def x(self) -> NDArray[np.float32]:
-        """The rows, float32, or float64 if they are stored so."""
+        """The rows as float32, or float64 if `stored` is float64."""
         return widened(self.stored)
 
 
-Piece = Callable[[], Block]
+LazyBlock = Callable[[], Block]  # loads its block when called
 
 
 class Blocks(ABC):
-    """Rows that can be passed over, block by block, any number of times.
+    """Rows that can be read block by block, any number of times.
 
-    `sampling_rate` is the Poisson probability with which each of the `n_rows` joined; `observed` whether blocks show
-    all of them.
+    Attributes:
+        n_rows: number of rows in all processes, outside the sample included.
+        sampling_rate: probability with which Poisson sampling selected each row; 1 without sampling.
+        observed: whether the blocks contain all rows, outside the sample included.
     """
 
     n_rows: int
@@ -65,38 +66,37 @@ class Blocks(ABC):
     observed: bool = True
 
     @abstractmethod
-    def pieces(self) -> Iterator[Piece]:
-        """All rows in order, as calls that return one block each.
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
+        """The rows of this process in order.
 
-        Calls are independent of one another: they can be made in any order, in several threads at once, and each but
-        once.
+        Lazy blocks are independent: call them in any order and from any thread, each at most once.
         """
 
     def blocks(self) -> Iterator[Block]:
-        """All rows in order."""
-        return (piece() for piece in self.pieces())
+        """The rows of this process in order."""
+        return (load() for load in self.lazy_blocks())
 
     @property
-    def n_held(self) -> int:
-        """Number of rows that this process holds, out of `n_rows` in all; blocks are of these."""
+    def n_local(self) -> int:
+        """Number of rows in the shard of this process."""
         return self.n_rows
 
     @property
     def first(self) -> int:
-        """Number of the first row held, among all."""
+        """Index of the first row of this shard among the rows of all processes."""
         return 0
 
 
 class Rows(Blocks):
-    """Rows of which samples can be taken."""
+    """Rows that can be sampled."""
 
     @abstractmethod
-    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
-        """The rows where `joined` (n_rows,) is true, as calls that return at most `BLOCK_ROWS` of them each."""
+    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        """The rows where `sampled` (n_local,) is true, in lazy blocks of at most `BLOCK_ROWS` rows."""
 
 
 class ArrayRows(Rows):
-    """Rows held in memory, already in training space.
+    """Rows in memory, already in training space.
 
     Args:
         x: shape (n_rows, n_features): float32, float16, or the bits of bfloat16 in uint16.
@@ -112,30 +112,30 @@ class ArrayRows(Rows):
         self._block_rows = min(block_rows, BLOCK_ROWS)
         self.norms = np.empty(self.n_rows)
         for start in range(0, self.n_rows, self._block_rows):
-            part = slice(start, start + self._block_rows)
-            self.norms[part] = row_norms(widened(x[part]))
+            here = slice(start, start + self._block_rows)
+            self.norms[here] = row_norms(widened(x[here]))
 
-    def _block(self, start: int, part: slice | NDArray[np.intp]) -> Block:
-        return Block(start, self.x[part], self.y[part], self.norms[part])
+    def _block(self, start: int, rows: slice | NDArray[np.intp]) -> Block:
+        return Block(start, self.x[rows], self.y[rows], self.norms[rows])
 
-    def pieces(self) -> Iterator[Piece]:
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order; float32 rows are not copied."""
         for start in range(0, self.n_rows, self._block_rows):
             yield partial(self._block, start, slice(start, start + self._block_rows))
 
-    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
-        """The rows where `joined` is true, copied as each piece is called; no piece crosses a multiple of PART_ROWS."""
-        for first in range(0, self.n_rows, PART_ROWS):
-            places = first + np.flatnonzero(joined[first : first + PART_ROWS])
-            for start in range(0, len(places), self._block_rows):
-                yield partial(self._block, start, places[start : start + self._block_rows])
+    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        """The rows where `sampled` is true, copied on load. Blocks do not cross multiples of `SHARD_ROWS` rows."""
+        for first in range(0, self.n_rows, SHARD_ROWS):
+            chosen = first + np.flatnonzero(sampled[first : first + SHARD_ROWS])
+            for start in range(0, len(chosen), self._block_rows):
+                yield partial(self._block, start, chosen[start : start + self._block_rows])
 
 
 RawBlocks = Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]
 
 
 def whole_blocks(blocks: RawBlocks) -> RawBlocks:
-    """The same rows in blocks of `BLOCK_ROWS`, the last one aside; a block that is whole already is not copied."""
+    """The same rows in blocks of `BLOCK_ROWS`; the last may be shorter. Blocks of that size are not copied."""
     waiting: list[tuple[NDArray[np.floating], NDArray[np.int64]]] = []
     missing = BLOCK_ROWS
     for x, y in blocks:
@@ -153,27 +153,27 @@ def whole_blocks(blocks: RawBlocks) -> RawBlocks:
 
 
 def _concatenated(
-    parts: list[tuple[NDArray[np.floating], NDArray[np.int64]]],
+    blocks: list[tuple[NDArray[np.floating], NDArray[np.int64]]],
 ) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    if len(blocks) == 1:
+        return blocks[0]
+    return np.concatenate([x for x, _ in blocks]), np.concatenate([y for _, y in blocks])
 
 
-def _read_ahead(blocks: RawBlocks, n_features: int) -> RawBlocks:
-    """The same blocks, some of them read ahead of time."""
-    return prefetched(blocks, max(1, min(READ_AHEAD_BLOCKS, READ_AHEAD_BYTES // (4 * BLOCK_ROWS * n_features))))
+def _prefetch(blocks: RawBlocks, n_features: int) -> RawBlocks:
+    """The same blocks, prefetched within a bound on memory."""
+    return prefetched(blocks, max(1, min(PREFETCHED_BLOCKS, PREFETCHED_BYTES // (4 * BLOCK_ROWS * n_features))))
 
 
 class StreamedRows(Rows):
-    """Rows read anew at every pass, so that memory does not grow with their number; preprocessed as pieces are called.
+    """Rows read again in every pass, so that memory does not grow with `n_rows`.
 
     Args:
-        read: a call that starts a pass over raw blocks `(x, y)`, of any sizes; no block may change afterwards.
-        n_rows: number of rows a pass yields.
+        read: starts a pass over raw blocks `(x, y)` of any sizes, which must not change afterwards.
+        n_rows: number of rows in a pass.
         n_features: width in training space.
         preprocessing: applied to each block.
-        precision: to which rows are rounded, so that they equal those kept in memory bit for bit.
+        precision: rows are rounded to it, so that they equal rows in memory bit for bit.
     """
 
     def __init__(
@@ -194,28 +194,28 @@ class StreamedRows(Rows):
         x = widened(narrowed(self._preprocessing.apply(raw), self._precision))
         return Block(start, x, y, row_norms(x))
 
-    def pieces(self) -> Iterator[Piece]:
-        """All rows in order, read here and preprocessed when a piece is called."""
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
+        """All rows in order. The iterator reads them; a lazy block preprocesses its own."""
         start = 0
-        for raw, y in _read_ahead(whole_blocks(self._read()), self.n_features):
+        for raw, y in _prefetch(whole_blocks(self._read()), self.n_features):
             yield partial(self._block, start, raw, y)
             start += len(y)
 
-    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
-        """The rows where `joined` is true, in the pieces of `ArrayRows`; all are read, only those are preprocessed."""
+    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        """The rows where `sampled` is true, in the blocks of `ArrayRows`. Reads all rows, preprocesses only these."""
         start, taken = 0, []
-        for raw, y in _read_ahead(whole_blocks(self._read()), self.n_features):
-            here = joined[start : start + len(y)]
+        for raw, y in _prefetch(whole_blocks(self._read()), self.n_features):
+            here = sampled[start : start + len(y)]
             taken.append((raw[here], y[here]))
             start += len(y)
-            if start % PART_ROWS == 0 or start == self.n_rows:
+            if start % SHARD_ROWS == 0 or start == self.n_rows:
                 for block, labels in whole_blocks(iter(taken)):
                     yield partial(self._block, start, block, labels)
                 taken = []
 
 
 class Source(Protocol):
-    """Raw rows with labels that can be passed over any number of times."""
+    """Raw rows with labels that can be read any number of times."""
 
     n_rows: int
     n_features: int
@@ -223,7 +223,7 @@ class Source(Protocol):
     def blocks(self) -> RawBlocks:
         """Blocks of raw rows (b, n_features) and class indices (b,), in order."""
 
-    def part(self, start: int, stop: int) -> Source:
+    def shard(self, start: int, stop: int) -> Source:
         """The rows from `start` up to `stop`."""
 
 
@@ -234,15 +234,15 @@ class ArraySource:
         self._x, self._y = x, y
         self.n_rows, self.n_features = x.shape
 
-    def part(self, start: int, stop: int) -> ArraySource:
+    def shard(self, start: int, stop: int) -> ArraySource:
         """The rows from `start` up to `stop`."""
         return ArraySource(self._x[start:stop], self._y[start:stop])
 
     def blocks(self) -> RawBlocks:
         """All rows in blocks."""
         for start in range(0, self.n_rows, BLOCK_ROWS):
-            part = slice(start, start + BLOCK_ROWS)
-            yield self._x[part], self._y[part]
+            here = slice(start, start + BLOCK_ROWS)
+            yield self._x[here], self._y[here]
 
 
 class ChainedSource:
@@ -253,15 +253,15 @@ class ChainedSource:
         self.n_rows = sum(source.n_rows for source in sources)
         self.n_features = sources[0].n_features
 
-    def part(self, start: int, stop: int) -> ChainedSource:
+    def shard(self, start: int, stop: int) -> ChainedSource:
         """The rows from `start` up to `stop`."""
-        parts, first = [], 0
+        shards, first = [], 0
         for source in self._sources:
             low, high = max(start - first, 0), min(stop - first, source.n_rows)
             if low < high:
-                parts.append(source.part(low, high))
+                shards.append(source.shard(low, high))
             first += source.n_rows
-        return ChainedSource(*parts)
+        return ChainedSource(*shards)
 
     def blocks(self) -> RawBlocks:
         """All rows in blocks."""
@@ -272,17 +272,17 @@ class ChainedSource:
 def prepare(source: Source, preprocessing: Preprocessing, precision: Precision = "float32", processes: int = 1) -> Rows:
     """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
 
-    So many `processes` of this machine do the same with rows of their own.
+    Each of `processes` processes on this machine is assumed to prepare a source of this size.
 
     Raises:
         UsageError: an unknown precision, or one that cannot hold the bias column exactly.
     """
     column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
-    held = widened(narrowed(column, precision))
-    if not np.array_equal(held, column):
+    rounded = widened(narrowed(column, precision))
+    if not np.array_equal(rounded, column):
         raise UsageError(
             f"intercept is {preprocessing.intercept:g}, which {precision} cannot hold; nearest allowed: "
-            f"{float(held[0, 0])!r}; give that, or precision float32"
+            f"{float(rounded[0, 0])!r}; give that, or precision float32"
         )
     n_features = source.n_features + bool(preprocessing.intercept)
     storage = np.dtype(STORAGE[precision])
@@ -291,94 +291,96 @@ def prepare(source: Source, preprocessing: Preprocessing, precision: Precision =
     x = aligned_empty((source.n_rows, n_features), storage)
     y = np.empty(source.n_rows, dtype=np.int64)
     start = 0
-    for raw, labels in _read_ahead(source.blocks(), n_features):
+    for raw, labels in _prefetch(source.blocks(), n_features):
         here = slice(start, start + len(raw))
         x[here], y[here] = narrowed(preprocessing.apply(raw), precision), labels
         start += len(raw)
     return ArrayRows(x, y)
 
 
-class PartRows(Rows):
-    """The rows that one of several processes holds, out of all.
+class ShardRows(Rows):
+    """One process's shard of the rows.
 
     Args:
-        held: these rows. first, n_rows: number of the first of them, and of all rows.
+        shard: the rows of this process.
+        first: index of its first row among the rows of all processes.
+        n_rows: number of rows in all processes.
     """
 
-    def __init__(self, held: Rows, first: int, n_rows: int) -> None:
-        self._held, self._first = held, first
-        self.n_rows, self.n_features = n_rows, held.n_features
+    def __init__(self, shard: Rows, first: int, n_rows: int) -> None:
+        self._shard, self._first = shard, first
+        self.n_rows, self.n_features = n_rows, shard.n_features
 
     @property
-    def n_held(self) -> int:
-        """Number of rows held here."""
-        return self._held.n_rows
+    def n_local(self) -> int:
+        """Number of rows in the shard."""
+        return self._shard.n_rows
 
     @property
     def first(self) -> int:
-        """Number of the first row held, among all."""
+        """Index of the first row of this shard among the rows of all processes."""
         return self._first
 
-    def pieces(self) -> Iterator[Piece]:
-        """The rows held here."""
-        return self._held.pieces()
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
+        """The rows of the shard in order."""
+        return self._shard.lazy_blocks()
 
-    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
-        """Those rows held here where `joined` (n_held,) is true."""
-        return self._held.selected_pieces(joined)
+    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        """The rows of the shard where `sampled` (n_local,) is true."""
+        return self._shard.sampled_blocks(sampled)
 
 
-def prepare_part(source: Source, preprocessing: Preprocessing, precision: Precision, group: Group) -> Rows:
-    """`prepare` for those rows of `source` that fall to this process of a group: as many, to a part, as to any other.
+def prepare_shard(source: Source, preprocessing: Preprocessing, precision: Precision, group: Group) -> Rows:
+    """`prepare` for this process's shard of `source`. Shard sizes differ by `SHARD_ROWS` rows at most.
 
     Raises:
-        UsageError: more processes than parts.
+        UsageError: fewer than one multiple of `SHARD_ROWS` for each process.
     """
     if group.size == 1:
         return prepare(source, preprocessing, precision)
-    n_parts = -(-source.n_rows // PART_ROWS)
-    if n_parts < group.size:
+    n_units = -(-source.n_rows // SHARD_ROWS)
+    if n_units < group.size:
         raise UsageError(
-            f"{group.size} processes were started for {source.n_rows} private rows; allowed: one for every {PART_ROWS} "
-            f"of them; use --nproc-per-node {n_parts}"
+            f"{group.size} processes were started for {source.n_rows} private rows; allowed: one for every "
+            f"{SHARD_ROWS} of them; use --nproc-per-node {n_units}"
         )
-    bounds = (rank * n_parts // group.size * PART_ROWS for rank in (group.rank, group.rank + 1))
+    bounds = (rank * n_units // group.size * SHARD_ROWS for rank in (group.rank, group.rank + 1))
     first, stop = (min(source.n_rows, bound) for bound in bounds)
-    held = prepare(source.part(first, stop), preprocessing, precision, group.local_size)
-    return PartRows(held, first, source.n_rows)
+    shard = prepare(source.shard(first, stop), preprocessing, precision, group.local_size)
+    return ShardRows(shard, first, source.n_rows)
 
 
 class ChainedRows(Rows):
     """The rows of several sets, one set after another."""
 
-    def __init__(self, *parts: Rows) -> None:
-        self._parts = parts
-        self.n_rows = sum(part.n_rows for part in parts)
-        self.n_features = parts[0].n_features
+    def __init__(self, *sets: Rows) -> None:
+        self._sets = sets
+        self.n_rows = sum(rows.n_rows for rows in sets)
+        self.n_features = sets[0].n_features
 
-    def pieces(self) -> Iterator[Piece]:
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""
         first = 0
-        for part in self._parts:
-            for piece in part.pieces():
-                yield partial(_moved, piece, first)
-            first += part.n_rows
+        for rows in self._sets:
+            for load in rows.lazy_blocks():
+                yield partial(_moved, load, first)
+            first += rows.n_rows
 
-    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
-        """The rows where `joined` is true."""
+    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        """The rows where `sampled` is true."""
         first = 0
-        for part in self._parts:
-            yield from part.selected_pieces(joined[first : first + part.n_rows])
-            first += part.n_rows
+        for rows in self._sets:
+            yield from rows.sampled_blocks(sampled[first : first + rows.n_rows])
+            first += rows.n_rows
 
 
-def _moved(piece: Piece, first: int) -> Block:
-    block = piece()
+def _moved(load: LazyBlock, first: int) -> Block:
+    block = load()
     return replace(block, start=first + block.start)
 
 
 class ChangedRows(Rows):
-    """Rows of another set, each block changed as its piece is called."""
+    """Rows of another set, each block changed when it is loaded."""
 
     def __init__(self, rows: Rows, n_features: int) -> None:
         self._rows = rows
@@ -386,37 +388,37 @@ class ChangedRows(Rows):
         self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
 
     @property
-    def n_held(self) -> int:
-        """Number of rows held by this process."""
-        return self._rows.n_held
+    def n_local(self) -> int:
+        """Number of rows in the shard of this process."""
+        return self._rows.n_local
 
     @property
     def first(self) -> int:
-        """Number of the first row held, among all."""
+        """Index of the first row of this shard among the rows of all processes."""
         return self._rows.first
 
     @abstractmethod
     def change(self, block: Block) -> Block:
-        """The block with other rows and `norms`; the one given must stay as it is."""
+        """A new block with other rows and `norms`; must not write to the block given."""
 
-    def _changed(self, piece: Piece) -> Block:
-        return self.change(piece())
+    def _changed(self, load: LazyBlock) -> Block:
+        return self.change(load())
 
-    def pieces(self) -> Iterator[Piece]:
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""
-        return (partial(self._changed, piece) for piece in self._rows.pieces())
+        return (partial(self._changed, load) for load in self._rows.lazy_blocks())
 
-    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
-        """The rows where `joined` is true."""
-        return (partial(self._changed, piece) for piece in self._rows.selected_pieces(joined))
+    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        """The rows where `sampled` is true."""
+        return (partial(self._changed, load) for load in self._rows.sampled_blocks(sampled))
 
 
 class TranslatedRows(ChangedRows):
-    """Rows minus a public vector with a constant column appended.
+    """Rows minus a public vector, with a constant column appended.
 
     Args:
         rows: the rows, n_features wide.
-        shift: what is subtracted, shape (n_features,).
+        shift: the vector, shape (n_features,).
         column: value of the constant column.
     """
 
@@ -425,14 +427,14 @@ class TranslatedRows(ChangedRows):
         self._shift, self._column = shift.astype(np.float32), np.float32(column)
 
     def change(self, block: Block) -> Block:
-        """Its rows translated, one column wider."""
+        """The rows translated, one column wider."""
         x = np.empty((len(block.x), self.n_features), dtype=np.float32)
         np.subtract(block.x, self._shift, out=x[:, :-1])
         x[:, -1] = self._column
         return replace(block, stored=x, norms=row_norms(x))
 
 
-def join(*parts: Rows) -> ArrayRows:
-    """All rows of all parts, in order, in memory."""
-    blocks = [block for part in parts for block in part.blocks()]
+def join(*sets: Rows) -> ArrayRows:
+    """The rows of several sets in memory, one set after another."""
+    blocks = [block for rows in sets for block in rows.blocks()]
     return ArrayRows(np.concatenate([block.x for block in blocks]), np.concatenate([block.y for block in blocks]))

@@ -38,7 +38,7 @@ from scipy.stats import binom, nct
 
 from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.events import GaussianEvent
-from linprobe.data.rows import ArrayRows, Piece
+from linprobe.data.rows import ArrayRows, LazyBlock
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GRID_BITS, GaussianMechanism, Projection, Release
 from linprobe.mechanisms.noise import NoiseSource
@@ -69,19 +69,19 @@ class Trials:
 
 
 class _Present(ArrayRows):
-    """Rows some of whose places are empty: the others keep theirs, as adjacency has it. Nobody follows records here."""
+    """Rows with empty places, as in the definition of adjacency. Only for sums without contributions."""
 
     def __init__(self, x: NDArray[np.float32], y: NDArray[np.int64], present: NDArray[np.bool_]) -> None:
         super().__init__(x, y)
         self._present = present
 
-    def pieces(self) -> Iterator[Piece]:
-        """The rows that are there."""
-        return super().selected_pieces(self._present)
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
+        """The rows that are present."""
+        return super().sampled_blocks(self._present)
 
-    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
-        """Those of them where `joined` is true."""
-        return super().selected_pieces(self._present & joined)
+    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        """The rows that are present and where `sampled` is true."""
+        return super().sampled_blocks(self._present & sampled)
 
 
 class _Observer(GaussianMechanism):

@@ -1,4 +1,4 @@
-"""Clipped sums of per-example gradients, on the host or a GPU: losses, geometry, rounding, products."""
+"""Clipped sums of per-example gradients, on the host or a GPU: loss, geometry, rounding, back ends."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from linprobe.gradients.host import HOST
 
 
 def choose_backend(device: str) -> Backend:
-    """The backend of a run, chosen once: the host for `cpu`, else a GPU.
+    """The backend of a run: the host for `cpu`, else a GPU.
 
-    On the host the kernel computes where it was built, and takes one pass where there are few classes; see
-    `linprobe.gradients.host.products`.
+    `linprobe.gradients.host.products` chooses between the kernel and BLAS on the host.
 
     Raises:
-        ParameterError: a device that is not there.
+        ParameterError: an unknown device, or a GPU that torch does not find.
     """
     if device == "cpu":
         return HOST

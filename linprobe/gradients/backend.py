@@ -1,10 +1,10 @@
-"""What computes the products of a step: the protocol of the host (`host.py`, `kernel.py`) and of a GPU (`gpu.py`)."""
+"""The protocol of a back end, which the host (`host.py`, `kernel.py`) and the GPU (`gpu.py`) implement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -16,11 +16,12 @@ from linprobe.parallel.array_api import Array
 
 
 class ClippedBlock(NamedTuple):
-    """A block after it was clipped and summed.
+    """What clipping computed of a block.
 
     Attributes:
-        r_norms: norms of the residuals, shape (b,). factors: clip factors, shape (b,).
-        scores: scores of the parts asked for, shape (b, n) each.
+        r_norms: norms of the residuals, shape (b,).
+        factors: clip factors, shape (b,).
+        scores: scores of each part given, shape (b, n_classes of the part).
     """
 
     r_norms: Array
@@ -32,14 +33,10 @@ class Products(Protocol):
     """Products of rows (b, n_features) with one matrix of float32 weights (n_classes, n_features).
 
     Buffers are reused between calls, so each thread needs its own.
-
-    Attributes:
-        clips: whether `add_clipped` exists here: one call that scores, clips and sums.
     """
 
     n_classes: int
     n_features: int
-    clips: bool
 
     def zeros(self) -> Array:
         """The empty sum, shape (n_classes, n_features), float64, in the memory layout that `add` needs."""
@@ -47,36 +44,49 @@ class Products(Protocol):
     def scores(self, x: Array) -> Array:
         """x W^T, shape (b, n_classes), float32. The caller may overwrite it."""
 
-    def add(self, total: ExactSum, r: Array, x: Array, joined: NDArray[Any] | None = None) -> None:
-        """Add sum_i r_i x_i^T to `total`, over the rows that `joined` (b,) marks, or over all; r (b, n_classes)."""
+    def add(self, total: ExactSum, r: Array, x: Array, sampled: NDArray[Any] | None = None) -> None:
+        """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows where `sampled` (b,) is true, or all."""
+
+
+@runtime_checkable
+class ClippingProducts(Products, Protocol):
+    """Products that score, clip and sum in one call."""
 
     def add_clipped(
         self, total: ExactSum, x: Array, y: Array, lengths: Array, bound: float, parts: Sequence[Part] = ()
     ) -> ClippedBlock:
-        """`add` of softmax residuals r_i for classes y (b,), times c_i = min(1, bound / (length_i ||r_i||)).
+        """Add sum_i c_i r_i x_i^T to `total`, for softmax residuals r_i and c_i = min(1, bound / (length_i ||r_i||)).
 
-        `lengths` (b,) are the norms of the rows. Scores of `parts` are computed in the same pass.
+        Args:
+            total: sum with one `shift` for all entries.
+            x: rows, shape (b, n_features), in any storage type. y: class indices, shape (b,).
+            lengths: norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
+            parts: further scores to compute in the same pass.
+
+        Raises:
+            ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
 
 
 @dataclass(frozen=True)
 class Part:
-    """Products with a range of the features.
+    """Products with a range of features.
 
     Attributes:
-        first: the first feature. products: weights for that feature and the ones after it.
+        first: the first feature of the range.
+        products: weights of the features in the range.
     """
 
     first: int
     products: Products
 
     def scores(self, x: Array) -> Array:
-        """Scores of rows that have all features, shape (b, n_classes of `products`)."""
+        """Scores of rows x (b, all features), shape (b, n_classes of `products`)."""
         return self.products.scores(x[:, self.first : self.first + self.products.n_features])
 
 
 class Backend(Protocol):
-    """Where rows, weights and noise are during training."""
+    """Where training keeps rows, weights and noise, and computes with them."""
 
     def put(self, array: NDArray[Any]) -> Array:
         """`array` on this backend: itself on the host, a copy on a GPU."""
@@ -88,14 +98,14 @@ class Backend(Protocol):
         """`rows` on this backend.
 
         Raises:
-            UsageError: rows that this backend cannot hold.
+            UsageError: rows that this backend does not support.
         """
 
     def noise(self, source: NoiseSource) -> Noise:
-        """Noise from the stream of `source`, made on this backend."""
+        """Noise from the stream of `source`, generated on this backend."""
 
     def products(self, weights: Array) -> Products:
         """Products with `weights` (n_classes, n_features), float32, for one thread."""
 
     def n_threads(self, rows: Blocks, weights: Array) -> int:
-        """How many threads a pass over `rows` is worth."""
+        """Number of threads for a pass over `rows`."""

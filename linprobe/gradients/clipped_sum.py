@@ -3,7 +3,7 @@
 The gradient of one record is the rank-one matrix `x r^T`, so its norm is `||x|| ||r||` and a clipped sum is
 `X^T (c * R)` (`linprobe.gradients.geometry` has the norms of shifted and scaled gradients). One thread computes scores,
 residuals, norms and products of a block while it is in cache; other threads take other blocks. The sum does not depend
-on which thread took which block (`linprobe.gradients.rounding.ExactSum`).
+on the assignment of blocks to threads (`linprobe.gradients.rounding.ExactSum`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.rows import Block, Blocks, Rows
-from linprobe.gradients.backend import Backend, Part
+from linprobe.gradients.backend import Backend, ClippingProducts, Part
 from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
@@ -29,25 +29,25 @@ from linprobe.parallel.array_api import Array, double, single
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import share
 
-WEIGHT_STEPS = np.float32(2.0**22)  # in which sums of clip factors are counted, exactly
-MOST_TOTAL_BYTES = 1 << 28  # of all threads' sums
+WEIGHT_STEPS = np.float32(2.0**22)  # clip factors are rounded to 1 / WEIGHT_STEPS, so that integers sum them exactly
+MOST_TOTAL_BYTES = 1 << 28  # for the sums of all threads
 Reduce = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 class Subspace(Projection, Protocol):
-    """A projection that can also measure how long a row is inside it."""
+    """A projection that can also measure the norm of a projected row."""
 
     @property
     def parts(self) -> Sequence[Part]:
-        """Products that `row_norms` needs. A pass over the rows can compute their scores on its way."""
+        """Products whose scores `row_norms` needs; a pass over the rows can compute them too."""
 
     def row_norms(self, block: Block, scores: Sequence[NDArray[np.float32]] | None = None) -> NDArray[np.float64]:
-        """||U^T x|| of the rows of a block, shape (b,). `scores` are those of `parts`, if already computed."""
+        """||U^T x|| of the rows of a block, shape (b,). `scores` of `parts`, if already computed."""
 
 
 @dataclass(frozen=True)
 class _Clip:
-    """What every thread of a clipped sum needs to know."""
+    """Settings that all threads of a clipped sum share."""
 
     clip_norm: float
     margin: float
@@ -59,59 +59,65 @@ class _Clip:
 
     @property
     def simple(self) -> bool:
-        """Whether it is a float32 sum of softmax gradients in the plain geometry."""
+        """Whether this is a float32 sum of softmax gradients in the plain geometry."""
         return self.loss == "softmax" and self.geometry is PLAIN and not self.wide
 
 
 class _Worker:
-    """One thread's part of a clipped sum: `sum` (n_classes, n_features) over its blocks, and the sum of its factors.
+    """One thread's share of a clipped sum.
 
-    What is rounded to float32 must not depend on who joined a sample, except for the record itself. Where blocks show
-    all rows, scores are computed for all of them, and sums over those who joined, `SUM_ROWS` places at a time. Where
-    blocks show a sample only, one record moves others to other places, and all products are float64.
+    The float32 rounding of a record must not depend on the other records in the sample. If blocks contain all rows,
+    scores are computed for all of them, and each float32 sum takes the sampled rows among `SUM_ROWS` consecutive rows.
+    If blocks contain only sampled rows, one record changes the positions of others, so all products are float64.
 
     Args:
-        rows: all of them. weights: (n_classes, n_features), float32.
+        rows: the rows of all threads.
+        weights: shape (n_classes, n_features), float32.
+
+    Attributes:
+        sum: clipped sum over this thread's blocks, shape (n_classes, n_features).
+        weight: sum of their clip factors, in units of 1 / `WEIGHT_STEPS`.
     """
 
     def __init__(self, rows: Blocks, weights: Array, clip: _Clip, backend: Backend) -> None:
         self._products, self._clip = backend.products(weights), clip
         self._weights = None if rows.observed else double(weights)
-        self._fused = self._products.clips and rows.observed and clip.simple
+        simple = rows.observed and clip.simple
+        self._clipping = self._products if simple and isinstance(self._products, ClippingProducts) else None
         self.sum = ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, rows.n_rows)
         self.weight = 0
 
     def take(self, block: Block) -> None:
         """Clip the gradients of a block and add them."""
-        if self._fused and block.joined is None:
-            self._take_fused(block)
+        if self._clipping is not None and block.sampled is None:
+            self._take_fused(block, self._clipping)
             return
         clip, x = self._clip, block.x
         if self._weights is None:
             r, _ = residuals_of(self._products.scores(x), block.y, clip.loss)
         else:
-            block = replace(block, stored=double(x))  # lengths in a geometry are products too
+            block = replace(block, stored=double(x))  # norms in a geometry are products too
             r = single(residuals_of(block.x @ self._weights.T, block.y, clip.loss)[0])
         r_norms = residual_norms(r)
         norms = clip.geometry.norms(block, r, r_norms)
         factors = clip_factors(norms, clip.clip_norm, clip.margin)
         self._note(block, norms, r_norms, factors)
         narrow_factors = single(factors)
-        if block.joined is not None:
-            narrow_factors *= block.joined
+        if block.sampled is not None:
+            narrow_factors *= block.sampled
         r *= narrow_factors[:, None]
         if clip.wide or self._weights is not None:
             self.sum.add(double(r).T @ double(x))
         else:
-            self._products.add(self.sum, r, x, block.joined)
+            self._products.add(self.sum, r, x, block.sampled)
         if clip.geometry.weighs:
             self.weight += int((narrow_factors * WEIGHT_STEPS).round().sum(dtype=np.float64))
 
-    def _take_fused(self, block: Block) -> None:
-        """`take` by one call of the kernel."""
+    def _take_fused(self, block: Block, products: ClippingProducts) -> None:
+        """`take` in one call."""
         bound = longest_left(self._clip.clip_norm, self._clip.margin)
         parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
-        taken = self._products.add_clipped(self.sum, block.stored, block.y, block.norms, bound, parts)
+        taken = products.add_clipped(self.sum, block.stored, block.y, block.norms, bound, parts)
         self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
 
     def _note(
@@ -122,7 +128,7 @@ class _Worker:
         factors: Array,
         scores: Sequence[NDArray[np.float32]] | None = None,
     ) -> None:
-        """Store what each record of the block contributes, if contributions are wanted."""
+        """Store the contribution of each record of the block, if contributions are wanted."""
         clip = self._clip
         if clip.contributions is None:
             return
@@ -145,19 +151,22 @@ def clipped_sum(
 ) -> ClippedSum:
     """Sum over rows of per-example gradients, each clipped to `clip_norm`, at `weights` (n_features, n_classes).
 
-    Sensitivity under add/remove of one record: `clip_norm`, in the geometry given. Clip factors come from the float32
-    numbers that are summed. With `subspace`, contributions are measured inside it; the sum itself is left whole.
-    Without `per_record`, or where `rows` do not show all records, there are no contributions.
-    The sum is the same in every bit for any number of threads, and of processes that hold a shard of the rows each;
-    `all_reduce` adds up their sums.
+    Sensitivity under add/remove of one record: `clip_norm`, in the geometry given. Clip factors are computed from the
+    same float32 residuals as the sum. `subspace` applies to the contributions, not to the sum. Contributions are
+    empty without `per_record`, or if the blocks of `rows` contain only sampled rows. `all_reduce` adds the sums of all
+    processes. The sum has the same bits for any number of threads and of processes.
+
+    Raises:
+        LinprobeError: weights too large for float32 scores, on the host.
+        ParameterError: an amplification of `geometry` beyond which rounding could not be bounded.
     """
     narrow = checked_weights(single(weights.T))
     rounding = arithmetic(geometry.amplification(clip_norm), math.prod(weights.shape), rows.n_rows)
-    contributions = backend.zeros(rows.n_held) if per_record and rows.observed else None
+    contributions = backend.zeros(rows.n_local) if per_record and rows.observed else None
     clip = _Clip(clip_norm, rounding.margin, rounding.dtype is np.float64, geometry, loss, subspace, contributions)
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
     workers = [_Worker(rows, narrow, clip, backend) for _ in range(min(backend.n_threads(rows, weights), most))]
-    share(rows.pieces(), [worker.take for worker in workers])
+    share(rows.lazy_blocks(), [worker.take for worker in workers])
     total = workers[0].sum.total
     for worker in workers[1:]:
         total += worker.sum.total
@@ -180,7 +189,7 @@ def row_sum(
     Sums are float64, so that rounding is far below the margin. Shape (n_features, 1); sensitivity `clip_norm`.
     """
     total = ExactSum(np.zeros(rows.n_features), np.array(clip_norm), rows.n_rows)
-    contributions = np.empty(rows.n_held)
+    contributions = np.empty(rows.n_local)
 
     def take(block: Block) -> None:
         x = block.x.astype(np.float64) if origin is None else block.x - origin
@@ -190,5 +199,5 @@ def row_sum(
         contributions[here] = relative_contributions(factors * norms, clip_norm, SMALLEST_MARGIN)
         total.add(factors @ x)
 
-    share(rows.pieces(), [take])
+    share(rows.lazy_blocks(), [take])
     return ClippedSum(all_reduce(total.total)[:, None], clip_norm, contributions)

@@ -1,6 +1,6 @@
-"""Where gradients are measured before they are clipped: as they are, around a public origin, or in a public scale.
+"""Norms by which gradients are clipped: plain, around a public origin, or in a public scale.
 
-The gradient of one record is `x r^T`, so every one of these norms has a closed form in `x` and `r`:
+The gradient of one record is `x r^T`, so each norm has a closed form in `x` and `r`:
 
     plain     ||x r^T||         = ||x|| ||r||
     origin    ||x r^T - g||^2   = ||x||^2 ||r||^2 - 2 x^T g r + ||g||^2       (one more product, X g)
@@ -21,16 +21,16 @@ LARGEST_SPREAD = 1e6
 
 
 class Geometry:
-    """Gradients as they are.
+    """The plain geometry: norms of the gradients themselves.
 
     Attributes:
-        weighs: whether `finish` asks for the sum of clip factors.
+        weighs: whether `finish` needs the sum of clip factors.
     """
 
     weighs = False
 
     def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Upper bounds, tight to rounding, on the lengths to be clipped; residuals r (b, n_classes); shape (b,)."""
+        """Norms to be clipped, rounded up, shape (b,), for residuals r (b, n_classes)."""
         return block.norms * r_norms
 
     def amplification(self, clip_norm: float) -> float:
@@ -38,9 +38,9 @@ class Geometry:
         return 1.0
 
     def longest(self, clip_norm: float) -> NDArray[np.float64]:
-        """Bound on what a clipped gradient adds to an entry of the sum before `finish`.
+        """Bound on an entry of a clipped gradient before `finish`; public.
 
-        Public. Shape () for one bound, (n_features, n_classes) for one per entry.
+        Shape () for one bound, or (n_features, n_classes) for one per entry.
         """
         return np.array(clip_norm * self.amplification(clip_norm))
 
@@ -56,16 +56,16 @@ class Origin(Geometry):
 
     def __init__(self, origin: NDArray[np.float64]) -> None:
         self._narrow = np.ascontiguousarray(origin, dtype=np.float32)
-        self._origin = self._narrow.astype(np.float64)  # the very numbers that norms are taken of
+        self._origin = self._narrow.astype(np.float64)  # the rounded origin, as in `norms`
         self._length = float(np.linalg.norm(self._origin))
-        # an inner product of n terms is off by at most n roundings, in whatever order; a row's norm by a segment's
+        # error of an inner product of n terms: at most n roundings, in any order; of a row norm: one segment's
         self._slack = 2 * (origin.shape[0] + 1) * FLOAT32_ROUNDING * self._length
         self._own_slack = 1 + 2 * (SEGMENT + 2) * FLOAT32_ROUNDING
 
     def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """||g_i - origin||, with the rounding of the inner product, which may cancel, on the safe side."""
+        """||g_i - origin||, rounded up: the inner product may cancel."""
         inner: NDArray[np.float64] = np.einsum("ij,ij->i", block.x @ self._narrow, r, dtype=np.float64)
-        # float32 norms of residuals are not exact enough for what may cancel
+        # float32 norms of residuals are not accurate enough under cancellation
         squared: NDArray[np.float64] = np.einsum("ij,ij->i", r, r, dtype=np.float64)
         own: NDArray[np.float64] = block.norms * np.sqrt(squared)
         apart: NDArray[np.float64] = (
@@ -85,11 +85,11 @@ class Origin(Geometry):
 class Scale(Geometry):
     """Elementwise quotients by a public, positive `scale`, shape (n_features, n_classes): sum_i clip(g_i / scale).
 
-    What a float32 sum loses in one place is relative to the terms in that place, and the grid of exact sums to
-    `longest` there, so a scale amplifies nothing.
+    The error of a float32 sum is relative to the terms of each entry, and the grid of exact sums is relative to
+    `longest` of each entry. So a scale amplifies neither.
 
     Raises:
-        ParameterError: a scale so uneven that its squares leave single precision.
+        ParameterError: a scale whose squares leave the range of float32.
     """
 
     def __init__(self, scale: NDArray[np.float64]) -> None:
@@ -102,18 +102,18 @@ class Scale(Geometry):
         self._inverse_square = np.ascontiguousarray(1 / scale**2, dtype=np.float32)
 
     def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """||g_i / scale||; of positive terms, a sum loses at most as many roundings as it has terms."""
+        """||g_i / scale||, rounded up: a sum of n positive terms has a relative error of at most n roundings."""
         squared: NDArray[np.float64] = np.einsum(
             "ij,ij->i", np.square(block.x) @ self._inverse_square, np.square(r, dtype=np.float64)
         )
         return np.asarray(np.sqrt(squared * (1 + 2 * block.x.shape[1] * FLOAT32_ROUNDING)), dtype=np.float64)
 
     def longest(self, clip_norm: float) -> NDArray[np.float64]:
-        """clip_norm A, as |c g| <= clip_norm A in every entry."""
+        """clip_norm * scale, as |c g| <= clip_norm * scale in every entry."""
         return clip_norm * self._scale
 
     def finish(self, total: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
-        """The sum, scaled."""
+        """The sum of clipped quotients."""
         return total / self._scale
 
 

@@ -1,4 +1,4 @@
-"""Products on a GPU, by torch: rows and weights lie there, and nothing waits for the host in a step.
+"""Products on a GPU, by torch. Rows and weights stay on the GPU, and a step does not synchronise with the host.
 
 Importing this module imports torch.
 """
@@ -6,7 +6,7 @@ Importing this module imports torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -15,20 +15,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linprobe.data.rows import ArrayRows, Block, Blocks, Piece, Rows
+from linprobe.data.rows import ArrayRows, Block, Blocks, LazyBlock, Rows
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.backend import ClippedBlock, Part
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms.gpu_noise import DeviceNoise
 from linprobe.mechanisms.noise import NoiseSource
 
 DEVICE_ROWS = 1 << 16  # rows of a block
-SUMS_BYTES = 1 << 28  # of float32 sums at once
+SUMS_BYTES = 1 << 28  # for float32 sums of one batched product
 NO_SAMPLES = "samples cannot be taken of rows on a device; use device cpu"
 
 
 def check_device(name: str) -> torch.device:
-    """The torch device of that name: cpu, cuda (the current GPU) or cuda:N.
+    """The torch device `name`: cpu, cuda (the current GPU) or cuda:N.
 
     Raises:
         ParameterError: any other name, or a GPU that torch does not find.
@@ -48,15 +47,15 @@ def check_device(name: str) -> torch.device:
 
 
 class DeviceRows(Rows):
-    """Rows that lie on a GPU.
+    """Rows in the memory of a GPU.
 
     Args:
-        rows: on the host; x may be float16 or the bits of bfloat16, and stays so on the device: blocks are float32.
-        device: where they are copied to.
+        rows: rows on the host; x keeps its storage type on the device. Blocks are float32.
+        device: destination of the copy.
     """
 
     def __init__(self, rows: ArrayRows, device: torch.device) -> None:
-        # sums of 128 rows are proven for float32, not for the 11 bits of TF32
+        # the proof in rounding.py is for sums in float32, not in TF32 with its 11 bits
         torch.backends.cuda.matmul.allow_tf32 = False
         x = torch.from_numpy(rows.x)
         self._x = (x.view(torch.bfloat16) if rows.x.dtype == np.uint16 else x).to(device)
@@ -65,15 +64,15 @@ class DeviceRows(Rows):
         self.n_rows, self.n_features = rows.n_rows, rows.n_features
 
     def _block(self, start: int) -> Block:
-        part = slice(start, start + DEVICE_ROWS)
-        return Block(start, self._x[part].float(), self._y[part], self._norms[part])  # type: ignore[arg-type]
+        here = slice(start, start + DEVICE_ROWS)
+        return Block(start, self._x[here].float(), self._y[here], self._norms[here])  # type: ignore[arg-type]
 
-    def pieces(self) -> Iterator[Piece]:
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""
         return (partial(self._block, start) for start in range(0, self.n_rows, DEVICE_ROWS))
 
-    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
-        """Not on a device: samples are taken on the host.
+    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        """Not supported: samples are taken on the host.
 
         Raises:
             UsageError: always.
@@ -82,9 +81,7 @@ class DeviceRows(Rows):
 
 
 class DeviceProducts:
-    """`linprobe.gradients.backend.Products` on a GPU, many runs of `SUM_ROWS` rows at once."""
-
-    clips = False
+    """`linprobe.gradients.backend.Products` on a GPU: a batched product sums many runs of `SUM_ROWS` rows."""
 
     def __init__(self, weights: Tensor) -> None:
         self._weights = weights
@@ -99,38 +96,26 @@ class DeviceProducts:
         """The empty sum, shape (n_classes, n_features)."""
         return torch.zeros(self._weights.shape, dtype=torch.float64, device=self._weights.device)
 
-    def add(self, total: ExactSum, r: Tensor, x: Tensor, joined: NDArray[np.bool_] | None = None) -> None:
-        """Adds sum_i r_i x_i^T, for r (b, n_classes), to a `total` that began with `zeros`: float32 in `SUM_ROWS` rows.
-
-        All rows join.
+    def add(self, total: ExactSum, r: Tensor, x: Tensor, sampled: NDArray[np.bool_] | None = None) -> None:
+        """Add sum_i r_i x_i^T over all rows to `total`, for r (b, n_classes); float32 sums of `SUM_ROWS` rows each.
 
         Raises:
-            UsageError: a sample, which is taken on the host.
+            UsageError: `sampled` is given; samples are taken on the host.
         """
-        if joined is not None:
+        if sampled is not None:
             raise UsageError(NO_SAMPLES)
         block_sum = self.zeros()
         whole = len(x) // SUM_ROWS * SUM_ROWS
         for start in range(0, whole, self._group):
-            part = slice(start, min(start + self._group, whole))
-            runs_of_r = r[part].reshape(-1, SUM_ROWS, r.shape[1]).transpose(1, 2)
-            sums = torch.bmm(runs_of_r, x[part].reshape(-1, SUM_ROWS, x.shape[1]))
+            here = slice(start, min(start + self._group, whole))
+            runs_of_r = r[here].reshape(-1, SUM_ROWS, r.shape[1]).transpose(1, 2)
+            sums = torch.bmm(runs_of_r, x[here].reshape(-1, SUM_ROWS, x.shape[1]))
             block_sum += sums.sum(dim=0, dtype=torch.float64)
         total.add(block_sum + r[whole:].T @ x[whole:])
 
-    def add_clipped(
-        self, total: ExactSum, x: Tensor, y: Tensor, lengths: Tensor, bound: float, parts: Sequence[Part] = ()
-    ) -> ClippedBlock:
-        """Only the host's kernel has it.
-
-        Raises:
-            RuntimeError: always.
-        """
-        raise RuntimeError("a GPU has no kernel of one pass; check `clips` first")
-
 
 class GpuBackend:
-    """`linprobe.gradients.backend.Backend` on a GPU, or on torch's CPU for tests."""
+    """`linprobe.gradients.backend.Backend` on a GPU; tests also use torch's CPU device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -147,7 +132,7 @@ class GpuBackend:
         """A copy of `rows` on the device.
 
         Raises:
-            UsageError: rows that do not fit into this machine's memory.
+            UsageError: rows that are streamed, as they do not fit into the memory of this machine.
         """
         if not isinstance(rows, ArrayRows):
             raise UsageError(
@@ -156,7 +141,7 @@ class GpuBackend:
         return DeviceRows(rows, self.device)
 
     def noise(self, source: NoiseSource) -> DeviceNoise:
-        """The draws of `source`, made on the device."""
+        """The draws of `source`, generated on the device."""
         return DeviceNoise(source, self.device)
 
     def products(self, weights: Tensor) -> DeviceProducts:
@@ -164,5 +149,5 @@ class GpuBackend:
         return DeviceProducts(weights)
 
     def n_threads(self, rows: Blocks, weights: Tensor) -> int:
-        """One: the device does the work."""
+        """One, which launches the work of the device."""
         return 1

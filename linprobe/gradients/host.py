@@ -1,9 +1,8 @@
-"""Products on the host: NumPy's, or those of the C kernel where it was built."""
+"""Products on the host: by BLAS, or by the C kernel if it was built."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,23 +11,23 @@ from numpy.typing import NDArray
 
 from linprobe.data.precision import widened
 from linprobe.data.rows import BLOCK_ROWS, Blocks, Rows
-from linprobe.gradients.backend import ClippedBlock, Part, Products
+from linprobe.gradients.backend import Products
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY
 from linprobe.parallel.threads import n_threads
 
-NATIVE_CLASSES = 48  # with more, BLAS scores as fast as the kernel; MOST in clipped_sum.c is the kernel's limit
+NATIVE_CLASSES = 48  # with more, BLAS scores as fast as the kernel; the kernel's limit is MOST in clipped_sum.c
 SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
-WORTH_A_THREAD = 1 << 23  # multiplications
+WORK_PER_THREAD = 1 << 23  # least number of multiplications
 
 
 def products(weights: NDArray[np.float32]) -> Products:
-    """Products with `weights` (n_classes, n_features), chosen from the class count and the kernel.
+    """Products with `weights` (n_classes, n_features).
 
-    With few classes BLAS would copy every row for a product that uses it a few times; the kernel reads rows where they
-    lie and takes one pass. With many classes BLAS scores, and the kernel clips and sums. Without the kernel, BLAS
-    computes all products. The results are the same but for rounding.
+    With few classes, BLAS would spend most of its time on copies of the rows, so the kernel scores, clips and sums in
+    one pass. With many classes, BLAS scores, and the kernel clips and sums. Without the kernel, BLAS computes all
+    products. The results differ by rounding only.
     """
     from linprobe.gradients.kernel import FusedProducts, KernelProducts
 
@@ -40,8 +39,6 @@ def products(weights: NDArray[np.float32]) -> Products:
 class NumpyProducts:
     """`linprobe.gradients.backend.Products` by BLAS."""
 
-    clips = False
-
     def __init__(self, weights: NDArray[np.float32]) -> None:
         self._weights = np.ascontiguousarray(weights, dtype=np.float32)
         self.n_classes, self.n_features = self._weights.shape
@@ -52,65 +49,48 @@ class NumpyProducts:
 
     @cached_property
     def _block_sum(self) -> NDArray[np.float64]:
-        """Buffer for the sum of a block that is rounded as a whole."""
+        """Buffer for the sum of a block, which is then rounded as a whole."""
         return self.zeros()
 
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """x W^T, shape (b, n_classes), float32. A range of columns is not copied."""
+        """x W^T, shape (b, n_classes), float32. Does not copy x if it is a range of columns."""
         self.check(x)
         return np.asarray(strided_rows(widened(x))[0] @ self._weights.T)
 
     def add(
-        self, total: ExactSum, r: NDArray[np.float32], x: NDArray[Any], joined: NDArray[np.bool_] | None = None
+        self, total: ExactSum, r: NDArray[np.float32], x: NDArray[Any], sampled: NDArray[np.bool_] | None = None
     ) -> None:
-        """Add sum_i r_i x_i^T to a `total` that began with `zeros`; r (b, n_classes) float32.
+        """Add sum_i r_i x_i^T to `total`, which `zeros` made; r (b, n_classes) float32.
 
-        Each run of `SUM_ROWS` rows is summed in float32, over the rows that `joined` (b,) marks, or over all. The sum
-        of those runs is rounded to the grid of `total`.
+        Each run of `SUM_ROWS` rows is summed in float32, over the rows where `sampled` (b,) is true, or all. The sum
+        of the runs is rounded to the grid of `total`.
+
+        Raises:
+            ValueError: shapes that do not fit.
         """
-        self.check(x, r.shape == (len(x), self.n_classes) and (joined is None or joined.shape == (len(x),)))
-        self._add(total, r, np.ascontiguousarray(widened(x), np.float32), joined)
+        self.check(x, r.shape == (len(x), self.n_classes) and (sampled is None or sampled.shape == (len(x),)))
+        self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sampled)
 
     def _add(
         self,
         total: ExactSum,
         r: NDArray[np.float32],
         x: NDArray[np.float32],
-        joined: NDArray[np.bool_] | None = None,
+        sampled: NDArray[np.bool_] | None,
     ) -> None:
-        """`add` after the shapes have been checked."""
+        """`add`, after the shapes have been checked."""
         self._block_sum[:] = 0
         for first in range(0, self.n_classes, SUM_CLASSES):
             classes = slice(first, first + SUM_CLASSES)
             for start in range(0, len(x), SUM_ROWS):
                 run = slice(start, start + SUM_ROWS)
-                rows = run if joined is None else start + np.flatnonzero(joined[run])
+                rows = run if sampled is None else start + np.flatnonzero(sampled[run])
                 self._block_sum[classes] += r[rows, classes].T @ x[rows]
         total.add(self._block_sum)
 
-    def add_clipped(
-        self,
-        total: ExactSum,
-        x: NDArray[Any],
-        y: NDArray[np.int64],
-        lengths: NDArray[np.float64],
-        bound: float,
-        parts: Sequence[Part] = (),
-    ) -> ClippedBlock:
-        """Only the kernel has it.
-
-        Raises:
-            RuntimeError: always.
-        """
-        raise RuntimeError("the kernel was not built, or there are no classes; check `clips` first")
-
-    def check(self, x: NDArray[np.float32], others: bool = True) -> None:
-        """Raise ValueError unless all arrays fit together; the kernel does not check.
-
-        Args:
-            x: rows, whose width must be that of the weights. others: whether the other arrays have its length.
-        """
-        if x.ndim != 2 or x.shape[1] != self.n_features or not others:
+    def check(self, x: NDArray[np.float32], others_fit: bool = True) -> None:
+        """Raise ValueError unless rows `x` fit the weights, and `others_fit`; the kernel does not check shapes."""
+        if x.ndim != 2 or x.shape[1] != self.n_features or not others_fit:
             raise ValueError(
                 f"rows of shape {x.shape} do not fit weights of shape {self._weights.shape}, or another array has "
                 "another length"
@@ -118,7 +98,7 @@ class NumpyProducts:
 
 
 def strided_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
-    """Rows as float32, each contiguous, and the distance between two of them in numbers; copied only if needed."""
+    """Rows as float32, each contiguous, and the stride between rows in elements; copied only if needed."""
     rows = np.asarray(rows, np.float32)
     if rows.strides[1] != rows.itemsize or rows.strides[0] < 0 or rows.strides[0] % rows.itemsize:
         rows = np.ascontiguousarray(rows)
@@ -149,9 +129,9 @@ class HostBackend:
         return products(weights)
 
     def n_threads(self, rows: Blocks, weights: NDArray[Any]) -> int:
-        """At most one a block, and none for less than `WORTH_A_THREAD` multiplications."""
-        work = rows.n_held * math.prod(weights.shape)
-        return max(1, min(n_threads(), -(-rows.n_held // BLOCK_ROWS), work // WORTH_A_THREAD))
+        """At most one thread per block and per `WORK_PER_THREAD` multiplications, at least one."""
+        work = rows.n_local * math.prod(weights.shape)
+        return max(1, min(n_threads(), -(-rows.n_local // BLOCK_ROWS), work // WORK_PER_THREAD))
 
 
 HOST = HostBackend()

@@ -1,4 +1,4 @@
-"""Products by the C kernel (`linprobe/native/clipped_sum.c`), which sums in registers while rows are in cache."""
+"""Products by the C kernel, `linprobe/native/clipped_sum.c`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.native import KernelPart
 
 SCORED_ROWS = 8 * SUM_ROWS  # rows per BLAS call; with fewer, BLAS copies the weights too often
-PANEL = 6  # classes whose weights lie together, and CHUNK, features: as in clipped_sum.c
-CHUNK = 16
-TILE = 32  # features: a multiple of what the kernel sums at a time
-LANES = 16  # of the kernel's widest vectors
-GROUP = 32  # rows that the kernel widens at a time
-PADDING = 8  # doubles of a cache line
+PANEL = 6  # classes in a panel of packed weights, as in clipped_sum.c
+CHUNK = 16  # features in a chunk of packed weights, as in clipped_sum.c
+TILE = 32  # features; sums are padded to a multiple, which every vector width of the kernel divides
+LANES = 16  # floats in the widest vector of the kernel
+GROUP = 32  # rows that the kernel widens together, as in clipped_sum.c
+PADDING = 8  # doubles in a cache line
 
 
 class _Clipped(NamedTuple):
-    """Input and output of clipping, all of shape (b,), and the further parts with their scores."""
+    """Arrays that clipping reads and writes, of shape (b,), and the further parts with their scores."""
 
     y: NDArray[np.int64]
     lengths: NDArray[np.float64]
@@ -37,7 +37,7 @@ class _Clipped(NamedTuple):
     scores: list[NDArray[np.float32]]
 
     def arguments(self, rows: slice = slice(None)) -> tuple[int | float, ...]:
-        """The kernel's arguments for some of the rows."""
+        """The kernel's arguments for `rows`."""
         addresses = (array[rows].ctypes.data for array in (self.y, self.lengths, self.r_norms, self.factors))
         y, lengths, r_norms, factors = addresses
         return y, lengths, self.bound, r_norms, factors
@@ -46,20 +46,19 @@ class _Clipped(NamedTuple):
 class KernelProducts(NumpyProducts):
     """Many classes: BLAS scores, the kernel clips and sums."""
 
-    clips = True
     _scored_at_once = SCORED_ROWS
 
     def __init__(self, weights: NDArray[np.float32], library: ctypes.CDLL) -> None:
         super().__init__(weights)
         self._library = library
         self._whole_tiles = -(-self.n_features // TILE) * TILE
-        self._stride = self._whole_tiles + PADDING  # doubles between two rows of a sum
+        self._stride = self._whole_tiles + PADDING  # doubles from one row of a sum to the next
 
     def zeros(self) -> NDArray[np.float64]:
         """The empty sum, shape (n_classes, n_features).
 
-        Its rows are padded to whole tiles, so that the kernel needs no code for the end of a row. They are an odd
-        number of cache lines apart, so that sums of the same features do not compete for places in cache.
+        Rows are padded to whole tiles, so that the kernel needs no code for the end of a row. The stride is an odd
+        number of cache lines, so that the same columns of different rows map to different cache sets.
         """
         total: NDArray[np.float64] = aligned_empty((self.n_classes, self._stride), np.float64)
         total[:] = 0
@@ -67,7 +66,7 @@ class KernelProducts(NumpyProducts):
 
     @cached_property
     def _packed_rows(self) -> NDArray[np.float32]:
-        """Buffer for a run of rows in the kernel's order, with their factors."""
+        """Buffer for a run of rows and their residuals, in the kernel's order."""
         return aligned_empty(((SUM_ROWS + 1) * self._whole_tiles + SUM_ROWS * self.n_classes,), np.float32)
 
     @cached_property
@@ -77,7 +76,7 @@ class KernelProducts(NumpyProducts):
 
     @cached_property
     def _scored(self) -> NDArray[np.float32]:
-        """Buffer for scores; its rows are padded to whole vectors of the kernel."""
+        """Buffer for scores; rows are padded to whole vectors of the kernel."""
         return aligned_empty((SCORED_ROWS, -(-self.n_classes // LANES) * LANES), np.float32)
 
     def _add(
@@ -85,14 +84,14 @@ class KernelProducts(NumpyProducts):
         total: ExactSum,
         r: NDArray[np.float32],
         x: NDArray[np.float32],
-        joined: NDArray[np.bool_] | None = None,
+        sampled: NDArray[np.bool_] | None,
     ) -> None:
-        """Round each run of `SUM_ROWS` rows to the grid; in a scale, whose grid differs by entry, each block."""
+        """Round each run of `SUM_ROWS` rows to the grid; with `Scale`, whose grid differs by entry, each block."""
         if isinstance(total.shift, float):
-            self._sum(total.total, total.shift, r, x, joined)
+            self._sum(total.total, total.shift, r, x, sampled)
             return
         self._block_sum[:] = 0
-        self._sum(self._block_sum, 0.0, r, x, joined)
+        self._sum(self._block_sum, 0.0, r, x, sampled)
         total.add(self._block_sum)
 
     def _sum(
@@ -101,11 +100,11 @@ class KernelProducts(NumpyProducts):
         shift: float,
         r: NDArray[np.float32],
         x: NDArray[np.float32],
-        joined: NDArray[np.bool_] | None,
+        sampled: NDArray[np.bool_] | None,
     ) -> None:
         r, stride = strided_rows(r)
-        chosen = None if joined is None else np.ascontiguousarray(joined, np.bool_)
-        given = (x.ctypes.data, r.ctypes.data, None if chosen is None else chosen.ctypes.data)
+        mask = None if sampled is None else np.ascontiguousarray(sampled, np.bool_)
+        given = (x.ctypes.data, r.ctypes.data, None if mask is None else mask.ctypes.data)
         buffers = (self._address(total), self._packed_rows.ctypes.data)
         self._library.linprobe_sum(*given, *buffers, *x.shape, self.n_classes, stride, self._stride, shift)
 
@@ -118,7 +117,7 @@ class KernelProducts(NumpyProducts):
         bound: float,
         parts: Sequence[Part] = (),
     ) -> ClippedBlock:
-        """As in `Products`. `total` has one `shift` for all entries."""
+        """As in `linprobe.gradients.backend.ClippingProducts`."""
         y, lengths = np.asarray(y), np.ascontiguousarray(lengths, np.float64)
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         fit = y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and isinstance(total.shift, float)
@@ -133,21 +132,21 @@ class KernelProducts(NumpyProducts):
         return ClippedBlock(rows.r_norms, rows.factors, scores)
 
     def _add_clipped(self, total: ExactSum, x: NDArray[Any], rows: _Clipped) -> None:
-        """`add_clipped` after the shapes have been checked."""
+        """`add_clipped`, after the shapes have been checked."""
         for start in range(0, len(x), SCORED_ROWS):
             here = slice(start, start + SCORED_ROWS)
-            piece = widened(x[here], self._wide[: len(x[here])])
-            r = np.matmul(piece, self._weights.T, out=self._scored[: len(piece), : self.n_classes])
+            wide = widened(x[here], self._wide[: len(x[here])])
+            r = np.matmul(wide, self._weights.T, out=self._scored[: len(wide), : self.n_classes])
             self._library.linprobe_clip(r.ctypes.data, self._scored.shape[1], *rows.arguments(here), *r.shape)
-            self._add(total, r, piece)
+            self._add(total, r, wide, None)
             for part, out in zip(rows.parts, rows.scores, strict=True):
-                out[here] = part.scores(piece)
+                out[here] = part.scores(wide)
 
     def _address(self, total: NDArray[np.float64]) -> int:
         """Address of a sum that `zeros` made.
 
         Raises:
-            ValueError: another array; the kernel would write outside it.
+            ValueError: any other array; the kernel would write outside it.
         """
         row_bytes = self._stride * total.itemsize
         made_here = total.shape == self._weights.shape and total.dtype == np.float64 and total.strides == (row_bytes, 8)
@@ -159,7 +158,7 @@ class KernelProducts(NumpyProducts):
 
 
 class FusedProducts(KernelProducts):
-    """Few classes: the kernel scores, clips and sums a row in one pass."""
+    """Few classes: the kernel scores, clips and sums in one pass over the rows."""
 
     _scored_at_once = GROUP
 
@@ -169,11 +168,11 @@ class FusedProducts(KernelProducts):
 
     @cached_property
     def _sums(self) -> NDArray[np.float32]:
-        """Buffer for sums of a run of rows: zeros between calls."""
+        """Buffer for sums of a run of rows; zero between calls."""
         return np.zeros((self.n_classes, self._whole_tiles), np.float32)
 
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """x W^T, shape (b, n_classes), float32. A range of columns is not copied."""
+        """x W^T, shape (b, n_classes), float32. Does not copy x if it is a range of columns."""
         self.check(x)
         x, stride = strided_rows(widened(x))
         scores = np.empty((len(x), self.n_classes), np.float32)
@@ -181,16 +180,16 @@ class FusedProducts(KernelProducts):
         self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
         return scores
 
-    def part(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
-        """The kernel's argument for scoring these features in its pass, from the `first` on."""
+    def kernel_part(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
+        """The kernel's argument for writing `scores` of the features from `first` on."""
         return KernelPart(self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, self.n_classes)
 
     def _add_clipped(self, total: ExactSum, x: NDArray[Any], rows: _Clipped) -> None:
-        """One pass of the kernel; parts with many classes are scored apart."""
+        """One pass of the kernel. Parts with many classes are scored by BLAS."""
         in_pass = []
         for part, out in zip(rows.parts, rows.scores, strict=True):
             if isinstance(part.products, FusedProducts):
-                in_pass.append(part.products.part(part.first, out))
+                in_pass.append(part.products.kernel_part(part.first, out))
             else:
                 out[:] = part.scores(x)
         self._library.linprobe_clipped_sum(
@@ -211,7 +210,7 @@ class FusedProducts(KernelProducts):
 
 
 def _packed(weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Weights in the order in which the kernel reads them: by panel, chunk, class and feature, padded with zeros."""
+    """Weights in the kernel's order, by panel, chunk, class and feature, padded with zeros."""
     n_classes, n_features = weights.shape
     padded = np.zeros((n_classes, -(-n_features // CHUNK), CHUNK), np.float32)
     padded.reshape(n_classes, -1)[:, :n_features] = weights

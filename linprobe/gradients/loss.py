@@ -1,7 +1,7 @@
 """Softmax and squared loss in closed form, and passes over public rows: loss, gradient, norms, second moments, optimum.
 
 The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, or
-`r = W^T x - y` for squared loss, so no per-example gradient is ever formed.
+`r = W^T x - y` for squared loss. No per-example gradient is formed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def residuals(x: Array, y: Array, weights: Array, loss: Loss = "softmax") -> Arr
 
 
 def residuals_of(scores: Array, y: Array, loss: Loss, *, with_loss: bool = False) -> tuple[Array, Any]:
-    """Residuals of scores (b, n_classes), in their memory, and the summed loss of these rows, or 0 if not asked for.
+    """Residuals of scores (b, n_classes), in place, and the summed loss of the rows, or 0 unless `with_loss`.
 
-    `y` holds class indices (b,), or for squared loss also real targets (b, n_classes). The loss is cross-entropy in
-    nats, or half the squared residuals; on a GPU it is a tensor without dimensions.
+    `y` has class indices (b,), or for squared loss also real targets (b, n_classes). The loss is cross-entropy in
+    nats, or half the squared residuals; on a GPU it is a tensor of shape ().
     """
     xp, value = namespace(scores), 0.0
     if loss == "softmax":
@@ -56,7 +56,7 @@ def residuals_of(scores: Array, y: Array, loss: Loss, *, with_loss: bool = False
 
 
 def residual_norms(r: Array) -> Array:
-    """L2 norms of residuals (b, n_classes), shape (b,), float64, without overflow: squared loss has large ones."""
+    """L2 norms of residuals (b, n_classes), shape (b,), float64. Large residuals of squared loss do not overflow."""
     if isinstance(r, np.ndarray):
         return row_norms(r)
     xp = namespace(r)
@@ -64,9 +64,9 @@ def residual_norms(r: Array) -> Array:
 
 
 def check_weights(weights: NDArray[np.floating]) -> None:
-    """Refuse weights too large for float32 scores, for which a clip factor would not bound anything.
+    """Raise LinprobeError for weights too large for float32 scores, where clip factors would not bound gradients.
 
-    Weights are public here: the initial ones, or releases.
+    The check reveals nothing private: weights are initial values or releases.
     """
     if not np.linalg.norm(weights.astype(np.float64)) < LARGEST_WEIGHTS:
         raise LinprobeError(
@@ -76,9 +76,9 @@ def check_weights(weights: NDArray[np.floating]) -> None:
 
 
 def checked_weights(weights: Array) -> Array:
-    """Weights that pass `check_weights`. On a GPU zeros replace others, so that the host need not wait for the answer.
+    """Weights after `check_weights`. On a GPU, zeros replace weights that fail it, as raising would synchronise.
 
-    They grow on from there, and the check at the end of training finds them.
+    Such weights diverge again, and the check at the end of training raises the error.
     """
     if isinstance(weights, np.ndarray):
         check_weights(weights)
@@ -89,14 +89,14 @@ def checked_weights(weights: Array) -> Array:
 def loss_and_gradient(
     rows: Blocks, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
 ) -> tuple[Any, Weights]:
-    """Summed loss and its gradient (n_features, n_classes). For public rows, or without privacy."""
+    """Summed loss and its gradient (n_features, n_classes). Not private."""
     return loss_gradient_and_norms(rows, weights, loss, backend=backend)[:2]
 
 
 def loss_gradient_and_norms(
     rows: Blocks, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
 ) -> tuple[Any, Weights, Sequence[Array]]:
-    """`loss_and_gradient`, and the norms ||x_i|| ||r_i|| of every row's own gradient, block by block in order."""
+    """`loss_and_gradient`, and the norms ||x_i|| ||r_i|| of per-example gradients, one array (b,) per block."""
     narrow = checked_weights(single(weights))
 
     def of_block(block: Block) -> tuple[Any, Array, Array]:
@@ -104,17 +104,17 @@ def loss_gradient_and_norms(
         return value, r.T @ block.x, block.norms * residual_norms(r)
 
     total, summed_loss, norms = backend.zeros(*weights.shape[::-1]), 0.0, []
-    for value, part, lengths in in_order(rows.pieces(), of_block, backend.n_threads(rows, weights)):
+    for value, gradient, lengths in in_order(rows.lazy_blocks(), of_block, backend.n_threads(rows, weights)):
         summed_loss = summed_loss + value
-        total += part
+        total += gradient
         norms.append(lengths)
     return summed_loss, total.T, norms
 
 
 def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Weights:
-    """Mean of the elementwise squares of per-example gradients, shape (n_features, n_classes). For public rows only.
+    """Mean of the elementwise squares of per-example gradients, shape (n_features, n_classes). Not private.
 
-    The sum of squares is (X * X)^T (R * R), in float64: squared residuals may leave the range of float32.
+    The sum of squares is (X * X)^T (R * R), in float64, as squared residuals may leave the range of float32.
     """
     check_weights(weights)
     narrow = np.ascontiguousarray(weights, dtype=np.float32)
@@ -124,8 +124,8 @@ def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Wei
         return np.square(r, dtype=np.float64).T @ np.square(block.x, dtype=np.float64)
 
     total = np.zeros(weights.shape[::-1])
-    for part in in_order(rows.pieces(), squares, HOST.n_threads(rows, weights)):
-        total += part
+    for block_total in in_order(rows.lazy_blocks(), squares, HOST.n_threads(rows, weights)):
+        total += block_total
     return total.T / rows.n_rows
 
 

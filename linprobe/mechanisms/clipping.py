@@ -1,4 +1,4 @@
-"""Clip factors and the sensitivity they buy.
+"""Clip factors, and clipped sums with their sensitivity.
 
 `linprobe.gradients.rounding` states the adjacency and proves the margin that covers rounding.
 """
@@ -15,14 +15,14 @@ from linprobe.parallel.array_api import Array
 
 @dataclass(frozen=True, slots=True)
 class ClippedSum:
-    """A sum over private rows together with what one record can do to it. Not private by itself: add noise.
+    """A sum over private rows and its sensitivity. Not private: add noise before release.
 
     Attributes:
         value: the sum, shape (n_features, n_classes), float64.
         sensitivity: L2 bound on the change when one record is added or removed.
-        contributions: each record's own contribution norm divided by `sensitivity`, shape (n_rows,), in [0, 1]. For
-            records outside the sample it is what they would have contributed. Empty if not computed.
-        sampling_rate: Poisson probability with which each record joined the sum.
+        contributions: norm of each record's contribution divided by `sensitivity`, shape (n_local,), in [0, 1]. For
+            records outside the sample, the contribution they would have made. Empty if not computed.
+        sampling_rate: probability with which Poisson sampling selected each record.
     """
 
     value: NDArray[np.float64]

@@ -1,8 +1,7 @@
-"""The noise stream of `linprobe.mechanisms.noise` computed on a GPU: the same ChaCha20 words, by torch.
+"""The noise stream of `linprobe.mechanisms.noise` on a GPU: the same ChaCha20 words, computed by torch.
 
-The host takes its words from OpenSSL. Here torch integer arithmetic computes the same words, all blocks of a draw at
-once, so that noise does not pass through the host, and the host never waits for the GPU in a step. Importing this
-module imports torch.
+The host uses OpenSSL. Here, integer arithmetic of torch computes many blocks of a stream at once. So a step neither
+copies noise from the host nor synchronises with it. Importing this module imports torch.
 """
 
 from __future__ import annotations
@@ -21,65 +20,63 @@ CONSTANTS = b"expand 32-byte k"
 
 
 class Stream:
-    """The words of one draw. Whoever uses a word twice makes noise that can be subtracted.
-
-    `start` is the place in the stream of the first word used: a draw made in parts is the draw made at once.
+    """The words of one draw. Never use a word twice: the difference of two releases would cancel its noise.
 
     Args:
         key: 32 bytes.
-        draw: number of the draw, the 12-byte little-endian nonce.
-        device: where tensors are made.
+        draw: number of the draw, which is the 12-byte little-endian nonce.
+        device: device of all tensors.
     """
 
     def __init__(self, key: bytes, draw: int, device: torch.device) -> None:
         state = CONSTANTS + key + bytes(4) + draw.to_bytes(12, "little")
         self.device = device
-        # filled by kernel arguments: a copy from the host would make it wait
+        # fill_ passes values as kernel arguments; a copy from the host would synchronise
         self._initial = torch.empty((4, 4, 1), dtype=torch.int32, device=device)
-        for place in range(16):
-            value = int.from_bytes(state[4 * place : 4 * place + 4], "little", signed=True)
-            self._initial[place // 4, place % 4].fill_(value)
+        for index in range(16):
+            value = int.from_bytes(state[4 * index : 4 * index + 4], "little", signed=True)
+            self._initial[index // 4, index % 4].fill_(value)
 
     def words(self, n: int, start: int = 0) -> Tensor:
-        """Words `start` to `start + n`, shape (n,), int64 with the bits of the unsigned ones.
+        """Words `start` to `start + n` of the stream, shape (n,), int64 with the bits of the unsigned words.
 
         Raises:
-            ValueError: words beyond the 2^32 blocks of a stream.
+            ValueError: a range that leaves the 2^32 blocks of the stream.
         """
         result = torch.empty(n, dtype=torch.int64, device=self.device)
-        for place, words in self._chunks(n, start):
-            result[place : place + len(words)] = words
+        for offset, words in self._chunks(n, start):
+            result[offset : offset + len(words)] = words
         return result
 
     def standard_normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Independent N(0, 1) variates, float64, those of `NoiseSource.standard_normal` but for rounding.
+        """Independent N(0, 1) variates, float64, equal to those of `NoiseSource.standard_normal` up to rounding.
 
         Raises:
             ValueError: as `words`.
         """
         result = torch.empty(math.prod(shape), dtype=torch.float64, device=self.device)
-        for place, words in self._chunks(len(result)):
-            part = result[place : place + len(words)]
-            # a shift of signed words drags the sign along
-            part.copy_((words >> 11).bitwise_and_((1 << 53) - 1)).add_(0.5).mul_(2.0**-54)
-            torch.special.ndtri(part, out=part)
-            part.mul_(words.bitwise_and_(1).mul_(2).sub_(1))
+        for offset, words in self._chunks(len(result)):
+            chunk = result[offset : offset + len(words)]
+            # the shift is arithmetic: clear the copies of the sign
+            chunk.copy_((words >> 11).bitwise_and_((1 << 53) - 1)).add_(0.5).mul_(2.0**-54)
+            torch.special.ndtri(chunk, out=chunk)
+            chunk.mul_(words.bitwise_and_(1).mul_(2).sub_(1))
         return result.reshape(shape)
 
     def _chunks(self, n: int, start: int = 0) -> Iterator[tuple[int, Tensor]]:
-        """Words `start` to `start + n` in pieces, each with its place among them, so that memory stays bounded."""
+        """Words `start` to `start + n` in chunks of bounded size, each with its offset from `start`."""
         if not 0 <= start <= start + n <= STREAM_WORDS:
             raise ValueError(f"words {start} to {start + n} of a draw; allowed: 0 to {STREAM_WORDS}")
         last = -(-(start + n) // WORDS_PER_BLOCK)
         for block in range(start // WORDS_PER_BLOCK, last, CHUNK_BLOCKS):
             words = self._blocks(block, min(block + CHUNK_BLOCKS, last))
-            place = WORDS_PER_BLOCK * block - start
-            yield max(0, place), words[max(0, -place) : n - place]
+            offset = WORDS_PER_BLOCK * block - start
+            yield max(0, offset), words[max(0, -offset) : n - offset]
 
     def _blocks(self, first: int, last: int) -> Tensor:
         """The words of blocks `first` to `last`: the block function of RFC 8439, section 2.3.
 
-        Rows a, b, c, d of the state are (4, blocks) each, so that a quarter round takes all four columns at once.
+        Rows a, b, c, d of the state have shape (4, blocks), so one call computes the quarter rounds of four columns.
         """
         counter = torch.arange(first, last, device=self.device).to(torch.int32)
         a, b, c, d = (row.repeat(1, last - first) for row in self._initial)
@@ -96,11 +93,11 @@ class Stream:
 
 
 class DeviceNoise:
-    """`NoiseSource` for tensors: the same draws in the same order, made on a device.
+    """`NoiseSource` for tensors: the same draws in the same order, generated on a device.
 
     Args:
-        source: shares its key and its count of draws, so that no draw is ever made twice, here or there.
-        device: where tensors are made.
+        source: its key and its count of draws are shared, so that no draw is used twice.
+        device: device of all tensors.
     """
 
     def __init__(self, source: NoiseSource, device: torch.device) -> None:
@@ -110,7 +107,7 @@ class DeviceNoise:
 
     @property
     def draws(self) -> int:
-        """How many draws the source has made, here and there."""
+        """Number of draws that the source has made, on the host and the device."""
         return self._source.draws
 
     @draws.setter
@@ -122,7 +119,7 @@ class DeviceNoise:
         return self.stream().standard_normal(shape)
 
     def stream(self) -> Stream:
-        """A stream that no other draw uses, for a draw that is made in parts."""
+        """The stream of the next draw."""
         return Stream(self._source.key, self._source.next_draw(), self.device)
 
 
@@ -140,5 +137,5 @@ def _quarter_round(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, 
 
 
 def _rotated(x: Tensor, bits: int) -> Tensor:
-    """`x` rotated left: its high bits, without the copies of the sign, plus `x` times 2^bits."""
+    """`x` rotated left: its high bits, by a shift without sign extension, plus `x` times 2^bits."""
     return (x >> (32 - bits)).bitwise_and_((1 << bits) - 1).add_(x, alpha=1 << bits)

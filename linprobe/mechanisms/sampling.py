@@ -1,7 +1,7 @@
-"""Poisson sampling: every record joins a step on its own, with the same probability.
+"""Poisson sampling: each step selects each record independently, with the same probability.
 
-Abadi et al. 2016 and Mironov et al. 2019 account for this sampling and for no other: batches of a fixed size, or a
-shuffled pass, would not have the epsilon that is reported. An empty batch is a batch: it gets noise and counts.
+The accounting of Abadi et al. 2016 and Mironov et al. 2019 holds for this sampling only, not for batches of a fixed
+size or shuffled passes. An empty batch is also noised, released and accounted for.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.rows import Block, Blocks, Piece, Rows
+from linprobe.data.rows import Block, Blocks, LazyBlock, Rows
 from linprobe.mechanisms.noise import NoiseSource
 
 
 class PoissonSampler:
-    """Draws who joins.
+    """Draws Poisson samples.
 
     Args:
-        source: the cryptographic source; each draw uses a stream of its own.
-        rate: q, in (0, 1]. At 1 everybody joins and nothing is drawn.
+        source: cryptographic source; each draw uses its own stream.
+        rate: sampling probability q, in (0, 1]. At 1 the sample is all rows, and nothing is drawn.
     """
 
     def __init__(self, source: NoiseSource, rate: float) -> None:
@@ -30,9 +30,10 @@ class PoissonSampler:
         self._source = source
 
     def draw(self, n_rows: int, first: int = 0) -> NDArray[np.bool_]:
-        """Whether each record joins, independently with probability at most `rate`, below it by less than 2^-63.
+        """Mask of a sample of `n_rows` rows, shape (n_rows,).
 
-        Processes that hold a part of the rows each draw for theirs, from number `first` on: as one would for all.
+        Rows are selected independently; the probability is at most `rate` and more than `rate` - 2^-63. A process draws
+        for its shard, which begins at row `first`; the masks of all processes are one draw for all rows.
         """
         if self.rate >= 1:
             return np.ones(n_rows, dtype=bool)
@@ -40,36 +41,35 @@ class PoissonSampler:
 
 
 class SampledRows(Blocks):
-    """One Poisson sample of `rows`, of whatever size; a block of it is copied as its piece is called.
+    """One Poisson sample of `rows`.
 
     Args:
         rows: all private rows.
-        joined: who joined, shape (n_rows,).
-        sampling_rate: the probability with which they did.
-        observed: whether blocks cover the rows that stayed out too, marked as such, so that what they would have
-            contributed can be charged to them.
+        sampled: mask of the sample, shape (n_local,).
+        sampling_rate: probability with which each row was selected.
+        observed: whether blocks contain all rows, with the mask of the sample, so that rows outside it are charged too.
 
     Attributes:
         n_rows: number of ALL rows, which is public; the size of the sample is not.
     """
 
-    def __init__(self, rows: Rows, joined: NDArray[np.bool_], sampling_rate: float, *, observed: bool) -> None:
+    def __init__(self, rows: Rows, sampled: NDArray[np.bool_], sampling_rate: float, *, observed: bool) -> None:
         self.n_rows, self.n_features = rows.n_rows, rows.n_features
         self.sampling_rate = sampling_rate
         self.observed = observed
-        self._rows, self._joined = rows, joined
+        self._rows, self._sampled = rows, sampled
 
     @property
-    def n_held(self) -> int:
-        """Number of rows held by this process."""
-        return self._rows.n_held
+    def n_local(self) -> int:
+        """Number of rows in the shard of this process."""
+        return self._rows.n_local
 
-    def _marked(self, piece: Piece) -> Block:
-        block = piece()
-        return replace(block, joined=self._joined[block.start : block.start + len(block.y)])
+    def _masked(self, load: LazyBlock) -> Block:
+        block = load()
+        return replace(block, sampled=self._sampled[block.start : block.start + len(block.y)])
 
-    def pieces(self) -> Iterator[Piece]:
-        """Blocks of the sampled rows; of all rows, with `joined` set, where they are observed."""
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
+        """The sampled rows, or all rows with the mask `sampled` if they are observed."""
         if not self.observed:
-            return self._rows.selected_pieces(self._joined)
-        return (partial(self._marked, piece) for piece in self._rows.pieces())
+            return self._rows.sampled_blocks(self._sampled)
+        return (partial(self._masked, load) for load in self._rows.lazy_blocks())

@@ -195,8 +195,8 @@ class Run:
             return rows
         if self.sampler is None or self.sampler.rate != self.schedule.sampling_rate:
             raise ValueError(f"no sampler of rate {self.schedule.sampling_rate}; give the run one")
-        joined = self.sampler.draw(rows.n_held, rows.first)
-        return SampledRows(rows, joined, self.schedule.sampling_rate, observed=self.per_record)
+        sampled = self.sampler.draw(rows.n_local, rows.first)
+        return SampledRows(rows, sampled, self.schedule.sampling_rate, observed=self.per_record)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""The kernel in `clipped_sum.c`: built on installation where there is a C compiler, and called through ctypes.
+"""The kernel in `clipped_sum.c`: built on installation if there is a C compiler, and called through ctypes.
 
-Where it was not built, or with LINPROBE_NATIVE=0 in the environment, `LIBRARY` is None and NumPy does its work.
+`LIBRARY` is None if the kernel was not built, or with LINPROBE_NATIVE=0 in the environment; NumPy replaces it then.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sysconfig
 import warnings
 from pathlib import Path
 
-INTERFACE = 8  # of the functions in clipped_sum.c
+INTERFACE = 8  # of the functions in clipped_sum.c; increment when a signature changes
 PATH = Path(__file__).with_name("clipped_sum" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 
 class KernelPart(ctypes.Structure):
-    """Further scores of a clipped sum: `struct part` in clipped_sum.c."""
+    """Further scores to compute in the pass of a clipped sum: `struct part` in clipped_sum.c."""
 
     _fields_ = (
         ("w", ctypes.c_void_p),
@@ -28,13 +28,13 @@ class KernelPart(ctypes.Structure):
 
 
 def load(path: Path = PATH) -> ctypes.CDLL | None:
-    """The kernel, or None where it was not built, not for this, or is turned off."""
+    """The kernel, or None if it was not built, was built for another machine or version, or is turned off."""
     if os.environ.get("LINPROBE_NATIVE") == "0" or not path.exists():
         return None
     try:
         library = ctypes.CDLL(str(path))
         interface = library.linprobe_interface()
-    except (OSError, AttributeError):  # built for another machine, or long ago
+    except (OSError, AttributeError):  # built for another machine, or by an old version
         interface = None
     if interface != INTERFACE:
         warnings.warn(f"{path.name} was built for another machine or version; install linprobe again", stacklevel=2)

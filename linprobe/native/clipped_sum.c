@@ -1,8 +1,9 @@
-/* Clipped sums of softmax gradients, and what they are made of, where BLAS libraries copy more than they compute.
+/* Clipped sums of softmax gradients, and the products in them, for shapes at which BLAS libraries spend their time on
+   copies.
 
-   Rows come in groups that stay in cache until they are done with, and meanwhile the next group is fetched. Classes come
-   in panels of at most PANEL, as equal as they can be, so that the sums of two rows, or of two vectors of features, stay
-   in registers. The kernels, in vectors.h, are compiled for vectors of several widths. */
+   A group of rows stays in cache through scoring, clipping and summing, while the next group is prefetched. Classes are
+   split into panels of at most PANEL classes and of nearly equal size, so that the sums of two rows, or of two vectors
+   of features, stay in registers. vectors.h has the kernels, which are compiled once for each vector width. */
 
 #include <math.h>
 #include <stddef.h>
@@ -10,12 +11,12 @@
 #include <string.h>
 
 #define LINE 64  /* bytes of cache */
-#define CHUNK 16 /* features whose weights lie together; a cache line */
-#define PANEL 6  /* classes */
-#define GROUP 32 /* rows that are scored, then summed */
-#define SLAB 64  /* chunks whose weights are in cache meanwhile */
-#define RUN 128  /* rows that are summed in float32: SUM_ROWS in products.py */
-#define MOST 64  /* classes at most of linprobe_clipped_sum */
+#define CHUNK 16 /* features in a chunk of packed weights; a cache line */
+#define PANEL 6  /* classes in a panel, at most */
+#define GROUP 32 /* rows in a group */
+#define SLAB 64  /* chunks whose weights stay in cache while a group is scored */
+#define RUN 128  /* rows of a float32 sum: SUM_ROWS in linprobe/gradients/rounding.py */
+#define MOST 64  /* largest n_classes of linprobe_clipped_sum */
 
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64)))
@@ -33,7 +34,7 @@
     default: F(__VA_ARGS__, 6);                                                                                        \
     }
 
-/* GCC would load a vector anew for each use, or sum in memory */
+/* Keep v in a register: GCC would load it again for each use, or sum in memory. */
 #if defined(__x86_64__)
 #define IN_REGISTER(v) __asm__("" : "+v"(v))
 #else
@@ -43,7 +44,7 @@
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 typedef double doubles __attribute__((vector_size(32), aligned(8), may_alias));
 
-/* further scores: out (n, n_classes) of d features from the first on, with w */
+/* Further scores: out (n, n_classes) = scores of features first to first + d with packed weights w. */
 struct part {
     const float *w;
     float *out;
@@ -51,7 +52,7 @@ struct part {
     int n_classes;
 };
 
-/* how rows are stored: STORAGE in storage.py */
+/* Storage type of rows: STORAGE in linprobe/data/precision.py. */
 enum stored { FLOAT32, BFLOAT16, FLOAT16 };
 
 #define KERNEL(name) plain_##name
@@ -83,36 +84,38 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 #define CALL(name, ...) plain_##name(__VA_ARGS__)
 #endif
 
-/* another number whenever a function below is called otherwise: INTERFACE in kernel.py */
+/* Increment when a signature below changes: INTERFACE in linprobe/native/__init__.py. */
 int linprobe_interface(void)
 {
     return 8;
 }
 
-/* out (n, n_classes) = scores of x (n, d), its rows stride floats apart, with w: of each panel (chunks, classes, CHUNK),
-   the last chunk ending in zeros */
+/* out (n, n_classes) = scores of x (n, d), whose row stride is `stride` floats. w: packed weights, for each panel an
+   array (chunks, classes, CHUNK), the last chunk padded with zeros. */
 void linprobe_scores(const float *x, const float *w, float *out, size_t n, size_t d, int n_classes, size_t stride)
 {
     CALL(scores, x, w, out, n, d, n_classes, stride);
 }
 
-/* total (n_classes, d rounded up to 32), its rows `apart` doubles apart, += r^T x for x (n, d) and r (n, n_classes), its
-   rows r_stride floats apart, of those who joined, or all if joined is null. The sum of every RUN rows is rounded: shift
-   is added and taken off again. Room for (RUN + 1) times d rounded up to 32, and RUN times n_classes floats */
+/* total += r^T x over the rows where joined is true, or over all rows if joined is null.
+   x: rows (n, d), contiguous. r: residuals (n, n_classes), with row stride r_stride in floats.
+   total: (n_classes, d rounded up to 32), with row stride `apart` in doubles. The sum of each RUN rows is rounded to a
+   grid first, by adding and subtracting shift.
+   room: buffer of (RUN + 1) * (d rounded up to 32) + RUN * n_classes floats. */
 void linprobe_sum(const float *x, const float *r, const uint8_t *joined, double *total, float *room, size_t n, size_t d,
                   int n_classes, size_t r_stride, size_t apart, double shift)
 {
     CALL(sum, x, r, joined, total, room, n, d, n_classes, r_stride, apart, shift);
 }
 
-/* out (n) floats = x (n), which are not */
+/* Widen x (n) to float32, exactly, infinities and NaNs included. */
 void linprobe_widen(const uint16_t *x, int stored, float *out, size_t n)
 {
     int odd = 0;
     CALL(widen, x, stored, out, n);
     for (size_t i = 0; i < n; i++) odd |= stored == FLOAT16 && (x[i] & 0x7c00) == 0x7c00;
     for (size_t i = 0; odd && i < n; i++)
-        if ((x[i] & 0x7c00) == 0x7c00) { /* infinite, or no number */
+        if ((x[i] & 0x7c00) == 0x7c00) { /* infinity or NaN */
             uint32_t bits;
             memcpy(&bits, out + i, sizeof bits);
             bits |= 0x7f800000;
@@ -120,18 +123,19 @@ void linprobe_widen(const uint16_t *x, int stored, float *out, size_t n)
         }
 }
 
-/* softmax scores r (n, n_classes), of any number of classes, its rows `room` floats apart, n_classes rounded up to 16 at
-   least, to their residuals for classes y times c = min(1, bound / (length |r|)); also |r| to r_norms and c to factors,
-   all (n) */
+/* Replace softmax scores r (n, n_classes) by clipped residuals c r, for classes y (n), any n_classes, and
+   c = min(1, bound / (length |r|)). Write |r| to r_norms (n) and c to factors (n). The row stride of r in floats, room,
+   is at least n_classes rounded up to 16; the padding is overwritten. */
 void linprobe_clip(float *r, size_t room, const int64_t *y, const double *lengths, double bound, double *r_norms,
                    double *factors, size_t n, int n_classes)
 {
     CALL(clip_all, r, room, y, lengths, bound, r_norms, factors, n, n_classes);
 }
 
-/* total, as in linprobe_sum, += (c * r)^T x, with scores with w and then as linprobe_clip; and the scores of parts. Rows
-   are stored so, finite if float16, and widened to (32, d) floats at wide where they are not floats; sums, zeros for d
-   rounded up to 32 and n_classes, are zeros again afterwards */
+/* linprobe_scores with w, linprobe_clip and linprobe_sum over all rows in one pass, and the scores of parts.
+   x: rows (n, d), contiguous, of type `stored`; float16 rows must be finite. wide: buffer of (32, d) floats for rows
+   that are not float32. sums: buffer of (d rounded up to 32) * n_classes floats, zero before and after the call.
+   n_classes is at most MOST. */
 void linprobe_clipped_sum(const void *x, int stored, float *wide, const float *w, const int64_t *y,
                           const double *lengths, double bound, double *r_norms, double *factors, double *total,
                           float *sums, size_t n, size_t d, int n_classes, size_t apart, double shift,

@@ -1,19 +1,20 @@
-/* The kernels of clipped_sum.c with vectors of LANES floats; included once for each width. */
+/* The kernels of clipped_sum.c with vectors of LANES floats, included once for each width. A stride is the distance
+   from one row of a matrix to the next: stride, room and r_stride in floats, apart in doubles. */
 
 #if !defined(TARGET)
 #define TARGET
 #endif
-#define TILE_STEP ((RUN + 1) * 2 * LANES) /* floats from a packed tile to the next */
+#define TILE_STEP ((RUN + 1) * 2 * LANES) /* stride of packed tiles in floats */
 
 typedef int32_t KERNEL(ints) __attribute__((vector_size(4 * LANES), may_alias));
 
-/* a where `first` is all ones, b where it is zero */
+/* a in lanes where `first` is all ones, b where it is zero */
 TARGET INLINE VECTOR KERNEL(either)(KERNEL(ints) first, VECTOR a, VECTOR b)
 {
     return (VECTOR)((first & (KERNEL(ints))a) | (~first & (KERNEL(ints))b));
 }
 
-/* the sum of all lanes */
+/* sum of all lanes */
 TARGET INLINE float KERNEL(across)(VECTOR x)
 {
     four sum = ((const four *)&x)[0];
@@ -21,7 +22,7 @@ TARGET INLINE float KERNEL(across)(VECTOR x)
     return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-/* the largest of all lanes */
+/* maximum of all lanes */
 TARGET INLINE float KERNEL(largest)(VECTOR x)
 {
     four most = ((const four *)&x)[0];
@@ -34,7 +35,7 @@ TARGET INLINE float KERNEL(largest)(VECTOR x)
     return even > odd ? even : odd;
 }
 
-/* adds to the scores of rows a and b those of some chunks, fetching from next_a and next_b meanwhile if there are any */
+/* Add the scores over some chunks to the scores of rows a and b. Prefetch next_a and next_b unless null. */
 TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, float *out_a, float *out_b,
                                 size_t chunks, const float *next_a, const float *next_b, const int classes)
 {
@@ -60,8 +61,8 @@ TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, 
     }
 }
 
-/* scores out (n, n_classes), its rows `room` floats apart, of a group; `ahead` fetches the next slab of its rows, or the
-   first of the next group's */
+/* out (n, n_classes), with stride room, = scores of a group. `ahead`: prefetch the next slab of these rows, or the
+   first slab of the next group. */
 TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *out, size_t room, size_t n, size_t d,
                                         int n_classes, size_t stride, const int ahead)
 {
@@ -99,7 +100,7 @@ TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *o
     }
 }
 
-/* e^x for x at most 0, to a rounding or two, and 0 below e^-87: a power of two times a Taylor series */
+/* e^x for x <= 0 with an error of at most two roundings, and 0 for x < -87: a power of two times a Taylor series */
 TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
 {
     const float round = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
@@ -120,8 +121,8 @@ TARGET INLINE VECTOR KERNEL(exp)(VECTOR x)
     return KERNEL(either)(tiny, zero, sum * (VECTOR)power);
 }
 
-/* scores r (n, n_classes) of a group, its rows `room` floats apart, enough for whole vectors, to residuals times clip
-   factors, c = min(1, bound / (length |r|)); what stands behind a row changes */
+/* Replace scores r (n, n_classes) of a group by residuals times clip factors, c = min(1, bound / (length |r|)). The
+   stride room is at least n_classes rounded up to whole vectors; the padding is overwritten. */
 TARGET static void KERNEL(clip)(float *r, size_t room, const int64_t *y, const double *lengths, double bound,
                                 double *r_norms, double *factors, size_t n, int n_classes)
 {
@@ -161,8 +162,8 @@ TARGET static void KERNEL(clip)(float *r, size_t room, const int64_t *y, const d
     }
 }
 
-/* sum (classes, 2 LANES) += r^T x; `first` to see these features keeps a copy of them, and fetches `step` bytes a row
-   from next */
+/* sum (classes, 2 LANES) += r^T x. `first`: this is the first panel, so copy these features to `copy`, and prefetch
+   step bytes per row from next. */
 TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, size_t r_stride, float *sum, size_t n,
                                  float *copy, const char *next, size_t step, const int first, const int classes)
 {
@@ -191,13 +192,13 @@ TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, 
     }
 }
 
-/* sums += r^T x of a group, in tiles of two vectors: (tiles, n_classes, 2 LANES); fetches the next group, whose numbers
-   have `size` bytes */
+/* sums (tiles, n_classes, 2 LANES) += r^T x of a group, where a tile is two vectors of features. Prefetch the next
+   group, whose elements have size bytes. */
 TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums, size_t n, size_t d, int n_classes,
                                      size_t r_stride, const char *next, size_t size)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
-    float copy[GROUP * 2 * LANES] ALIGNED; /* rows may lie so far apart that few of them find room in first-level cache */
+    float copy[GROUP * 2 * LANES] ALIGNED; /* at some row strides, these features of all rows map to few L1 sets */
     for (size_t j = 0; j < d; j += 2 * LANES) {
         size_t width = LEAST(d - j, 2 * LANES);
         if (width < 2 * LANES) {
@@ -218,7 +219,7 @@ TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums
     }
 }
 
-/* total (classes, 2 LANES), its rows `apart` doubles apart, += sums (classes, 2 LANES), rounded by shift */
+/* total (classes, 2 LANES), with stride apart, += sums (classes, 2 LANES), rounded to the grid of shift */
 TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double *total, size_t apart, double shift,
                                                          int classes)
 {
@@ -227,8 +228,8 @@ TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, doub
             ((doubles *)total)[q] += __builtin_convertvector(((const four *)sums)[q], doubles) + shift - shift;
 }
 
-/* total (n_classes, d), its rows `apart` doubles apart, += sums (tiles, n_classes, 2 LANES), rounded by shift, which
-   become zeros */
+/* total (n_classes, d), with stride apart, += sums (tiles, n_classes, 2 LANES), rounded to the grid of shift. Then set
+   sums to zero. */
 TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_classes, size_t apart, double shift)
 {
     for (size_t j = 0; j < d; j += 2 * LANES, sums += 2 * LANES * n_classes) {
@@ -245,8 +246,8 @@ TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, si
                              stride, 1);
 }
 
-/* total (classes, 2 LANES), its rows `apart` doubles apart, += r^T x for x (n, 2 LANES), summed in registers and rounded
-   by shift */
+/* total (classes, 2 LANES), with stride apart, += r^T x for x (n, 2 LANES), summed in registers and rounded to the grid
+   of shift */
 TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *total, size_t n, size_t apart, double shift,
                                     const int classes)
 {
@@ -269,8 +270,9 @@ TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *tota
     KERNEL(add)(sums, total, apart, shift, classes);
 }
 
-/* copies x (n, d) and r, of those rows, to room: tiles of x, (tiles, n, 2 LANES), ending in zeros, an odd number of
-   lines apart, as all rows of a tile may lie where the cache has room for few; then panels of r, whose address it gives */
+/* Pack the given n rows of x and r into room: tiles of x (tiles, n, 2 LANES), padded with zeros, then panels of r.
+   Return the address of the panels. TILE_STEP is no power of two, as otherwise the copies of one row in all tiles would
+   map to few cache sets. */
 TARGET static float *KERNEL(packed)(const float *x, const float *r, const size_t *rows, float *room, size_t n, size_t d,
                                     int n_classes, size_t r_stride)
 {
@@ -316,8 +318,8 @@ TARGET static void KERNEL(sum)(const float *x, const float *r, const uint8_t *jo
     }
 }
 
-/* out (n) = x (n), finite if float16, exactly: its bits go to their places in a float, whose exponent counts from
-   elsewhere */
+/* out (n) = x (n), exactly; float16 must be finite. The bits move to their places in a float32, and a factor corrects
+   the exponent bias. */
 TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *out, size_t n)
 {
     const float scale = stored == FLOAT16 ? 0x1p112f : 1;

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
-from linprobe.data.rows import ChainedSource, Source, prepare, prepare_part
+from linprobe.data.rows import ChainedSource, Source, prepare, prepare_shard
 from linprobe.declaring import declared
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.gradients import choose_backend
@@ -124,7 +124,7 @@ def train(
     budget = settings.budget(private.n_rows, inherited)
     schedule = schedule_of(budget)
 
-    rows = prepare_part(private, preprocessing, runtime.precision, group) if "private" in method.needs else None
+    rows = prepare_shard(private, preprocessing, runtime.precision, group) if "private" in method.needs else None
     known = None if public is None else prepare(public, preprocessing, runtime.precision)
     source = _noise_source(settings.insecure_seed, group)
     rows, known = (None if part is None else backend.place(part) for part in (rows, known))
@@ -140,7 +140,7 @@ def train(
     keeper = None
     if runtime.keep is not None and budget is not None and rows is not None:
         # a single process may hold public rows besides, which a method adds to the private ones
-        held = slice(None) if group.size == 1 else slice(rows.first, rows.first + rows.n_held)
+        held = slice(None) if group.size == 1 else slice(rows.first, rows.first + rows.n_local)
         keeper = runtime.keep(source, held)
     ledger.inherit(inherited)
     mechanism = GaussianMechanism(

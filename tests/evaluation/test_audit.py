@@ -176,8 +176,8 @@ def test_an_empty_place_is_a_record_left_out(rate: float) -> None:
     x, y = generator.standard_normal((40, 5)).astype(np.float32), np.arange(40) % 3
     present, joined = generator.random(40) < 0.5, generator.random(40) < rate
     rows = _Present(x, y, present)
-    for pieces, kept in ((rows.pieces(), present), (rows.selected_pieces(joined), present & joined)):
-        seen = [(block.x.copy(), block.y) for block in (piece() for piece in pieces)]
+    for blocks, kept in ((rows.lazy_blocks(), present), (rows.sampled_blocks(joined), present & joined)):
+        seen = [(block.x.copy(), block.y) for block in (load() for load in blocks)]
         np.testing.assert_array_equal(np.concatenate([block for block, _ in seen]), x[kept])
         np.testing.assert_array_equal(np.concatenate([labels for _, labels in seen]), y[kept])
     assert rows.n_rows == 40

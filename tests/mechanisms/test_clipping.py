@@ -107,9 +107,9 @@ def test_an_uneven_scale_does_not_magnify_the_grid_of_exact_sums() -> None:
 class OneOfMany(ArrayRows):
     """The first row of many, the others of which are empty places."""
 
-    n_held = 1
+    n_local = 1
 
-    def pieces(self):
+    def lazy_blocks(self):
         yield lambda: self._block(0, slice(0, 1))
 
 

@@ -110,20 +110,20 @@ def test_looking_at_those_who_stay_out_changes_no_sum(name, rate) -> None:
         assert (looked.contributions.size, blind.contributions.size) == (len(X), 0)
         assert looked.sensitivity == blind.sensitivity == 0.3
         assert looked.sampling_rate == blind.sampling_rate == rate
-        # what a record is charged does not depend on who joined
+        # what a record is charged does not depend on the sample
         everybody = clipped_sum(SampledRows(rows, joined | True, rate, observed=True), weights, 0.3, geometry=geometry)
         np.testing.assert_array_equal(looked.contributions, everybody.contributions)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_selected_rows_are_those_who_joined_and_never_more_than_a_block_at_once(name, monkeypatch) -> None:
+def test_sampled_blocks_hold_the_sampled_rows_and_at_most_a_block_of_them(name, monkeypatch) -> None:
     monkeypatch.setattr(rows_module, "BLOCK_ROWS", 128)
     rows = ROWS[name]()
     joined = np.random.default_rng(3).random(len(X)) < 0.7
     everything = [(block.x.copy(), block.y, block.norms) for block in rows.blocks()]
     selected = []
-    for piece in rows.selected_pieces(joined):
-        block = piece()
+    for load in rows.sampled_blocks(joined):
+        block = load()
         assert 0 < len(block.y) <= 1024
         selected.append((block.x.copy(), block.y, block.norms))
     for whole, found in zip(zip(*everything, strict=True), zip(*selected, strict=True), strict=True):

@@ -221,8 +221,8 @@ def test_counts_of_the_theory_move_by_at_most_their_sensitivity() -> None:
             super().__init__(data.private.x[keep], data.private.y[keep])
             self.n_rows = data.private.n_rows
 
-        def pieces(self):
-            return ArrayRows(data.private.x[keep], data.private.y[keep]).pieces()
+        def lazy_blocks(self):
+            return ArrayRows(data.private.x[keep], data.private.y[keep]).lazy_blocks()
 
     ball(WithoutOne(), Run(schedule, neighbour, lambda: None))
     assert {event.purpose for event in spy.events} == {"median", "radius", "mean", "quantile"}

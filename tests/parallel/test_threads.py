@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_info
 
 from linprobe.data.precision import Precision
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import ArrayRows, ArraySource, Blocks, Piece, prepare
+from linprobe.data.rows import ArrayRows, ArraySource, Blocks, LazyBlock, prepare
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Origin
@@ -195,10 +195,10 @@ class Scrambled(Blocks):
         self.n_rows, self.n_features = rows.n_rows, rows.n_features
         self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
 
-    def pieces(self) -> Iterator[Piece]:
-        pieces = list(self._rows.pieces())
-        random.Random(self._seed).shuffle(pieces)
-        return iter(pieces)
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
+        blocks = list(self._rows.lazy_blocks())
+        random.Random(self._seed).shuffle(blocks)
+        return iter(blocks)
 
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float16")
@@ -216,7 +216,7 @@ def test_a_clipped_sum_is_the_same_for_any_threads_and_any_order(
         joined = PoissonSampler(NoiseSource(1), 0.3).draw(N)
         rows = SampledRows(rows, joined, 0.3, observed=sample == "observed")
     found = []
-    monkeypatch.setattr(host, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(host, "WORK_PER_THREAD", 1)
     for threads in (1, 2, 4):
         monkeypatch.setattr(host, "n_threads", lambda threads=threads: threads)
         for given in (rows, Scrambled(rows, threads)):
@@ -247,7 +247,7 @@ def test_a_clipped_sum_is_the_same_where_rows_do_not_fit_in_memory(
 
 def test_public_sums_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, found = ArrayRows(RAW, LABELS), []
-    monkeypatch.setattr(host, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(host, "WORK_PER_THREAD", 1)
     for threads in (1, 2, 4):
         monkeypatch.setattr(host, "n_threads", lambda threads=threads: threads)
         loss, gradient, norms = loss_gradient_and_norms(rows, WEIGHTS)

@@ -24,7 +24,7 @@ from linprobe.commands.train import TrainRequest, make_settings, train
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import PART_ROWS, ArraySource, prepare_part
+from linprobe.data.rows import SHARD_ROWS, ArraySource, prepare_shard
 from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
@@ -36,7 +36,7 @@ from linprobe.training.checkpoint import Checkpoints
 from tests.conftest import gaussian_rows
 from tests.training.test_checkpoint import BUDGETS, SAMPLED, check_equal, remember_budgets, unfinished
 
-N_PRIVATE = 3 * PART_ROWS + 700
+N_PRIVATE = 3 * SHARD_ROWS + 700
 PATIENCE = 90.0
 N_PUBLIC, WIDTH, STEPS, DIES_AT = 9, 8, 3, 2
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -294,25 +294,25 @@ class Second(Alone):
         return array if self._told is None else self._told
 
 
-@pytest.mark.parametrize(("n_rows", "size"), [(2 * PART_ROWS, 3), (1, 2), (PART_ROWS, 2)])
+@pytest.mark.parametrize(("n_rows", "size"), [(2 * SHARD_ROWS, 3), (1, 2), (SHARD_ROWS, 2)])
 def test_more_processes_than_parts_are_refused(n_rows: int, size: int) -> None:
     source = ArraySource(np.ones((n_rows, 2), dtype=np.float32), np.zeros(n_rows, dtype=np.int64))
-    with pytest.raises(UsageError, match=f"--nproc-per-node {-(-n_rows // PART_ROWS)}"):
-        prepare_part(source, Preprocessing(), "float32", Second(size))
+    with pytest.raises(UsageError, match=f"--nproc-per-node {-(-n_rows // SHARD_ROWS)}"):
+        prepare_shard(source, Preprocessing(), "float32", Second(size))
 
 
-@pytest.mark.parametrize("n_rows", [2 * PART_ROWS, 3 * PART_ROWS + 1, 7 * PART_ROWS - 5])
+@pytest.mark.parametrize("n_rows", [2 * SHARD_ROWS, 3 * SHARD_ROWS + 1, 7 * SHARD_ROWS - 5])
 @pytest.mark.parametrize("size", [2, 3])
 def test_parts_are_all_rows_in_order(n_rows: int, size: int) -> None:
-    size = min(size, -(-n_rows // PART_ROWS))
+    size = min(size, -(-n_rows // SHARD_ROWS))
     source = ArraySource(np.arange(n_rows, dtype=np.float32)[:, None], np.arange(n_rows))
     seen, first = [], 0
     for rank in range(size):
         group = Second(size)
         group.rank = rank
-        rows = prepare_part(source, Preprocessing(), "float32", group)
+        rows = prepare_shard(source, Preprocessing(), "float32", group)
         assert (rows.first, rows.n_rows) == (first, n_rows)
-        first += rows.n_held
+        first += rows.n_local
         seen += [label for block in rows.blocks() for label in block.y]
     assert seen == list(range(n_rows))
 

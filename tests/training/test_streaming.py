@@ -1,4 +1,4 @@
-"""Rows in pieces, at half precision, read ahead of time: the same blocks, bit for bit, wherever rows are kept."""
+"""Lazy blocks, half precision, prefetch: the same blocks, bit for bit, in memory and streamed."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def equal(left: Block, right: Block) -> bool:
     assert left.x.dtype == right.x.dtype == np.float32
     return left.start == right.start and all(
         (one is None and other is None) or np.array_equal(one, other)
-        for one, other in ((getattr(left, name), getattr(right, name)) for name in ("x", "y", "norms", "joined"))
+        for one, other in ((getattr(left, name), getattr(right, name)) for name in ("x", "y", "norms", "sampled"))
     )
 
 
@@ -102,13 +102,13 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_pieces_can_be_called_in_any_order_by_many_threads(name: str) -> None:
+def test_lazy_blocks_can_be_called_in_any_order_by_many_threads(name: str) -> None:
     rows: Blocks = ROWS[name]()
     expected = list(rows.blocks())
     assert sum(len(block.y) for block in expected) in (N, 2 * N, JOINED.sum())
-    pieces = list(rows.pieces())
+    loads = list(rows.lazy_blocks())
     with ThreadPoolExecutor(4) as pool:
-        backwards = [pool.submit(piece) for piece in reversed(pieces)]
+        backwards = [pool.submit(load) for load in reversed(loads)]
     found = [future.result() for future in reversed(backwards)]
     assert all(equal(left, right) for left, right in zip(expected, found, strict=True))
 
@@ -247,21 +247,21 @@ def test_an_error_of_the_reader_reaches_the_caller_after_what_was_read() -> None
 
 @pytest.mark.parametrize("how", ["closed", "collected", "interrupted"])
 def test_the_thread_ends_with_the_pass(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "READ_AHEAD_BLOCKS", 2)
+    monkeypatch.setattr(rows_module, "PREFETCHED_BLOCKS", 2)
 
-    def interrupt(pieces: Iterator[Any]) -> None:
-        for _ in pieces:
+    def interrupt(blocks: Iterator[Any]) -> None:
+        for _ in blocks:
             raise KeyboardInterrupt
 
-    pieces = streamed().pieces()
-    next(pieces)
+    blocks = streamed().lazy_blocks()
+    next(blocks)
     assert readers() == 1
     if how == "closed":
-        pieces.close()  # type: ignore[attr-defined]
+        blocks.close()  # type: ignore[attr-defined]
     elif how == "interrupted":
         with pytest.raises(KeyboardInterrupt):
-            interrupt(pieces)
-    del pieces
+            interrupt(blocks)
+    del blocks
     gc.collect()
     assert readers() == 0
 
@@ -324,25 +324,26 @@ def test_blocks_without_a_row_to_keep_are_not_read(features_file: Path, monkeypa
 
 @pytest.mark.parametrize("read", [lambda features: features, LoadedFeatures])
 @pytest.mark.parametrize("masked", [True, False])
-def test_parts_put_together_are_the_whole(features_file: Path, read: Any, masked: bool) -> None:
+def test_chained_shards_are_the_whole(features_file: Path, read: Any, masked: bool) -> None:
     keep = np.arange(400) % 3 != 1 if masked else None
     with FeatureFile(features_file) as opened:
         features = read(opened)
         whole = FileSource(features, "train", keep, np.array([3, 2, 1, 0]))
         edges = [0, 1, 130, whole.n_rows]
-        parts = [whole.part(start, stop) for start, stop in pairwise(edges)]
-        assert [part.n_rows for part in parts] == np.diff(edges).tolist()
-        assert [name for part in parts for name in part.ids()] == whole.ids()
+        shards = [whole.shard(start, stop) for start, stop in pairwise(edges)]
+        assert [shard.n_rows for shard in shards] == np.diff(edges).tolist()
+        assert [name for shard in shards for name in shard.ids()] == whole.ids()
         for column in (0, 1):
             expected = np.concatenate([block[column] for block in whole.blocks()])
-            assert np.array_equal(np.concatenate([block[column] for block in ChainedSource(*parts).blocks()]), expected)
-        assert len({part.digest() for part in (whole, *parts)}) == 4
-        assert whole.part(0, whole.n_rows).digest() == whole.digest()
-        inner = parts[2].part(1, 9)
+            chained = ChainedSource(*shards).blocks()
+            assert np.array_equal(np.concatenate([block[column] for block in chained]), expected)
+        assert len({shard.digest() for shard in (whole, *shards)}) == 4
+        assert whole.shard(0, whole.n_rows).digest() == whole.digest()
+        inner = shards[2].shard(1, 9)
         assert inner.ids() == whole.ids()[131:139]
         for start, stop in ((-1, 3), (3, 3), (0, whole.n_rows + 1)):
             with pytest.raises(UsageError, match="allowed"):
-                whole.part(start, stop)
+                whole.shard(start, stop)
 
 
 @pytest.mark.parametrize("read", [lambda features: features, LoadedFeatures])
@@ -385,8 +386,8 @@ def test_a_streamed_run_is_the_run_in_memory_bit_for_bit(
 
     expected = train("kept")
     passes = []
-    real = StreamedRows.pieces
-    monkeypatch.setattr(StreamedRows, "pieces", lambda self: passes.append(self) or real(self))
+    real = StreamedRows.lazy_blocks
+    monkeypatch.setattr(StreamedRows, "lazy_blocks", lambda self: passes.append(self) or real(self))
     monkeypatch.setattr(available_memory, "available", lambda: 0)
     assert train("streamed") == expected
     assert len(passes) >= 3

@@ -1,1 +1,1 @@
-"""Images to feature files; the only folder that imports torchvision, open_clip or timm."""
+"""Images to feature files; the only folder that imports torchvision, open_clip, timm, Pillow or safetensors."""

@@ -1,4 +1,4 @@
-"""The registry: every method by the name given to `--method`."""
+"""One published algorithm a file, and the registry of them by the name given to `--method`."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def draw() -> None:
     axes.text(MARGIN, 0.32, "The house of linprobe", fontsize=17, weight="bold", color=INK, va="center")
     caption = (
         "A room may import rooms on the floors below it, none beside or above it; lint-imports checks this. Arrows are "
-        "imports.\nNot drawn: an arrow that a longer way implies, and arrows to the two lowest floors, open to any room."
+        "imports.\nNot drawn: an arrow that a longer way implies, and arrows to the two lowest floors, open to all."
     )
     axes.text(MARGIN, 0.74, caption, fontsize=10, color=ARROW, va="center")
     for upper, lower in drawn_arrows(house, floor_of):

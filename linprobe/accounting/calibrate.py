@@ -276,7 +276,7 @@ def _mu_spent(others: Sequence[Releases], spent: float, delta: float, judge: str
 
 
 def _squared_mu(sigma: float, rate: float) -> float:
-    """What one step adds to mu^2: exact at rate 1, else in the central limit of many steps (Bu, Dong, Long, Su 2020)."""
+    """What one step adds to mu^2: exact at rate 1, else in the limit of many steps (Bu, Dong, Long, Su 2020)."""
     squared = 1 / max(sigma, SMALLEST_GUESS) ** 2
     return squared if rate == 1 else rate**2 * math.expm1(squared)
 
@@ -287,9 +287,10 @@ def _multiplier_of(squared_mu: float, rate: float) -> float:
 
 
 def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: float) -> int:
-    """Largest number of steps with `epsilon_at(steps) <= epsilon`; 0 if one is too many; above MAX_STEPS, any such number.
+    """Largest number of steps with `epsilon_at(steps) <= epsilon`; 0 if one step costs too much.
 
-    `epsilon_at` rises with the number of steps; `guess` only saves evaluations.
+    If it exceeds MAX_STEPS, some number above MAX_STEPS is returned. `epsilon_at` rises with the number of steps;
+    `guess` only saves evaluations.
     """
 
     def excess(count: float) -> float:

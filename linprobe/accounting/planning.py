@@ -146,8 +146,8 @@ def _row(epsilon: float, delta: float, n_rows: int, steps: int, rate: float, acc
 def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
     """The row with the smallest rate whose noise is at most `GOOD_ENOUGH` times the least, and a sentence why.
 
-    Noise is compared over the whole run (`noise_over_signal`). This is proportional to the noise of an epoch, but allows
-    for rounded steps.
+    Noise is compared over the whole run (`noise_over_signal`). This is proportional to the noise of an epoch, but
+    allows for rounded steps.
     """
     least = min(row.noise_over_signal for row in rows)
     good = [row for row in rows if row.noise_over_signal <= GOOD_ENOUGH * least]

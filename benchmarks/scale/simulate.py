@@ -31,7 +31,7 @@ from linprobe.data.precision import narrowed
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import BLOCK_ROWS, ArrayRows
 from linprobe.gradients.clipped_sum import WEIGHT_STEPS, clipped_sum
-from linprobe.mechanisms.clipping import SMALLEST_MARGIN
+from linprobe.gradients.rounding import SMALLEST_MARGIN
 from linprobe.mechanisms.gaussian import LEVELS
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
 

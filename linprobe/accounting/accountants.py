@@ -1,14 +1,14 @@
 """Accountants: releases in, epsilon out. The only file that imports autodp and dp_accounting.
 
-`gdp`, of record where every sum is over all rows: exact Gaussian differential privacy. A composition of Gaussian
+`gdp`, of record if every sum is over all rows: exact Gaussian differential privacy. A composition of Gaussian
 mechanisms with multipliers sigma_t is mu-GDP with mu = sqrt(sum_t 1 / sigma_t^2) (Dong, Roth, Su 2022, Corollary 3.3),
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)      (Balle, Wang 2018, Theorem 8)
 
-inverted by autodp and then rounded so that the epsilon reported is never below the true one.
-`pld`, of record where sums are over Poisson samples: Google's dp-accounting, privacy-loss distributions on a grid that
-errs on the high side. `rdp`: dp-accounting's Renyi bounds, looser and independent of the grid.
-Every epsilon of record is cross-checked by another of the three.
+inverted by autodp, then rounded so that the epsilon reported is never below the true one.
+`pld`, of record if any sum is over a Poisson sample: dp-accounting's privacy-loss distributions, on a grid that rounds
+towards more loss. `rdp`: dp-accounting's Renyi bounds, looser and without a grid.
+Another of the three cross-checks every epsilon of record.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EXCESS_ABSOLUTE = 3.0
 PLD_GRID = 3e-5
 SMALLEST_DIVERGENCE = 1e-13
 RENYI_ROUNDING = 1e-15
-NEGLIGIBLE_NOISE = 1e-3  # multipliers below count as no noise: the libraries overflow there, some of them to epsilon 0
+NEGLIGIBLE_NOISE = 1e-3  # smaller multipliers count as no noise: the libraries overflow there, one of them to epsilon 0
 
 
 def accountant_versions() -> dict[str, str]:
@@ -49,10 +49,10 @@ def accountant_versions() -> dict[str, str]:
 
 
 def choose_accountant(name: str, releases: Sequence[Releases]) -> str:
-    """The accountant of record: `auto` is gdp where every sum is over all rows, pld elsewhere.
+    """The accountant of record: `auto` is gdp if every sum is over all rows, else pld.
 
     Raises:
-        ParameterError: a name that does not exist, or gdp for sampled sums.
+        ParameterError: an unknown name, or gdp for sampled sums.
     """
     full = all(release.sampling_rate == 1 for release in releases)
     if name == "auto":
@@ -65,10 +65,10 @@ def choose_accountant(name: str, releases: Sequence[Releases]) -> str:
 
 
 def gdp_mu(releases: Sequence[Releases]) -> float:
-    """mu of a composition of sums over all rows, dimensionless; 0 for none, infinity if one had no noise.
+    """mu of a composition of sums over all rows, dimensionless; 0 for no releases, infinity if one had no noise.
 
     Raises:
-        ValueError: a sampled release, which no single mu describes.
+        ValueError: a sampled release, which has no mu.
     """
     if any(release.sampling_rate != 1 for release in releases):
         raise ValueError("sampling rate is below 1; allowed for exact Gaussian DP: 1")
@@ -105,7 +105,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def composed_epsilon(releases: Sequence[Releases], delta: float, accountant: str) -> float:
-    """Epsilon of all `releases` together at `delta`, by one of `ACCOUNTANTS`; an upper bound by each of them."""
+    """Epsilon of all `releases` together at `delta`: an upper bound, by one of `ACCOUNTANTS`."""
     return _composed_epsilon(
         tuple((release.noise_multiplier, release.sampling_rate, release.count) for release in releases),
         delta,
@@ -114,7 +114,7 @@ def composed_epsilon(releases: Sequence[Releases], delta: float, accountant: str
 
 
 def resolved_rate(noise_multiplier: float, sampling_rate: float) -> float:
-    """The rate, or 1, an upper bound, where a sampled release's divergence is below what double precision resolves."""
+    """`sampling_rate`, or 1, an upper bound, if float64 cannot resolve the divergence of the sampled release."""
     return sampling_rate if sampling_rate**2 > SMALLEST_DIVERGENCE * noise_multiplier**2 else 1.0
 
 
@@ -133,7 +133,7 @@ def _composed_epsilon(kinds: tuple[tuple[float, float, int], ...], delta: float,
         renyi = _epsilon_by(RdpAccountant, kinds, delta)
         if accountant == "rdp" or not 0 < renyi < math.inf:
             return renyi
-        # a coarser grid overstates a small epsilon, a finer one costs time at a large one
+        # a coarser grid overstates a small epsilon, a finer grid is slow for a large one
         return _epsilon_by(lambda: PLDAccountant(value_discretization_interval=PLD_GRID * renyi), kinds, delta)
 
 
@@ -148,14 +148,14 @@ def _epsilon_by(make: Callable[[], Any], kinds: Sequence[tuple[float, float, int
             event = PoissonSampledDpEvent(rate, event)
         try:
             accountant.compose(SelfComposedDpEvent(event, count))
-        except OverflowError:  # so little noise that a privacy loss exceeds every float
+        except OverflowError:  # the noise is so small that a privacy loss overflows
             return math.inf
     return float(accountant.get_epsilon(delta))
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without absl's remarks on the choice of Renyi orders, which no user can act on."""
+    """Silence absl's warnings about Renyi orders: no user can act on them."""
     from absl import logging
 
     before = logging.get_verbosity()
@@ -169,10 +169,10 @@ def _quiet() -> Iterator[None]:
 def accountants_agree(accountant: str, record: float, cross_check: float) -> bool:
     """Whether the epsilon of record and that of its cross-check can both be right.
 
-    Two exact accountants agree within the discretisation error. Of a sampled composition all are upper bounds, so that
-    one of record cannot be too high; it is refused where the other is several times higher, which tells of a figure
-    far too low. Measured at delta 1e-5, the Renyi bound is 1.09 times the other as a rule, but 2.3 where that is 0.18
-    (q = 0.0001, 100 steps): a coarse check at small epsilon.
+    Two exact accountants agree within the discretisation error. For sampled sums both figures are upper bounds. The
+    epsilon of record is then refused only if the other is several times higher: it would be far too low. Measured at
+    delta 1e-5, the Renyi bound is usually 1.09 times the other, but 2.3 times where that is 0.18 (q = 0.0001,
+    100 steps): a coarse check at small epsilon.
     """
     if not (math.isfinite(record) and math.isfinite(cross_check)):
         return record == cross_check
@@ -184,7 +184,7 @@ def accountants_agree(accountant: str, record: float, cross_check: float) -> boo
 def renyi_table(
     noise_multiplier: float, sampling_rate: float, shares: NDArray[np.float64], orders: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Renyi divergence of one sampled release for records that contribute a share of the sensitivity.
+    """Renyi divergence of one sampled release, for records that contribute a given share of the sensitivity.
 
     Mironov, Talwar, Zhang 2019, equation for integer orders alpha at multiplier sigma / share:
 

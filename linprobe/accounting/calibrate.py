@@ -1,4 +1,4 @@
-"""Calibration: a target (epsilon, delta) to steps or noise, always rounded to the safe side."""
+"""Calibration: from a target (epsilon, delta) to steps or noise, always rounded to the safe side."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRADIENT = "gradient"
 LARGEST_SPENT = 0.99
 BRACKET = 0.1
 ROOT_TOLERANCE = 3e-5
-SMALLEST_GUESS = 0.04  # exp(1 / sigma^2) exceeds every float below
+SMALLEST_GUESS = 0.04  # below, exp(1 / sigma^2) overflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Budget:
     """A calibrated run.
 
     Attributes:
-        epsilon_target, delta: what was asked for.
+        epsilon_target, delta: the target.
         n_steps: gradient releases the run will make.
         noise_multiplier: their noise standard deviation divided by the clip norm, dimensionless.
         sampling_rate: Poisson probability with which a record joins a step; 1 for all rows.
-        accountant: the one of record, a key of `ACCOUNTANTS`.
-        others: releases besides the steps, e.g. a private mean, or those a first model has already cost.
+        accountant: the accountant of record, a key of `ACCOUNTANTS`.
+        others: releases besides the steps, e.g. a private mean, or those of an earlier run.
     """
 
     epsilon_target: float
@@ -58,7 +58,7 @@ class Budget:
 
     @property
     def nominal_mu(self) -> float:
-        """q sqrt(T) / sigma: signal over noise of the summed steps; the GDP parameter where q = 1."""
+        """q sqrt(T) / sigma: signal over noise of the summed steps; the GDP parameter if q = 1."""
         return self.sampling_rate * math.sqrt(self.n_steps) / self.noise_multiplier
 
 
@@ -111,7 +111,7 @@ def check_steps(n_steps: int) -> int:
 
 def largest_mu(epsilon: float, delta: float) -> float:
     """Largest mu, to about one part in 10^12 below, whose exact epsilon at `delta` is at most `epsilon`."""
-    # delta has a closed form and epsilon has not: search by the first, and let the second have the last word
+    # delta has a closed form, epsilon has none: search with delta, then check with epsilon
     low, high = 0.0, 1.0
     while log_delta_of(epsilon, high) <= math.log(delta):
         low, high = high, 2 * high
@@ -141,7 +141,7 @@ def smallest_multiplier(epsilon_at: Callable[[float], float], epsilon: float, gu
     `epsilon_at` falls with the multiplier; `guess` only saves evaluations.
 
     Raises:
-        PrivacyError: no multiplier up to `MAX_SIGMA` is enough, by an accountant too coarse for so small a target.
+        PrivacyError: no multiplier up to `MAX_SIGMA` is enough, since the accountant is too coarse for a small target.
     """
 
     def excess(log_sigma: float) -> float:
@@ -192,11 +192,11 @@ def calibrate(
         steps: number of releases; the multiplier is then rounded up.
         sampling_rate: q, in (0, 1].
         accountant: `auto`, or one of `ACCOUNTANTS`.
-        others: what the same budget must pay for besides the steps.
+        others: further releases that the same budget pays for.
 
     Raises:
         ParameterError: a value outside its range. UsageError: both `noise_multiplier` and `steps`.
-        PrivacyError: `delta >= 1/n_private`, a multiplier too small for even one step, or `others` too dear.
+        PrivacyError: `delta >= 1/n_private`, a multiplier too small for one step, or `others` that cost too much.
     """
     epsilon = check_epsilon(epsilon)
     delta = check_delta(delta, n_private)
@@ -249,9 +249,9 @@ def calibrate(
 
 
 def _cross_checked(budget: Budget) -> Budget:
-    """The budget, refused before it is spent where its own accountant and the cross-check are too far apart.
+    """`budget`, refused before it is spent if its accountant and the cross-check are too far apart.
 
-    Exact Gaussian DP is closed form; it is cross-checked by `verify`.
+    Exact Gaussian DP has a closed form; `verify` cross-checks it.
     """
     judge = budget.accountant
     if judge == "gdp":
@@ -267,14 +267,14 @@ def _cross_checked(budget: Budget) -> Budget:
 
 
 def _mu_spent(others: Sequence[Releases], spent: float, delta: float, judge: str) -> float:
-    """mu of `others`: exactly by gdp, elsewhere that of a Gaussian mechanism of the same epsilon, as a first guess."""
+    """mu of `others`: exact for gdp, else that of a Gaussian mechanism with the same epsilon, as a first guess."""
     if judge == "gdp" or not others:
         return gdp_mu(others)
     return largest_mu(spent, delta)
 
 
 def _squared_mu(sigma: float, rate: float) -> float:
-    """What one step adds to mu^2: exactly at rate 1, in the central limit of many below (Bu, Dong, Long, Su 2020)."""
+    """What one step adds to mu^2: exact at rate 1, else in the limit of many steps (Bu, Dong, Long, Su 2020)."""
     squared = 1 / max(sigma, SMALLEST_GUESS) ** 2
     return squared if rate == 1 else rate**2 * math.expm1(squared)
 
@@ -285,9 +285,10 @@ def _multiplier_of(squared_mu: float, rate: float) -> float:
 
 
 def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: float) -> int:
-    """Largest number of steps with `epsilon_at(steps) <= epsilon`; 0 if not even one; more than MAX_STEPS if so many.
+    """Largest number of steps with `epsilon_at(steps) <= epsilon`; 0 if one step costs too much.
 
-    `epsilon_at` rises with the number of steps; `guess` only saves evaluations.
+    If it exceeds MAX_STEPS, some number above MAX_STEPS is returned. `epsilon_at` rises with the number of steps;
+    `guess` only saves evaluations.
     """
 
     def excess(count: float) -> float:

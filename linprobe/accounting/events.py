@@ -1,6 +1,6 @@
-"""Events: what a mechanism did to the private rows, in the units an accountant needs.
+"""Events: what a mechanism did to the private rows, in the units that an accountant needs.
 
-An event says what happened; it never judges what it cost. Accountants (`accounting.accountants`) judge.
+An event says what happened, not what it cost. Accountants (`accounting.accountants`) compute the cost.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class GaussianEvent:
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """So many releases alike: what an accountant needs to know of them. Fields as in `GaussianEvent`."""
+    """`count` equal releases, as an accountant needs them. Fields as in `GaussianEvent`."""
 
     purpose: str
     noise_multiplier: float
@@ -60,6 +60,6 @@ class Releases:
 
 
 def grouped(events: Iterable[GaussianEvent]) -> tuple[Releases, ...]:
-    """Events by purpose, multiplier and rate, in the order in which each kind came first."""
+    """Events by purpose, multiplier and rate, in order of first occurrence."""
     counts = Counter((event.purpose, event.noise_multiplier, event.sampling_rate) for event in events)
     return tuple(Releases(*kind, count) for kind, count in counts.items())

@@ -1,4 +1,4 @@
-"""The append-only ledger: every touch of the private rows, written down before its result exists.
+"""The append-only ledger: every release from the private rows, recorded before its result exists.
 
 A crash between the line and the result makes the ledger over-count, never under-count.
 """
@@ -22,10 +22,10 @@ class Ledger:
 
     Args:
         path: file to append to, created if absent; None keeps the ledger in memory only.
-        again: for a run that goes on: events of the file are expected once more, from the first, and not counted twice.
+        again: for a resumed run: the events in the file are expected again, from the first, and not counted twice.
 
     Attributes:
-        events: all of them. position: how many were recorded by this run, or expected and recorded again.
+        events: all events. position: number of events that this process recorded, or found as expected.
     """
 
     def __init__(self, path: Path | None = None, *, again: bool = False) -> None:
@@ -43,7 +43,7 @@ class Ledger:
         """Record `event`; it reaches the operating system before this returns.
 
         Raises:
-            PrivacyError: the run that is gone on with recorded another event here.
+            PrivacyError: the resumed run recorded another event here.
         """
         if self.position < len(self.events):
             before = self.events[self.position]
@@ -60,7 +60,7 @@ class Ledger:
         self.position += 1
 
     def advance(self, position: int) -> None:
-        """Take the first `position` events for recorded by the steps that a checkpoint makes unnecessary.
+        """Skip the first `position` events: the steps before the checkpoint are not repeated.
 
         Raises:
             PrivacyError: the file has fewer.
@@ -72,21 +72,21 @@ class Ledger:
         self.position = position
 
     def agree(self, group: Group) -> None:
-        """Take the events of rank 0 for those to be expected once more."""
+        """Expect the events of rank 0."""
         shared = group.broadcast_text(json.dumps([event.as_dict() for event in self.events]))
         self.events = [GaussianEvent.from_dict(event) for event in json.loads(shared)]
 
     def sync(self) -> None:
-        """Force what is recorded to the disk."""
+        """Force the recorded events to the disk."""
         if self._stream is not None:
             os.fsync(self._stream.fileno())
 
     def inherit(self, releases: Iterable[Releases]) -> None:
-        """Record what a first model has already released, so that this run's total counts it too."""
+        """Record the releases of an earlier run, so that this run's total includes them."""
         for release in releases:
             for _ in range(release.count):
                 step = self.position
-                # the sensitivity of an earlier run's clip is of no account: noise was in units of it
+                # the earlier sensitivity does not matter: the multiplier is in units of it
                 self.append(GaussianEvent(release.purpose, step, 1.0, release.noise_multiplier, release.sampling_rate))
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class Ledger:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Remove a last line that was not written whole: its event was not recorded, so its noise was never drawn."""
+    """Remove an incomplete last line: its event was not recorded, so its noise was never drawn."""
     written = path.read_bytes()
     whole = written.rfind(b"\n") + 1
     if whole < len(written):

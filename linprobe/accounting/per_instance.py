@@ -1,4 +1,4 @@
-"""Per-instance privacy loss: mu_i of every record to epsilon_i, and what may be said of them.
+"""Per-instance privacy loss: from mu_i of every record to epsilon_i, and summaries of all records.
 
 Source: AdaMix (Golatkar et al. 2022), Definition 13 and Proposition 14; Wang 2019. For record i,
 
@@ -8,7 +8,7 @@ and epsilon_i is the exact Gaussian-DP epsilon at mu_i and the run's delta. mu_i
 On Poisson samples: individual Renyi accounting (Feldman and Zrnic 2021; Yu et al. 2023), each release's divergence at
 the record's own share of the sensitivity, rounded up, summed over steps at integer orders and converted by Canonne,
 Kamath, Steinke 2020, Proposition 12; never above the run's epsilon, which bounds every record too.
-The figures depend on the private rows: they are kept with mode 0600 and shown only when asked for.
+The figures depend on the private rows: they are stored with mode 0600 and shown only on request.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ RECORDS_AT_ONCE = 65536
 
 @dataclass(frozen=True)
 class RecordLosses:
-    """What each private record lost, before a delta turns it into an epsilon. Private.
+    """Privacy loss of each private record, before a delta turns it into an epsilon. Private.
 
     Attributes:
         mu: Gaussian-DP parameter of the releases from all rows, shape (n_private,).
         renyi: Renyi divergences of the sampled ones at `ORDERS`, nats, rounded up to float32, shape
-            (n_private, len(ORDERS)); (n_private, 0) for a run without. No records at all where nobody looked.
+            (n_private, len(ORDERS)); (n_private, 0) for a run without sampled releases.
+
+    Both have no rows if losses were not computed.
     """
 
     mu: NDArray[np.float64]
@@ -54,7 +56,7 @@ class RecordLosses:
         return epsilons
 
     def charged(self, squared_mu: float) -> RecordLosses:
-        """The same after releases that cost every record alike: the sum of 1 / sigma^2 over them."""
+        """The losses after further releases that cost every record `squared_mu`, their sum of 1 / sigma^2."""
         return RecordLosses(np.sqrt(self.mu**2 + squared_mu), self.renyi)
 
 
@@ -68,9 +70,9 @@ def record_losses(
     """Losses of the first `n_private` records of a run.
 
     Args:
-        squared_mu, levels: as in `mechanisms.gaussian.Contributed`; empty where there was nothing to look at.
+        squared_mu, levels: as in `mechanisms.gaussian.Contributed`; empty if losses were not computed.
         steps: the run's sampled releases, to which `levels` belongs.
-        inherited: releases of an earlier run, of which every record is charged the whole.
+        inherited: releases of an earlier run, charged to every record in full.
     """
     mu2 = np.zeros(n_private) + (squared_mu[:n_private] if squared_mu.size else 0.0)
     mu2 += sum(release.count / release.noise_multiplier**2 for release in inherited if release.sampling_rate == 1)
@@ -107,14 +109,14 @@ def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.fl
         middle = (low + high) / 2
         first = log_ndtr(m / 2 - middle / m)
         second = middle + log_ndtr(-m / 2 - middle / m)
-        with np.errstate(divide="ignore"):  # equal terms are a delta of zero, logarithm minus infinity
+        with np.errstate(divide="ignore"):  # equal terms mean delta 0, whose logarithm is -inf
             log_delta = first + np.log1p(-np.exp(np.minimum(second - first, 0.0)))
         too_low = log_delta > math.log(delta)
         low = np.where(too_low, middle, low)
         high = np.where(too_low, high, middle)
     result = np.zeros_like(mu)
     result[positive] = high
-    # a record so little used that delta alone covers it
+    # delta alone covers a loss this small
     result[positive] = np.where(high < 1e-12, 0.0, result[positive])
     return result
 

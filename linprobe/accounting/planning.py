@@ -1,6 +1,6 @@
-"""Planning: which sampling rate and noise a budget buys, before any data is touched.
+"""Planning: which sampling rate and noise a budget buys, without reading data.
 
-At a fixed epsilon after a fixed number of epochs the noise multiplier that is needed grows about as sqrt(q) (Tramèr,
+At a fixed epsilon after a fixed number of epochs the noise multiplier needed grows about as sqrt(q) (Tramèr,
 Boneh 2021, figure 6; Dörmann et al. 2021, figure 2). Rates are compared by the noise of a whole epoch: 1/q steps, each
 with noise sigma, add up to sigma / sqrt(q), while the signal of an epoch, every record about once, is the same.
 """
@@ -40,10 +40,10 @@ class PlanRow:
         steps: releases; epochs / q to the nearest whole number, at least 1.
         batch_size: rows a step reads on average, q N.
         noise_per_epoch: sigma / sqrt(q), noise standard deviation of an epoch's summed gradients in clip norms.
-        noise_over_signal: sigma / (q sqrt(steps)), noise standard deviation of the whole run's summed gradients over
-            the most that one record adds to them on average.
+        noise_over_signal: sigma / (q sqrt(steps)), noise standard deviation of the whole run's summed gradients divided
+            by the largest expected contribution of one record.
         epsilon: what the run costs at the plan's delta, by `accountant`; at most the target.
-        accountant: the one of record for this row, a key of `ACCOUNTANTS`.
+        accountant: the accountant of record for this row, a key of `ACCOUNTANTS`.
     """
 
     sampling_rate: float
@@ -57,7 +57,7 @@ class PlanRow:
 
 
 def account(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, float]:
-    """Epsilon of `n_steps` sampled Gaussian releases by every accountant that can judge them.
+    """Epsilon of `n_steps` sampled Gaussian releases by every accountant that applies.
 
     Args:
         sampling_rate: q, in (0, 1].
@@ -65,8 +65,8 @@ def account(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: 
         n_steps: releases, from 1 to `MAX_STEPS`.
         delta: in (0, 1).
 
-    Returns: keys `pld` and `rdp`, before them `gdp` where q = 1: the one of record comes first. Infinity where there
-        is too little noise for any figure.
+    Returns: epsilon by accountant, the accountant of record first: `gdp` if q = 1, then `pld` and `rdp`. Infinity if
+        the noise is too small for any figure.
 
     Raises:
         ParameterError: a value outside its range.
@@ -95,8 +95,8 @@ def plan(
         epsilon: target, in (0, 100].
         delta: target, in (0, 1/n_rows).
         n_rows: private records N, treated as public.
-        epochs: how often a record is read on average, above 0.
-        sampling_rates: each in (0, 1]; double ones count once.
+        epochs: average number of times that a record is read, above 0.
+        sampling_rates: each in (0, 1]; duplicates count once.
         accountant: `auto`, or one of `ACCOUNTANTS`; `gdp` for rate 1 only.
         on_row: called after each row, for a progress bar.
 
@@ -146,8 +146,8 @@ def _row(epsilon: float, delta: float, n_rows: int, steps: int, rate: float, acc
 def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
     """The row with the smallest rate whose noise is at most `GOOD_ENOUGH` times the least, and a sentence why.
 
-    Noise is compared over the whole run, `noise_over_signal`: in proportion to the noise per epoch, but fair to rows
-    whose steps were rounded.
+    Noise is compared over the whole run (`noise_over_signal`). This is proportional to the noise of an epoch, but
+    allows for rounded steps.
     """
     least = min(row.noise_over_signal for row in rows)
     good = [row for row in rows if row.noise_over_signal <= GOOD_ENOUGH * least]

@@ -1,1 +1,1 @@
-"""Images to feature files. Only this folder imports torchvision, open_clip and timm."""
+"""Images to feature files; the only folder that imports torchvision, open_clip, timm, Pillow or safetensors."""

@@ -1,4 +1,4 @@
-"""The registry: every method by the name given to `--method`.
+"""One published algorithm a file, and the registry of them by the name given to `--method`.
 
 A file of this folder that defines `METHOD` is a method. `linprobe.options` gives their order.
 """

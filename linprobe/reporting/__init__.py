@@ -1,1 +1,1 @@
-"""What a run says about itself: the manifest, the per-record report, the plots."""
+"""What a run says about itself: the reviewer's page, the per-record report, tables and plots."""

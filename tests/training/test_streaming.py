@@ -213,7 +213,7 @@ def test_rows_are_kept_at_the_precision_asked_for(monkeypatch: pytest.MonkeyPatc
 
 def readers() -> int:
     """Threads that read ahead now."""
-    return sum(thread.name == "prefetch" for thread in threading.enumerate())
+    return sum(thread.name.startswith("prefetch") for thread in threading.enumerate())
 
 
 def test_items_come_in_order_and_no_more_than_asked_for_are_made_ahead() -> None:

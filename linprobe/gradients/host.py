@@ -129,7 +129,7 @@ class HostBackend:
         return products(weights)
 
     def n_threads(self, rows: Blocks, weights: NDArray[Any]) -> int:
-        """At most one thread per block and per `WORK_PER_THREAD` multiplications, at least one."""
+        """One thread per block or per `WORK_PER_THREAD` multiplications, whichever gives fewer; at least one."""
         work = rows.n_local * math.prod(weights.shape)
         return max(1, min(n_threads(), -(-rows.n_local // BLOCK_ROWS), work // WORK_PER_THREAD))
 

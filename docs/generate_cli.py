@@ -14,7 +14,7 @@ TARGET = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # Command line reference
 
-<!-- Made by `python docs/generate_cli.py`. Do not edit: the texts stand in linprobe/cli/ and linprobe/options.py. -->
+<!-- Made by `python docs/generate_cli.py`. Do not edit: the texts are in linprobe/cli/ and linprobe/options/. -->
 
 Results go to stdout. Notes, tables and errors go to stderr. Where an argument says `-`, the path is read from
 the last line of standard input, so commands can be joined with `|`.

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 
-from linprobe.declaring import Option, arguments_of, declared, estimator_name
 from linprobe.methods import METHODS, Method
 from linprobe.options import METHOD_OPTIONS, Choice
+from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
 
 DOCS = Path(__file__).parent
 DEFAULT_METHOD = declared(Choice)["method"].default

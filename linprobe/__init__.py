@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from linprobe._version import __version__
-from linprobe.declaring import estimator_name
 from linprobe.options import METHOD_OPTIONS
+from linprobe.options.declaration import estimator_name
 
 if TYPE_CHECKING:
     from linprobe.runs.run_folder import load_run

@@ -21,11 +21,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from linprobe.accounting.ledger import Ledger
-from linprobe.data.rows import ArraySource, Source
-from linprobe.declaring import arguments_of, estimator_name, hint
+from linprobe.data.sources import ArraySource, Source
 from linprobe.errors import ArgumentError, DataError, ParameterError, UsageError
 from linprobe.evaluation.metrics import class_scores
 from linprobe.methods import METHODS, Method
+from linprobe.options.declaration import arguments_of, estimator_name, hint
 from linprobe.training.engine import Sources, train
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings

@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 
 from linprobe.cli._flags import train_flags
-from linprobe.declaring import (
+from linprobe.errors import ParameterError, UsageError
+from linprobe.estimators import ESTIMATORS
+from linprobe.methods import METHODS
+from linprobe.options import METHOD_OPTIONS, TRAIN, AdaMixOptions, DPSGDFOptions, DPSGDOptions, NoisyGDOptions
+from linprobe.options.declaration import (
     Option,
     Options,
     arguments_of,
@@ -21,10 +25,6 @@ from linprobe.declaring import (
     option,
     refuse_on_gpu,
 )
-from linprobe.errors import ParameterError, UsageError
-from linprobe.estimators import ESTIMATORS
-from linprobe.methods import METHODS
-from linprobe.options import METHOD_OPTIONS, TRAIN, AdaMixOptions, DPSGDFOptions, DPSGDOptions, NoisyGDOptions
 
 DECLARED = [(method, one) for method, options in METHOD_OPTIONS.items() for one in arguments_of(options).values()]
 

@@ -29,7 +29,8 @@ from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.per_instance import ORDERS
 from linprobe.data.precision import narrowed
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import BLOCK_ROWS, ArrayRows
+from linprobe.data.rows import ArrayRows
+from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.clipped_sum import WEIGHT_STEPS, clipped_sum
 from linprobe.gradients.rounding import SMALLEST_MARGIN
 from linprobe.mechanisms.gaussian import LEVELS

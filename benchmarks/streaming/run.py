@@ -31,7 +31,8 @@ from linprobe.commands.train import TrainRequest, train
 from linprobe.data.feature_file import Description, FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import BLOCK_ROWS, LazyBlock, StreamedRows
+from linprobe.data.rows import LazyBlock, StreamedRows
+from linprobe.data.sources import BLOCK_ROWS
 from linprobe.progress import Silent
 
 CLASSES, STEPS, TEST_ROWS = 10, 3, 2000

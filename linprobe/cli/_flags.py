@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.declaring import Option, arguments_of, declared, methods_on_gpu
 from linprobe.options import METHOD_OPTIONS, TRAIN, Budget, Choice, Confirmation, RunOptions
+from linprobe.options.declaration import Option, arguments_of, declared, methods_on_gpu
 
 FEW = 2  # methods that a help text names
 

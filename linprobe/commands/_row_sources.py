@@ -16,7 +16,7 @@ from linprobe.data.feature_file import FeatureFile, FeatureReader, common_keys
 from linprobe.data.feature_scan import scan
 from linprobe.data.preprocessing import row_keys
 from linprobe.data.public_shots import public_shots
-from linprobe.data.rows import ChainedSource
+from linprobe.data.sources import ChainedSource
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.runs.run_folder import LoadedRun
 

@@ -15,7 +15,7 @@ from linprobe.commands._output import check_folders, writing
 from linprobe.commands._row_sources import FileSource, features_of, open_features, public_source
 from linprobe.commands.verify import verified, verify_data
 from linprobe.data.feature_file import FeatureReader
-from linprobe.data.rows import ArraySource, ChainedSource
+from linprobe.data.sources import ArraySource, ChainedSource
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.attacks import (
     CONFIDENCE,

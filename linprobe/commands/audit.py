@@ -12,7 +12,8 @@ from linprobe.commands._row_sources import FileSource, open_features, public_sou
 from linprobe.commands.train import TrainRequest, make_settings
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import ArrayRows, Source
+from linprobe.data.rows import ArrayRows
+from linprobe.data.sources import Source
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.audit import MechanismFactory, lower_bounds, play
 from linprobe.mechanisms.gaussian import GaussianMechanism

@@ -22,11 +22,11 @@ from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.commands.train import TrainRequest, make_settings, train_on
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader, LoadedFeatures
-from linprobe.declaring import arguments_of, declared
 from linprobe.errors import LinprobeError, ParameterError, UsageError
 from linprobe.evaluation.comparison import Result, Setting, boosts, summarise
 from linprobe.methods import METHODS, find_method
 from linprobe.options import DEFAULT_DELTA, RunOptions
+from linprobe.options.declaration import arguments_of, declared
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent

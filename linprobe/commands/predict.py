@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.commands._row_sources import features_of, open_features
-from linprobe.data.rows import BLOCK_ROWS
+from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
 from linprobe.evaluation.metrics import accuracy_by_class, class_accuracy, predictions
 from linprobe.runs import run_folder

@@ -16,11 +16,11 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureFile, FeatureReader
-from linprobe.declaring import declared
 from linprobe.errors import LinprobeError, UsageError
 from linprobe.evaluation.metrics import accuracy_by_class, class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
+from linprobe.options.declaration import declared
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 from linprobe.runs import run_folder

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from linprobe._version import __version__
 from linprobe.data.extents import Extents
-from linprobe.data.rows import BLOCK_ROWS
+from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError
 
 SCHEMA_VERSION = 1

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.precision import widened
-from linprobe.data.rows import BLOCK_ROWS, Blocks, Rows
+from linprobe.data.rows import Blocks, Rows
+from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.backend import Products
-from linprobe.gradients.rounding import SUM_ROWS, ExactSum
+from linprobe.gradients.blas import NumpyProducts
+from linprobe.gradients.kernel import FusedProducts, KernelProducts
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY
 from linprobe.parallel.threads import n_threads
 
 NATIVE_CLASSES = 48  # with more, BLAS scores as fast as the kernel; the kernel's limit is MOST in clipped_sum.c
-SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
 WORK_PER_THREAD = 1 << 23  # least number of multiplications
 
 
@@ -29,80 +28,9 @@ def products(weights: NDArray[np.float32]) -> Products:
     one pass. With many classes, BLAS scores, and the kernel clips and sums. Without the kernel, BLAS computes all
     products. The results differ by rounding only.
     """
-    from linprobe.gradients.kernel import FusedProducts, KernelProducts
-
     if LIBRARY is None or not len(weights):
         return NumpyProducts(weights)
     return FusedProducts(weights, LIBRARY) if len(weights) <= NATIVE_CLASSES else KernelProducts(weights, LIBRARY)
-
-
-class NumpyProducts:
-    """`linprobe.gradients.backend.Products` by BLAS."""
-
-    def __init__(self, weights: NDArray[np.float32]) -> None:
-        self._weights = np.ascontiguousarray(weights, dtype=np.float32)
-        self.n_classes, self.n_features = self._weights.shape
-
-    def zeros(self) -> NDArray[np.float64]:
-        """The empty sum, shape (n_classes, n_features)."""
-        return np.zeros(self._weights.shape)
-
-    @cached_property
-    def _block_sum(self) -> NDArray[np.float64]:
-        """Buffer for the sum of a block, which is then rounded as a whole."""
-        return self.zeros()
-
-    def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """x W^T, shape (b, n_classes), float32. Does not copy x if it is a range of columns."""
-        self.check(x)
-        return np.asarray(strided_rows(widened(x))[0] @ self._weights.T)
-
-    def add(
-        self, total: ExactSum, r: NDArray[np.float32], x: NDArray[Any], sampled: NDArray[np.bool_] | None = None
-    ) -> None:
-        """Add sum_i r_i x_i^T to `total`, which `zeros` made; r (b, n_classes) float32.
-
-        Each run of `SUM_ROWS` rows is summed in float32, over the rows where `sampled` (b,) is true, or all. The sum
-        of the runs is rounded to the grid of `total`.
-
-        Raises:
-            ValueError: shapes that do not fit.
-        """
-        self.check(x, r.shape == (len(x), self.n_classes) and (sampled is None or sampled.shape == (len(x),)))
-        self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sampled)
-
-    def _add(
-        self,
-        total: ExactSum,
-        r: NDArray[np.float32],
-        x: NDArray[np.float32],
-        sampled: NDArray[np.bool_] | None,
-    ) -> None:
-        """`add`, after the shapes have been checked."""
-        self._block_sum[:] = 0
-        for first in range(0, self.n_classes, SUM_CLASSES):
-            classes = slice(first, first + SUM_CLASSES)
-            for start in range(0, len(x), SUM_ROWS):
-                run = slice(start, start + SUM_ROWS)
-                rows = run if sampled is None else start + np.flatnonzero(sampled[run])
-                self._block_sum[classes] += r[rows, classes].T @ x[rows]
-        total.add(self._block_sum)
-
-    def check(self, x: NDArray[np.float32], others_fit: bool = True) -> None:
-        """Raise ValueError unless rows `x` fit the weights, and `others_fit`; the kernel does not check shapes."""
-        if x.ndim != 2 or x.shape[1] != self.n_features or not others_fit:
-            raise ValueError(
-                f"rows of shape {x.shape} do not fit weights of shape {self._weights.shape}, or another array has "
-                "another length"
-            )
-
-
-def strided_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
-    """Rows as float32, each contiguous, and the stride between rows in elements; copied only if needed."""
-    rows = np.asarray(rows, np.float32)
-    if rows.strides[1] != rows.itemsize or rows.strides[0] < 0 or rows.strides[0] % rows.itemsize:
-        rows = np.ascontiguousarray(rows)
-    return rows, rows.strides[0] // rows.itemsize
 
 
 class HostBackend:

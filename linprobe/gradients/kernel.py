@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.precision import STORED, aligned_empty, widened
 from linprobe.gradients.backend import ClippedBlock, Part
-from linprobe.gradients.host import NumpyProducts, strided_rows
+from linprobe.gradients.blas import NumpyProducts, strided_rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 from linprobe.native import KernelPart
 

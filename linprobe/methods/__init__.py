@@ -9,10 +9,10 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from linprobe.declaring import declared, nearest
 from linprobe.errors import UsageError
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Schedule
 from linprobe.options import METHOD_OPTIONS
+from linprobe.options.declaration import declared, nearest
 
 METHODS: dict[str, Method] = {}
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import BLOCK_ROWS, ArrayRows
+from linprobe.data.rows import ArrayRows
+from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import UsageError
 from linprobe.methods._base import public_generator
 

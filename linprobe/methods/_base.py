@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.rows import Blocks, Rows
-from linprobe.declaring import Options, make_options
 from linprobe.errors import UsageError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import Subspace, clipped_sum
@@ -21,6 +20,7 @@ from linprobe.gradients.loss import Weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.options import SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Reference
+from linprobe.options.declaration import Options, make_options
 from linprobe.parallel.array_api import norm
 from linprobe.parallel.process_group import ALONE, Group
 

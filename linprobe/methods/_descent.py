@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.declaring import refuse_idle
 from linprobe.gradients.loss import Weights
 from linprobe.methods._base import Problem, Schedule, initial_weights, learning_rate, reference_weights
 from linprobe.methods._iterates import Iterates
 from linprobe.options import DescentOptions
+from linprobe.options.declaration import refuse_idle
 
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-12

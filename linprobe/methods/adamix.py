@@ -26,7 +26,6 @@ from dataclasses import fields
 
 import numpy as np
 
-from linprobe.declaring import refuse_idle
 from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.methods import adamix_theory
 from linprobe.methods._base import (
@@ -41,6 +40,7 @@ from linprobe.methods._base import (
 from linprobe.methods._iterates import Iterates
 from linprobe.methods._subspace import Squares, top_left_subspace
 from linprobe.options import AdaMixOptions
+from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import on_host
 
 

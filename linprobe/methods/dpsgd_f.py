@@ -22,13 +22,13 @@ from __future__ import annotations
 import numpy as np
 
 from linprobe.data.rows import Rows, TranslatedRows
-from linprobe.declaring import refuse_idle
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import Weights
 from linprobe.methods import dpsgd_f_theory
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights
 from linprobe.methods._descent import Descent
 from linprobe.options import DescentOptions, DPSGDFOptions
+from linprobe.options.declaration import refuse_idle
 
 
 def shares(options: DPSGDFOptions) -> tuple[Share, ...]:

@@ -36,12 +36,12 @@ from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from linprobe.data.rows import Rows, join
-from linprobe.declaring import refuse_idle
 from linprobe.errors import ParameterError
 from linprobe.gradients.loss import Weights, loss_and_gradient
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
 from linprobe.methods._descent import Descent
 from linprobe.options import MirrorDescentOptions
+from linprobe.options.declaration import refuse_idle
 
 MIRROR_ITERATIONS = 20
 LANCZOS_FROM = 500

@@ -21,7 +21,6 @@ T / (2 sigma^2).)
 
 from __future__ import annotations
 
-from linprobe.declaring import refuse_idle
 from linprobe.methods._base import (
     Fitted,
     Method,
@@ -34,6 +33,7 @@ from linprobe.methods._base import (
 )
 from linprobe.methods._iterates import Iterates
 from linprobe.options import NoisyGDOptions
+from linprobe.options.declaration import refuse_idle
 
 
 def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:

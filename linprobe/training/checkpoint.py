@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from linprobe import native
 from linprobe._version import __version__
+from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, PrivacyError, UsageError
@@ -76,7 +77,8 @@ class Checkpoints:
                 "folder that all of them reach; put --out on a shared file system"
             )
         if self._state is not None:
-            ledger.agree(group)
+            shared = group.broadcast_text(json.dumps([event.as_dict() for event in ledger.events]))
+            ledger.expect(GaussianEvent.from_dict(event) for event in json.loads(shared))
             self._check(self._state, identity, private_digest)
             source.key = self._state["key"].tobytes()
         self._identity = {

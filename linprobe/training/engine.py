@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
-from linprobe.data.rows import ChainedSource, Source, prepare, prepare_shard
-from linprobe.declaring import declared
+from linprobe.data.rows import prepare, prepare_shard
+from linprobe.data.sources import ChainedSource, Source
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.loss import check_weights
@@ -32,6 +32,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Method, Problem, Run
 from linprobe.options import Centring, Intercept
+from linprobe.options.declaration import declared
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from linprobe.data.precision import Precision
-from linprobe.declaring import Options, refuse_on_gpu
 from linprobe.errors import UsageError
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.options.declaration import Options, refuse_on_gpu
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.training.checkpoint import Checkpoints
 

@@ -12,9 +12,9 @@ from typing import Any, get_args
 
 from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
 from linprobe.accounting.events import Releases
-from linprobe.declaring import declared
 from linprobe.methods import Method, Schedule
 from linprobe.options import DEFAULT_DELTA, DEFAULT_STEPS, Init
+from linprobe.options.declaration import declared
 
 RunFolder = str | os.PathLike[str]
 INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from linprobe.data.feature_file import SCHEMA_VERSION, Description, FeatureFile
 from linprobe.data.feature_scan import scan
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.rows import BLOCK_ROWS
+from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError
 
 NAMES = ("ünï", "b c", '"quoted"')

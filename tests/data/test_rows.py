@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from linprobe.data import rows as rows_module
+from linprobe.data import sources
 from linprobe.data.preprocessing import Preprocessing, normalise_rows, row_norms
-from linprobe.data.rows import ArrayRows, ArraySource, ChainedSource, StreamedRows, join, prepare
+from linprobe.data.rows import ArrayRows, StreamedRows, join, prepare
+from linprobe.data.sources import ArraySource, ChainedSource
 from linprobe.errors import UsageError
 from linprobe.estimators import (
     DPSGD,
@@ -236,7 +238,8 @@ def test_streaming_and_block_size_change_no_trained_weight_beyond_rounding(
 
     in_memory = train()
     monkeypatch.setattr(available_memory, "available", lambda: 0)
-    monkeypatch.setattr(rows_module, "BLOCK_ROWS", block_rows)
+    for module in (rows_module, sources):
+        monkeypatch.setattr(module, "BLOCK_ROWS", block_rows)
     streamed = train()
     scale = np.abs(in_memory.coef_).max()
     assert np.allclose(streamed.coef_, in_memory.coef_, rtol=0, atol=2e-4 * scale)

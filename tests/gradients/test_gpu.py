@@ -8,7 +8,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from linprobe.data.precision import narrowed
-from linprobe.data.rows import ArrayRows, ArraySource
+from linprobe.data.rows import ArrayRows
+from linprobe.data.sources import ArraySource
 from linprobe.errors import UsageError
 from linprobe.estimators import DPSGD, NGD, AdaMix, FullyPrivate, NoisyGD
 from linprobe.gradients import gpu as device_module

@@ -16,7 +16,8 @@ from linprobe import native
 from linprobe.data.precision import CACHE_LINE, STORAGE, aligned_empty, narrowed, widened
 from linprobe.gradients import host
 from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part, Products
-from linprobe.gradients.host import NATIVE_CLASSES, NumpyProducts, products
+from linprobe.gradients.blas import NumpyProducts
+from linprobe.gradients.host import NATIVE_CLASSES, products
 from linprobe.gradients.kernel import SCORED_ROWS, FusedProducts, KernelProducts
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe.data.precision import STORAGE, narrowed, widened
-from linprobe.data.rows import BLOCK_ROWS, ArrayRows
+from linprobe.data.rows import ArrayRows
+from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import Scale

@@ -8,8 +8,10 @@ from scipy import stats
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.data import rows as rows_module
+from linprobe.data import sources
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import ArrayRows, ArraySource, ChainedRows, StreamedRows, TranslatedRows
+from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows, TranslatedRows
+from linprobe.data.sources import ArraySource
 from linprobe.estimators import DPSGD, DPSGDF
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Origin, Scale
@@ -117,7 +119,8 @@ def test_looking_at_those_who_stay_out_changes_no_sum(name, rate) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_sampled_blocks_hold_the_sampled_rows_and_at_most_a_block_of_them(name, monkeypatch) -> None:
-    monkeypatch.setattr(rows_module, "BLOCK_ROWS", 128)
+    for module in (rows_module, sources):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 128)
     rows = ROWS[name]()
     joined = np.random.default_rng(3).random(len(X)) < 0.7
     everything = [(block.x.copy(), block.y, block.norms) for block in rows.blocks()]

@@ -7,11 +7,11 @@ from linprobe.accounting.accountants import gdp_mu
 from linprobe.accounting.events import grouped
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
-from linprobe.declaring import declared
 from linprobe.errors import ParameterError, UsageError
 from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule, find_method, paper_options
+from linprobe.options.declaration import declared
 
 N, D, C, STEPS, SIGMA, RATE = 90, 7, 4, 6, 5.0, 0.4
 SPENDING = [method for method in METHODS.values() if method.spends]

@@ -10,11 +10,11 @@ Guarantee: sqrt(T)/sigma - Gaussian DP under add/remove.
 from dataclasses import dataclass
 from typing import Literal
 
-from linprobe.declaring import Options, option
 from linprobe.methods import Method, Problem, Run, register
 from linprobe.methods._base import Fitted, initial_weights, learning_rate
 from linprobe.methods._iterates import Iterates
 from linprobe.options import PRIVATE, ROWS, ClipNorm, Start, Steps, TextScale
+from linprobe.options.declaration import Options, option
 
 
 @dataclass(frozen=True, kw_only=True)

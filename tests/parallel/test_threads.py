@@ -20,7 +20,8 @@ from threadpoolctl import threadpool_info
 
 from linprobe.data.precision import Precision
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import ArrayRows, ArraySource, Blocks, LazyBlock, prepare
+from linprobe.data.rows import ArrayRows, Blocks, LazyBlock, prepare
+from linprobe.data.sources import ArraySource
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Origin

@@ -25,19 +25,8 @@ from linprobe.data.feature_file import FeatureFile, LoadedFeatures
 from linprobe.data.feature_scan import scan
 from linprobe.data.precision import STORAGE, narrowed, widened
 from linprobe.data.preprocessing import Preprocessing, row_norms
-from linprobe.data.rows import (
-    BLOCK_ROWS,
-    ArrayRows,
-    ArraySource,
-    Block,
-    Blocks,
-    ChainedRows,
-    ChainedSource,
-    Rows,
-    StreamedRows,
-    TranslatedRows,
-    prepare,
-)
+from linprobe.data.rows import ArrayRows, Block, Blocks, ChainedRows, Rows, StreamedRows, TranslatedRows, prepare
+from linprobe.data.sources import BLOCK_ROWS, ArraySource, ChainedSource
 from linprobe.errors import DataError, UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.sampling import SampledRows

@@ -1,7 +1,7 @@
 """Every option of `linprobe train` and every argument of an estimator, declared once.
 
 A declaration says the name, type and default of an option, its range or words, its help text, and which of its values
-work on a GPU. The class of a method says which options the method takes. `linprobe.declaring` makes the rest from them.
+work on a GPU. The class of a method says which options the method takes. `linprobe.options.declaration` makes the rest.
 
 To add a method: declare a class for it below the others, whose fields are the options that no class above has.
 A subclass may change a default by naming the field again.
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from linprobe.declaring import METHOD_OPTIONS as METHOD_OPTIONS
-from linprobe.declaring import Options, option
+from linprobe.options.declaration import METHOD_OPTIONS as METHOD_OPTIONS
+from linprobe.options.declaration import Options, option
 
 MAX_EPSILON = 100.0
 DEFAULT_DELTA = 1e-5

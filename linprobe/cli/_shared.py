@@ -1,15 +1,53 @@
-"""Flags and printing that several commands share."""
+"""Arguments, flags and printing that several commands share."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+from linprobe.atomic_files import path_from
+from linprobe.errors import ParameterError
+
+Number = TypeVar("Number", int, float)
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN|-", parser=path_from, help="Run folder; - reads its path.")]
+FeaturesArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FEATURES|-]",
+        parser=path_from,
+        help="Feature file; - reads its path; none: digits.",
+        show_default=False,
+    ),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+PrivateJsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on stdout."""
+    """Print a value as JSON on stdout."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def words(text: str) -> list[str]:
+    """The words of a list with commas between."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(text: str, kind: Callable[[str], Number], refusal: str, *, least: int = 1) -> list[Number]:
+    """The numbers of a list with commas between, `least` of them or more.
+
+    Raises:
+        ParameterError: with the text `refusal`.
+    """
+    try:
+        found = [kind(word) for word in words(text)]
+    except ValueError:
+        raise ParameterError(refusal) from None
+    if len(found) < least:
+        raise ParameterError(refusal)
+    return found

@@ -178,3 +178,9 @@ def features_of(run: LoadedRun, features: Path | None) -> Path | None:
         return features
     recorded = run.manifest["features"]
     return None if recorded == DIGITS else Path(recorded)
+
+
+def check_width(run: LoadedRun, n_features: int, where: Path) -> None:
+    """DataError unless rows of `where` have as many features as the run."""
+    if n_features != run.weights.shape[-2]:
+        raise DataError(f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}")

@@ -19,8 +19,8 @@ from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.reporting import pdp_report as reports
 from linprobe.reporting import plots
+from linprobe.reporting.pdp_report import per_record_report, sparkline, write_csv
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import check_manifest, gaussian_figures, guarantee_text, read_manifest
 
@@ -66,13 +66,13 @@ def pdp_report(
     worst = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
     epsilons = losses.epsilon(manifest["delta"], worst)
     if csv is not None:
-        writing(csv, lambda: reports.write_csv(csv, ids, epsilons))
+        writing(csv, lambda: write_csv(csv, ids, epsilons))
     if plot is not None:
         writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, manifest["method"]))
     sampled = manifest["gdp_mu"] is None
     return PdpReport(
-        reports.report(epsilons, worst, manifest["delta"], sampled=sampled),
-        reports.sparkline(epsilons, worst),
+        per_record_report(epsilons, worst, manifest["delta"], sampled=sampled),
+        sparkline(epsilons, worst),
         published,
     )
 

@@ -22,7 +22,7 @@ VALIDITY_SAMPLED = (
 SPARK = "▁▂▃▄▅▆▇█"
 
 
-def report(epsilons: NDArray[np.float64], epsilon: float, delta: float, *, sampled: bool) -> dict[str, Any]:
+def per_record_report(epsilons: NDArray[np.float64], epsilon: float, delta: float, *, sampled: bool) -> dict[str, Any]:
     """The JSON report: epsilon, delta, records, max, mean, quantiles, share_below_half. Private."""
     return {
         "private": True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -34,20 +34,17 @@ def print_json(value: Any) -> None:
 
 
 def words(text: str) -> list[str]:
-    """The words of a list with commas between."""
+    """The words of a list with commas between; blank ones are left out."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def numbers(text: str, kind: Callable[[str], Number], refusal: str, *, least: int = 1) -> list[Number]:
-    """The numbers of a list with commas between, `least` of them or more.
+def numbers(listed: Iterable[str], kind: Callable[[str], Number], refusal: str) -> list[Number]:
+    """Words converted to numbers.
 
     Raises:
-        ParameterError: with the text `refusal`.
+        ParameterError: with the text `refusal`, if a word is not a number.
     """
     try:
-        found = [kind(word) for word in words(text)]
+        return [kind(word) for word in listed]
     except ValueError:
         raise ParameterError(refusal) from None
-    if len(found) < least:
-        raise ParameterError(refusal)
-    return found

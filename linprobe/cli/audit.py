@@ -65,7 +65,7 @@ def register(app: typer.Typer) -> None:
                     )
                     for test in audited["tests"]
                 ],
-                header=("test", "epsilon at least", "mu at least", "right guesses"),
+                header=("test", "epsilon at least", "mu at least", "correct guesses"),
             )
             typer.echo(f"{audited['epsilon_lower_bound']:.4f}")
         check_audit(audited)

@@ -87,4 +87,4 @@ def register(app: typer.Typer) -> None:
 def _distinct(name: str, text: str, kind: Any) -> list[Any]:
     whole = "whole " if kind is int else ""
     refusal = f"{name} is {text!r}; allowed: {whole}numbers with commas between, as 1,3"
-    return list(dict.fromkeys(numbers(text, kind, refusal, least=0)))
+    return list(dict.fromkeys(numbers(words(text), kind, refusal)))

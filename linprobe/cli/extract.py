@@ -203,7 +203,7 @@ def _channels(name: str, text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     refusal = f"{name} is {text!r}; allowed: a number, or one per channel, as in 0.5,0.5,0.5"
-    return tuple(numbers(text, float, refusal))
+    return tuple(numbers(text.split(","), float, refusal))
 
 
 def _batch_size(text: str) -> int | None:

@@ -1,4 +1,4 @@
-"""`linprobe info`: what a feature file or a run folder says about itself."""
+"""`linprobe info`: describe a feature file or a run folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`linprobe methods`: what can be given to `--method`."""
+"""`linprobe methods`: list the methods."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
             n_rows=n,
             delta=delta,
             epochs=epochs,
-            sampling_rates=numbers(q, float, _RATES.format(q)),
+            sampling_rates=numbers(q.split(","), float, _RATES.format(q)),
             accountant=accountant,
             plot=plot,
         )
@@ -70,7 +70,7 @@ def register(app: typer.Typer) -> None:
                 )
                 for row in planned["rows"]
             ],
-            header=("q", "rows a step", "steps", "noise multiplier", "noise of an epoch", "epsilon", "accountant"),
+            header=("q", "rows per step", "steps", "noise multiplier", "noise per epoch", "epsilon", "accountant"),
         )
         _terminal.note(f"* recommended: {planned['why']}")
         typer.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")

@@ -10,10 +10,10 @@ from linprobe.accounting import planning
 
 
 def account(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
-    """What sampled Gaussian releases cost.
+    """The cost of sampled Gaussian releases.
 
-    Returns: sampling_rate, noise_multiplier, steps, delta, accountant (the one of record), and epsilon by every
-        accountant that applies under its name, the one of record first; None where there is no finite figure.
+    Returns: sampling_rate, noise_multiplier, steps, delta, accountant (of record), and for every applicable accountant
+        its epsilon under its name, the accountant of record first; None if epsilon is not finite.
     """
     costs = planning.account(sampling_rate, noise_multiplier, n_steps, delta)
     figures = {name: cost if np.isfinite(cost) else None for name, cost in costs.items()}

@@ -12,11 +12,19 @@ from linprobe.runs import run_folder
 
 
 def evaluate(folder: Path, features: Path | None) -> dict[str, Any]:
-    """Accuracy of a run on the test rows of a feature file, overall and per class."""
+    """Accuracy of a run on the test rows of a feature file.
+
+    Returns: run, test_rows, test_accuracy, per_class (by class name, None for a class without rows).
+
+    Raises:
+        DataError: the file has other classes or another number of features than the run.
+    """
     run = run_folder.load_run(folder)
     with open_features(features_of(run, features)) as opened:
         if list(opened.description.class_names) != run.class_names:
-            raise DataError(f"{opened.path} declares other classes than the run {folder}; use a file with the same")
+            raise DataError(
+                f"{opened.path} declares other classes than the run {folder}; use a file with the same classes"
+            )
         check_width(run, opened.n_features, opened.path)
         correct, total = class_accuracy(opened.blocks("test"), run.weights, run.bias)
     return {

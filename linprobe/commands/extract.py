@@ -7,8 +7,8 @@ from linprobe.progress import Progress
 
 
 def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | None:
-    """Images to a feature file; None in a process that is not the first of several."""
-    # torch and torchvision take seconds to load; the other commands need neither
+    """Extract features of images to a feature file; None in every process but the first of several."""
+    # torch and torchvision take seconds to import
     from linprobe.extraction.extract import extract as run_extraction
 
     return run_extraction(request, progress)

@@ -12,7 +12,12 @@ from linprobe.errors import DataError, LinprobeError, UsageError
 
 
 def import_(sources: Sequence[Path], out: Path, classes: Path | None) -> dict[str, Any]:
-    """Make a feature file from arrays; returns its description as `info` gives it."""
+    """Write arrays to a feature file; returns its description, as `info` does.
+
+    Raises:
+        UsageError: `out` is a folder. DataError: unreadable arrays or class list. LinprobeError: `out` is not
+            writable.
+    """
     if out.is_dir():
         raise UsageError(f"feature file {out} is a folder; give --out a file name")
     names = None

@@ -10,7 +10,7 @@ from linprobe.runs.manifest import read_manifest
 
 
 def describe_features(path: Path) -> dict[str, Any]:
-    """What a feature file holds."""
+    """The number of rows, features and classes of a feature file, and its description."""
     with open_features(path) as features:
         description = features.description
         return {

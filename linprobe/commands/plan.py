@@ -16,7 +16,7 @@ from linprobe.reporting import plots
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What `linprobe plan` was asked for; fields as in `planning.plan`."""
+    """The arguments of `linprobe plan`; fields as in `planning.plan`."""
 
     epsilon: float
     n_rows: int
@@ -28,9 +28,9 @@ class PlanRequest:
 
 
 def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
-    """The noise each sampling rate needs for one budget; drawn too, if asked.
+    """The noise each sampling rate needs for one budget; with `plot`, also as a figure.
 
-    Returns: epsilon, delta, n, epochs, accountant, rows (one object a rate, keys as in `planning.PlanRow`),
+    Returns: epsilon, delta, n, epochs, accountant, rows (one object for each rate, keys as in `planning.PlanRow`),
         recommended (one of the rows), why.
     """
     if request.plot is not None:

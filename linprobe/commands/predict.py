@@ -16,7 +16,11 @@ from linprobe.runs import run_folder
 
 
 def predict(folder: Path, features: Path, group: str) -> Iterator[tuple[str, str, float]]:
-    """(id, class name, softmax score) of each row: of a group of a feature file, or of a `.npy` array of rows."""
+    """(id, class name, softmax score) of every row of a group of a feature file, or of a `.npy` array.
+
+    Raises:
+        DataError: an unreadable array, another number of features, NaN or infinity. UsageError: an unknown group.
+    """
     run = run_folder.load_run(folder)
     if features.suffix == ".npy":
         try:
@@ -40,7 +44,7 @@ def predict(folder: Path, features: Path, group: str) -> Iterator[tuple[str, str
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
-    """The same blocks, refused at the first NaN or infinity."""
+    """The same blocks; DataError at the first NaN or infinity."""
     start = 0
     for x in blocks:
         bad = np.flatnonzero(~np.isfinite(x).all(axis=1))

@@ -18,10 +18,11 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from scipy.special import ndtr, ndtri
 
-from linprobe.accounting.accountants import ACCOUNTANTS, composed_epsilon
+from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
 from linprobe.evaluation.attacks import tpr_limit
 from linprobe.reporting.drawings import attack_limit_drawing, histogram_drawing
+from linprobe.runs.manifest import accountant_of
 
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 PRIVATE = "PRIVATE: this page holds figures computed from private rows without noise; do not publish it"
@@ -135,7 +136,7 @@ def _limits(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def _releases(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
     """A row for each kind of release: purpose, count, noise multiplier, sampling rate, epsilon."""
-    accountant = next(name for name, words in ACCOUNTANTS.items() if words == manifest["accountant"])
+    accountant = accountant_of(manifest)
     return [
         (
             PURPOSES.get(release.purpose, release.purpose),

@@ -350,7 +350,8 @@ def accountant_of(manifest: dict[str, Any]) -> str:
 
 def stated_epsilon(manifest: dict[str, Any]) -> float:
     """Epsilon of a run that released something; for a run with an insecure seed, as if the seed were secret."""
-    return float(manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"])
+    epsilon: float = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
+    return epsilon
 
 
 def _described(releases: Iterable[Releases]) -> str:

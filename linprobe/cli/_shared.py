@@ -24,8 +24,8 @@ FeaturesArgument = Annotated[
         show_default=False,
     ),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-PrivateJsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
 
 
 def print_json(value: Any) -> None:

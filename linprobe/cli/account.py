@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import JsonFlag, print_json
+from linprobe.cli._shared import Json, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
         sigma: Annotated[float, typer.Option(help="Noise multiplier, above 0.")],
         steps: Annotated[int, typer.Option(help="Number of releases.")],
         delta: Annotated[float, typer.Option(help="Above 0 and below 1.")],
-        as_json: JsonFlag = False,
+        as_json: Json = False,
     ) -> None:
         """What noise, sampling rate and steps cost, by every accountant that applies. Reads no data.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import PrivateJsonFlag, RunArgument, print_json
+from linprobe.cli._shared import PrivateJson, RunArgument, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
         run: RunArgument,
         features: Annotated[Path | None, typer.Option(help="Feature file. [default: the run's]")] = None,
         public: Annotated[Path | None, typer.Option(help="With --lira: public file. [default: the run's]")] = None,
-        as_json: PrivateJsonFlag = False,
+        as_json: PrivateJson = False,
         plot: Annotated[Path | None, typer.Option(help="Draw the ROC curve, .png or .svg. Private.")] = None,
         out: Annotated[Path | None, typer.Option(help="Write the JSON object to a file. Private.")] = None,
         lira: Annotated[bool, typer.Option("--lira", help="Likelihood ratios against shadow probes.")] = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import JsonFlag, print_json
+from linprobe.cli._shared import Json, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
         confidence: Annotated[
             float, typer.Option(help="Confidence of the lower bound, at least 0.5, below 1.")
         ] = 0.999,
-        as_json: JsonFlag = False,
+        as_json: Json = False,
     ) -> None:
         """Measure a lower bound on epsilon by telling which planted records were trained on.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli._shared import FeaturesArgument, JsonFlag, numbers, print_json, words
+from linprobe.cli._shared import FeaturesArgument, Json, numbers, print_json, words
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(help="Folder; an unfinished comparison in it is continued. [default: comparisons/NAME]"),
         ] = None,
-        as_json: JsonFlag = False,
+        as_json: Json = False,
     ) -> None:
         """Train methods at several epsilons and seeds; print the folder with tables, figures and runs.
 

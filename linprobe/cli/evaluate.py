@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import JsonFlag, RunArgument, print_json
+from linprobe.cli._shared import Json, RunArgument, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
         features: Annotated[
             Path | None, typer.Argument(metavar="[FEATURES]", help="Feature file. [default: the run's]")
         ] = None,
-        as_json: JsonFlag = False,
+        as_json: Json = False,
     ) -> None:
         """Print a run's accuracy on the test rows of a feature file."""
         from linprobe.commands.evaluate import evaluate

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli._shared import JsonFlag, numbers, print_json
+from linprobe.cli._shared import Json, numbers, print_json
 
 _IMAGES = "Images"
 _NETWORK = "Network"
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
             Path | None, typer.Option(help="Feature file to write. [default: features/SOURCE-BACKBONE.h5]")
         ] = None,
         overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
-        as_json: JsonFlag = False,
+        as_json: Json = False,
         classes: Annotated[
             Path | None,
             typer.Option(help="Class names in label order, one per line.", rich_help_panel=_IMAGES),

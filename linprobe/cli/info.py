@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from linprobe.atomic_files import path_from
-from linprobe.cli._shared import JsonFlag, print_json
+from linprobe.cli._shared import Json, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
                 metavar="FILE_OR_RUN|-", parser=path_from, help="Feature file or run folder; - reads its path."
             ),
         ],
-        as_json: JsonFlag = False,
+        as_json: Json = False,
     ) -> None:
         """Describe a feature file or a run folder."""
         from linprobe.commands.info import info

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import PrivateJsonFlag, RunArgument, print_json
+from linprobe.cli._shared import PrivateJson, RunArgument, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
     @app.command("pdp-report")
     def pdp_report(
         run: RunArgument,
-        as_json: PrivateJsonFlag = False,
+        as_json: PrivateJson = False,
         csv: Annotated[Path | None, typer.Option(help="Write id and epsilon of every record. Private.")] = None,
         plot: Annotated[Path | None, typer.Option(help="Draw the sorted curve, .png or .svg. Private.")] = None,
         publish_epsilon: Annotated[

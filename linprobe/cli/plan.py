@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import JsonFlag, numbers, print_json
+from linprobe.cli._shared import Json, numbers, print_json
 
 _RATES = (
     "sampling rates are {!r}; allowed: numbers above 0 and at most 1 with commas between; "
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
             str, typer.Option(help="auto (gdp for q = 1, pld below), pld, rdp, gdp (for q = 1 only).")
         ] = "auto",
         plot: Annotated[Path | None, typer.Option(help="Draw noise against sampling rate, .png or .svg.")] = None,
-        as_json: JsonFlag = False,
+        as_json: Json = False,
     ) -> None:
         """Compare sampling rates: the noise each needs to stay within a budget. Reads no data.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import JsonFlag, RunArgument, print_json
+from linprobe.cli._shared import Json, RunArgument, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
         features: Annotated[
             Path | None, typer.Option(help="Feature file, to check that its private rows are the run's.")
         ] = None,
-        as_json: JsonFlag = False,
+        as_json: Json = False,
     ) -> None:
         """Recompute epsilon from the ledger with two accountants; exit 4 on any mismatch or edit."""
         from linprobe.cli import _terminal

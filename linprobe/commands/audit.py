@@ -62,7 +62,8 @@ def audit(
     if not method.spends:
         spending = ", ".join(name for name, other in METHODS.items() if other.spends)
         raise UsageError(
-            f"method is {method.name!r}, which releases nothing with noise, so there is nothing to audit; allowed: {spending}"
+            f"method is {method.name!r}, which releases nothing with noise, so there is nothing to audit; "
+            f"allowed: {spending}"
         )
     _check_sizes(request)
     training = TrainRequest(

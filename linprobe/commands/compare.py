@@ -402,7 +402,7 @@ def footer(composed: dict[str, Any]) -> str:
     text = "no run released anything with noise"
     if composed["private_runs"]:
         text = (
-            f"{composed['private_runs']} runs released something with noise: in total epsilon "
+            f"{composed['private_runs']} runs released something with noise: together epsilon "
             f"{composed['epsilon']:.4g} at delta {composed['delta']:g} for a record private in all of them "
             f"({composed['accountant']}); a record that was public in any of them had no protection there"
         )

@@ -124,7 +124,7 @@ def _limits(manifest: dict[str, Any]) -> dict[str, Any]:
     allowed = {rate: _percent_above(attack_limit(rate, manifest)) for rate in RATES}
     points = ", ".join(f"{limit} at {_percent(rate)}" for rate, limit in allowed.items())
     description = (
-        f"The guarantee allows at most {points}; guessing finds as many as it names by mistake. Logarithmic axes."
+        f"The guarantee allows at most {points}. Guessing finds the share that it names by mistake. Logarithmic axes."
     )
     return {
         "factor": math.exp(min(manifest["epsilon"], 700.0)),  # exp overflows above 709

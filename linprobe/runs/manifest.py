@@ -289,7 +289,7 @@ def _recomputed(manifest: dict[str, Any], folder: Path, events: list[GaussianEve
             f"{ACCOUNTANTS[CROSS_CHECKS[accountant]]} finds epsilon {cross_check:.6g}, the manifest says {stated:.6g}"
         )
     if stated > manifest["epsilon_target"]:
-        raise PrivacyError(f"epsilon {stated:.6g} is above the {manifest['epsilon_target']:g} that was asked for")
+        raise PrivacyError(f"epsilon {stated:.6g} is above the target, {manifest['epsilon_target']:g}")
     return {
         "epsilon": epsilon,
         "epsilon_cross_check": cross_check,

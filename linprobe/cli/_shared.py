@@ -15,15 +15,6 @@ from linprobe.errors import ParameterError
 Number = TypeVar("Number", int, float)
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN|-", parser=path_from, help="Run folder; - reads its path.")]
-FeaturesArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="[FEATURES|-]",
-        parser=path_from,
-        help="Feature file; - reads its path; none: digits.",
-        show_default=False,
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli._shared import FeaturesArgument, Json, numbers, print_json, words
+from linprobe.atomic_files import path_from
+from linprobe.cli._shared import Json, numbers, print_json, words
 
 
 def register(app: typer.Typer) -> None:
@@ -15,7 +16,12 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def compare(
-        features: FeaturesArgument = None,
+        features: Annotated[
+            Path | None,
+            typer.Argument(
+                metavar="[FEATURES|-]", parser=path_from, help="Feature file; - reads its path; none: digits."
+            ),
+        ] = None,
         methods: Annotated[
             str,
             typer.Option(metavar="M,M,...", help="Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100."),

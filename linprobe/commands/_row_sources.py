@@ -46,7 +46,7 @@ class FileSource:
         """Record ids in the order of the rows."""
         return [name for batch in self.features.id_batches(self.group, self.keep) for name in batch]
 
-    def part(self, start: int, stop: int) -> FileSource:
+    def shard(self, start: int, stop: int) -> FileSource:
         """Rows `start` to `stop` of this source, `stop` excluded.
 
         Raises:

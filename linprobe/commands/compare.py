@@ -88,9 +88,9 @@ class MethodRow:
         )
 
 
-def _typed(flag: str, text: str, hint: str) -> Any:
-    """`text` converted to the type named in `hint`."""
-    if "bool" in hint:
+def _typed(flag: str, text: str, wanted: Any) -> Any:
+    """`text` converted to the type `wanted`."""
+    if wanted is bool:
         if text not in ("true", "false"):
             raise ParameterError(f"{flag} is {text!r}; allowed: true, false")
         return text == "true"

@@ -71,19 +71,19 @@ class Trials:
 
 
 class _Present(ArrayRows):
-    """Rows some of which are absent; the others keep their places, as adjacency requires."""
+    """Rows with empty places, as in the definition of adjacency. Only for sums without contributions."""
 
     def __init__(self, x: NDArray[np.float32], y: NDArray[np.int64], present: NDArray[np.bool_]) -> None:
         super().__init__(x, y)
         self._present = present
 
-    def pieces(self) -> Iterator[Piece]:
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
         """The rows that are present."""
-        return super().selected_pieces(self._present)
+        return super().sampled_blocks(self._present)
 
-    def selected_pieces(self, joined: NDArray[np.bool_]) -> Iterator[Piece]:
-        """The present rows where `joined` is true."""
-        return super().selected_pieces(self._present & joined)
+    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        """The rows that are present and where `sampled` is true."""
+        return super().sampled_blocks(self._present & sampled)
 
 
 class _Observer(GaussianMechanism):

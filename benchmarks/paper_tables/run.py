@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from linprobe.cli._terminal import TerminalProgress
+from linprobe.commands.account import account
 from linprobe.commands.compare import CompareRequest, MethodRow, compare
-from linprobe.commands.plan import account
 from linprobe.reporting.plots import figure
 from linprobe.runs import run_folder
 

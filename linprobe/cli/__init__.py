@@ -1,4 +1,4 @@
-"""The command line: one file a command, each of which parses, calls one function of linprobe.commands, and prints.
+"""The command line: one file per command, which parses, calls one function of linprobe.commands, and prints.
 
 stdout carries results only; everything for people goes to stderr. Exit status: 0 done, 1 other errors, 2 usage,
 3 bad data, 4 privacy refusal, 130 Ctrl-C.
@@ -32,7 +32,7 @@ from linprobe.cli import (
 from linprobe.cli._flags import flag_of_argument
 from linprobe.errors import LinprobeError
 
-INTERRUPTED = 130  # what typer turns Ctrl-C into
+INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 app = typer.Typer(
     name="linprobe",
@@ -93,15 +93,15 @@ def _hint(error: Any) -> str:
 
 
 def _reader_left() -> int:
-    """The reader of stdout went away, as `| head` does; Python would complain again while closing it."""
+    """The exit status when the reader closed stdout, as `| head` does; the dup keeps Python from raising once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; returns its exit status. Every error is one line on stderr, without a traceback."""
+    """Run one command; returns its exit status. An error is one line on stderr, with a traceback only for --debug."""
     debug = "--debug" in arguments
-    # --debug is allowed anywhere, as people add it at the end of a command that failed
+    # --debug is allowed anywhere: people append it to a command that failed
     arguments = [word for word in arguments if word != "--debug"]
     try:
         status = app(arguments or ["--help"], prog_name="linprobe", standalone_mode=False)
@@ -109,10 +109,10 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         return _reader_left()
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # typer's own handling of it
+        if isinstance(error.__context__, BrokenPipeError):  # typer has handled it
             return _reader_left()
         raise
-    except KeyboardInterrupt:  # before typer takes care of it
+    except KeyboardInterrupt:  # before typer handles it
         return _fail("interrupted; no result was written", INTERRUPTED)
     except LinprobeError as error:
         if debug:

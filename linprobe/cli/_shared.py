@@ -1,15 +1,41 @@
-"""Flags and printing that several commands share."""
+"""Arguments, flags and printing that several commands share."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from linprobe.atomic_files import path_from
+from linprobe.errors import ParameterError
+
+Number = TypeVar("Number", int, float)
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN|-", parser=path_from, help="Run folder; - reads its path.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on stdout."""
+    """Print a value as JSON on stdout."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def words(text: str) -> list[str]:
+    """The words of a list with commas between; blank ones are left out."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(listed: Iterable[str], kind: Callable[[str], Number], refusal: str) -> list[Number]:
+    """Words converted to numbers.
+
+    Raises:
+        ParameterError: with the text `refusal`, if a word is not a number.
+    """
+    try:
+        return [kind(word) for word in listed]
+    except ValueError:
+        raise ParameterError(refusal) from None

@@ -1,4 +1,4 @@
-"""Everything a person sees: notes, tables, progress, errors. All to stderr; the only file that imports rich."""
+"""Notes, tables and progress for people, on stderr. The only file that imports rich."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def _console() -> Console:
 
 
 def note(text: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     print(text, file=sys.stderr)
 
 
 class TerminalProgress:
-    """Notes as lines, steps as a bar; the bar only on a terminal."""
+    """Notes as lines, steps as a progress bar; the bar only on a terminal."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
         self._task: Any = None
 
     def note(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         note(text)
 
     def start(self, total: int, what: str = "training") -> None:
@@ -42,7 +42,7 @@ class TerminalProgress:
         self._task = self._bar.add_task(what, total=total or None)
 
     def step(self, count: int = 1) -> None:
-        """So many more steps."""
+        """Advance the bar by `count` steps."""
         if self._bar is not None:
             self._bar.advance(self._task, count)
 
@@ -57,7 +57,7 @@ class TerminalProgress:
 
 
 def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = ("", "")) -> None:
-    """A column of names, and to its right columns of values; without a header, one such column."""
+    """Print a table: a column of names, then columns of values, one such column without a header."""
     grid = Table(title=title, show_header=any(header), title_justify="left")
     for place, name in enumerate(header):
         grid.add_column(name, justify="right" if place else "left")
@@ -67,5 +67,5 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
 
 
 def figure(value: float | None, form: str = ".4g") -> str:
-    """A number for a table; a dash for none."""
+    """A number for a table; a dash for None."""
     return "-" if value is None else format(value, form)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json
+from linprobe.cli._shared import Json, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -22,12 +22,11 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """What noise, sampling rate and steps cost, by every accountant that applies. Reads no data.
 
-        stdout carries one line an accountant, name and epsilon with a tab between, the one of record first.
+        stdout carries one line per accountant, its name and epsilon separated by a tab, the accountant of record first.
         """
-        from linprobe.cli._shared import print_json
-        from linprobe.commands import plan as command
+        from linprobe.commands.account import account
 
-        cost = command.account(q, sigma, steps, delta)
+        cost = account(q, sigma, steps, delta)
         if as_json:
             print_json(cost)
             return

@@ -7,33 +7,33 @@ from typing import Annotated
 
 import typer
 
+from linprobe.cli._shared import PrivateJson, RunArgument, print_json
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
 
     @app.command()
     def attack(
-        run: Annotated[str, typer.Argument(metavar="RUN|-", help="Run folder; - reads its path.")],
-        features: Annotated[Path | None, typer.Option(help="Feature file; none: the one of the run.")] = None,
+        run: RunArgument,
+        features: Annotated[Path | None, typer.Option(help="Feature file. [default: the run's]")] = None,
         public: Annotated[Path | None, typer.Option(help="With --lira: public file. [default: the run's]")] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")] = False,
+        as_json: PrivateJson = False,
         plot: Annotated[Path | None, typer.Option(help="Draw the ROC curve, .png or .svg. Private.")] = None,
         out: Annotated[Path | None, typer.Option(help="Write the JSON object to a file. Private.")] = None,
         lira: Annotated[bool, typer.Option("--lira", help="Likelihood ratios against shadow probes.")] = False,
         shadows: Annotated[int | None, typer.Option(help="With --lira: shadow probes. [default: 64]")] = None,
         jobs: Annotated[
-            int | None, typer.Option(help="With --lira: processes. [default: processors, at most 8]")
+            int | None, typer.Option(help="With --lira: processes. [default: one per processor, at most 8]")
         ] = None,
-        resamples: Annotated[int, typer.Option(help="Bootstrap resamples for the interval; 0: none.")] = 1000,
+        resamples: Annotated[int, typer.Option(help="Bootstrap resamples for the interval; 0 for none.")] = 1000,
     ) -> None:
         """Try to tell a run's private rows from test rows by its scores. Private."""
-        from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal
-        from linprobe.cli._shared import print_json
-        from linprobe.commands import attack as command
+        from linprobe.commands.attack import AttackRequest, attack
 
-        request = command.AttackRequest(
-            run=path_from(run),
+        request = AttackRequest(
+            run=run,
             features=features,
             public=public,
             lira=lira,
@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
             out=out,
         )
         with _terminal.TerminalProgress() as progress:
-            result = command.attack(request, progress)
+            result = attack(request, progress)
         _terminal.note(result["private_output"])
         if as_json:
             print_json(result)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json
+from linprobe.cli._shared import Json, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -24,9 +24,11 @@ def register(app: typer.Typer) -> None:
                 "--sampling-rate", "--q", help="Probability to join a step, methods on samples. [default: 0.15]"
             ),
         ] = None,
-        runs: Annotated[int, typer.Option(help="Trainings, 2 to 10000.")] = 100,
-        canaries: Annotated[int, typer.Option(help="Records planted in each, 10 to 1000.")] = 100,
-        confidence: Annotated[float, typer.Option(help="Of the lower bound, at least 0.5, below 1.")] = 0.999,
+        runs: Annotated[int, typer.Option(help="Training runs, 2 to 10000.")] = 100,
+        canaries: Annotated[int, typer.Option(help="Planted records per run, 10 to 1000.")] = 100,
+        confidence: Annotated[
+            float, typer.Option(help="Confidence of the lower bound, at least 0.5, below 1.")
+        ] = 0.999,
         as_json: Json = False,
     ) -> None:
         """Measure a lower bound on epsilon by telling which planted records were trained on.
@@ -34,10 +36,9 @@ def register(app: typer.Typer) -> None:
         Trains on the built-in digits. stdout carries the lower bound; exit 4 if it is above the claim.
         """
         from linprobe.cli import _terminal
-        from linprobe.cli._shared import print_json
-        from linprobe.commands import audit as command
+        from linprobe.commands.audit import AuditRequest, audit, check_audit
 
-        request = command.AuditRequest(
+        request = AuditRequest(
             method,
             eps,
             delta,
@@ -48,7 +49,7 @@ def register(app: typer.Typer) -> None:
             confidence=confidence,
         )
         with _terminal.TerminalProgress() as progress:
-            audited = command.audit(request, progress)
+            audited = audit(request, progress)
         if as_json:
             print_json(audited)
         else:
@@ -64,7 +65,7 @@ def register(app: typer.Typer) -> None:
                     )
                     for test in audited["tests"]
                 ],
-                header=("test", "epsilon at least", "mu at least", "right guesses"),
+                header=("test", "epsilon at least", "mu at least", "correct guesses"),
             )
             typer.echo(f"{audited['epsilon_lower_bound']:.4f}")
-        command.check_audit(audited)
+        check_audit(audited)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json
+from linprobe.cli._shared import Json, RunArgument, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -14,20 +15,16 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def evaluate(
-        run: Annotated[str, typer.Argument(metavar="RUN|-", help="Run folder; - reads its path.")],
+        run: RunArgument,
         features: Annotated[
-            str | None, typer.Argument(metavar="[FEATURES]", help="Feature file; none: the one of the run.")
+            Path | None, typer.Argument(metavar="[FEATURES]", help="Feature file. [default: the run's]")
         ] = None,
         as_json: Json = False,
     ) -> None:
         """Print a run's accuracy on the test rows of a feature file."""
-        from pathlib import Path
+        from linprobe.commands.evaluate import evaluate
 
-        from linprobe.atomic_files import path_from
-        from linprobe.cli._shared import print_json
-        from linprobe.commands import predict as command
-
-        result = command.evaluate(path_from(run), None if features is None else Path(features))
+        result = evaluate(run, features)
         if as_json:
             print_json(result)
         else:

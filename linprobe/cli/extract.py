@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli._shared import Json
+from linprobe.cli._shared import Json, numbers, print_json
 
 _IMAGES = "Images"
 _NETWORK = "Network"
@@ -38,13 +38,11 @@ def register(app: typer.Typer) -> None:
         out: Annotated[
             Path | None, typer.Option(help="Feature file to write. [default: features/SOURCE-BACKBONE.h5]")
         ] = None,
-        overwrite: Annotated[
-            bool, typer.Option("--overwrite", help="Start again where there is a file already.")
-        ] = False,
+        overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
         as_json: Json = False,
         classes: Annotated[
             Path | None,
-            typer.Option(help="Class names in label order, one a line.", rich_help_panel=_IMAGES),
+            typer.Option(help="Class names in label order, one per line.", rich_help_panel=_IMAGES),
         ] = None,
         test_fraction: Annotated[
             float | None,
@@ -58,13 +56,13 @@ def register(app: typer.Typer) -> None:
         ] = None,
         augment_views: Annotated[
             int,
-            typer.Option(help="Augmented rows beside each public image.", rich_help_panel=_IMAGES),
+            typer.Option(help="Augmented rows added for each public image.", rich_help_panel=_IMAGES),
         ] = 0,
         root: Annotated[
-            Path, typer.Option(help="Where a data set that SOURCE names is kept.", rich_help_panel=_IMAGES)
+            Path, typer.Option(help="Folder of the data set that SOURCE names.", rich_help_panel=_IMAGES)
         ] = Path("data"),
         download: Annotated[
-            bool, typer.Option("--download", help="Fetch a data set that SOURCE names.", rich_help_panel=_IMAGES)
+            bool, typer.Option("--download", help="Download the data set that SOURCE names.", rich_help_panel=_IMAGES)
         ] = False,
         on_error: Annotated[
             str,
@@ -89,7 +87,7 @@ def register(app: typer.Typer) -> None:
         templates: Annotated[
             str | None,
             typer.Option(
-                help="CLIP: openai-80, simple-7, or a file with one template a line. [default: a photo of a {}.]",
+                help="CLIP: openai-80, simple-7, or a file with one template per line. [default: a photo of a {}.]",
                 rich_help_panel=_NETWORK,
             ),
         ] = None,
@@ -116,13 +114,14 @@ def register(app: typer.Typer) -> None:
         batch_size: Annotated[
             str,
             typer.Option(
-                help="Images at once, or auto: 512 on CUDA, else 8, halved if memory runs out.", rich_help_panel=_SPEED
+                help="Images per batch, or auto: 512 on CUDA, else 8, halved if memory runs out.",
+                rich_help_panel=_SPEED,
             ),
         ] = "auto",
         workers: Annotated[
             int | None,
             typer.Option(
-                help="Decoding processes. [default: none on a CPU, else the cores but one]", rich_help_panel=_SPEED
+                help="Decoding processes. [default: none on a CPU, else all cores but one]", rich_help_panel=_SPEED
             ),
         ] = None,
         compile_: Annotated[bool, typer.Option("--compile", help="Use torch.compile.", rich_help_panel=_SPEED)] = False,
@@ -135,11 +134,10 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run a frozen network over images, write their features, and print the file.
 
-        An interrupted run goes on where it stopped when the same command is given again.
+        Give the same command again to resume an interrupted run.
         """
         from linprobe.cli import _terminal
-        from linprobe.cli._shared import print_json
-        from linprobe.commands import extract as command
+        from linprobe.commands.extract import extract
         from linprobe.extraction.request import ExtractRequest
 
         request = ExtractRequest(
@@ -159,8 +157,8 @@ def register(app: typer.Typer) -> None:
             templates=templates,
             resize=resize,
             crop=crop,
-            mean=_numbers("mean", mean),
-            std=_numbers("std", std),
+            mean=_channels("mean", mean),
+            std=_channels("std", std),
             interpolation=interpolation,
             device=device,
             precision=precision,
@@ -173,7 +171,7 @@ def register(app: typer.Typer) -> None:
             overwrite=overwrite,
         )
         with _terminal.TerminalProgress() as progress:
-            outcome = command.extract(request, progress)
+            outcome = extract(request, progress)
         if outcome is None:
             return
         _summary(outcome, _terminal.note)
@@ -184,7 +182,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _arguments(pairs: list[str]) -> dict[str, Any]:
-    """KEY=VALUE pairs; a value is JSON where it can be read so, else text."""
+    """KEY=VALUE pairs; a value that is not JSON is text."""
     import json
 
     from linprobe.errors import UsageError
@@ -201,15 +199,11 @@ def _arguments(pairs: list[str]) -> dict[str, Any]:
     return arguments
 
 
-def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
-    from linprobe.errors import UsageError
-
+def _channels(name: str, text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{name} is {text!r}; allowed: a number, or one a channel, as in 0.5,0.5,0.5") from None
+    refusal = f"{name} is {text!r}; allowed: a number, or one per channel, as in 0.5,0.5,0.5"
+    return tuple(numbers(text.split(","), float, refusal))
 
 
 def _batch_size(text: str) -> int | None:
@@ -227,11 +221,13 @@ def _summary(outcome: Any, note: Any) -> None:
     note(f"{rows} rows, {outcome.n_features} features, {outcome.n_classes} classes")
     if outcome.extracted:
         rate = outcome.extracted / outcome.seconds
-        waited = f"; {outcome.waiting_share:.0%} of the time waiting for images" if outcome.waiting_share > 0.1 else ""
+        waited = (
+            f"; {outcome.waiting_share:.0%} of the time spent waiting for images" if outcome.waiting_share > 0.1 else ""
+        )
         note(f"{rate:.1f} images/s on {outcome.device} in {outcome.precision}{waited}")
     if outcome.converted:
         note("converted images: " + ", ".join(f"{count} {kind}" for kind, count in outcome.converted.items()))
     for name, reason in outcome.skipped[:_NAMED]:
         note(f"skipped {name}: {reason}")
     if len(outcome.skipped) > _NAMED:
-        note(f"and {len(outcome.skipped) - _NAMED} more; private_log/skipped_id in the file lists all")
+        note(f"and {len(outcome.skipped) - _NAMED} more; private_log/skipped_id in the file lists them all")

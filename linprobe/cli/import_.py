@@ -21,15 +21,15 @@ def register(app: typer.Typer) -> None:
             ),
         ],
         out: Annotated[Path, typer.Option(help="Feature file to write.")],
-        classes: Annotated[Path | None, typer.Option(help="Class names in label order, one a line.")] = None,
+        classes: Annotated[Path | None, typer.Option(help="Class names in label order, one per line.")] = None,
     ) -> None:
         """Make a feature file from arrays you already have, and print its path."""
         from linprobe.cli import _terminal
-        from linprobe.commands import extract as command
+        from linprobe.commands.import_ import import_
 
-        description = command.import_features(arrays, out, classes)
+        description = import_(arrays, out, classes)
         rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
         _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} classes")
         if description["class_names_from"] != "declared":
-            _terminal.note("the class list was read off the test labels, which are public; --classes declares another")
+            _terminal.note("the class list was read from the test labels, which are public; --classes declares another")
         typer.echo(str(out))

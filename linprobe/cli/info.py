@@ -1,12 +1,14 @@
-"""`linprobe info`: what a feature file or a run folder says about itself."""
+"""`linprobe info`: describe a feature file or a run folder."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json
+from linprobe.atomic_files import path_from
+from linprobe.cli._shared import Json, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -15,16 +17,17 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def info(
         path: Annotated[
-            str, typer.Argument(metavar="FILE_OR_RUN|-", help="Feature file or run folder; - reads its path.")
+            Path,
+            typer.Argument(
+                metavar="FILE_OR_RUN|-", parser=path_from, help="Feature file or run folder; - reads its path."
+            ),
         ],
         as_json: Json = False,
     ) -> None:
         """Describe a feature file or a run folder."""
-        from linprobe.atomic_files import path_from
-        from linprobe.cli._shared import print_json
-        from linprobe.commands import info as command
+        from linprobe.commands.info import info
 
-        description = command.info(path_from(path))
+        description = info(path)
         if as_json:
             print_json(description)
             return

@@ -1,10 +1,12 @@
-"""`linprobe methods`: what can be given to `--method`."""
+"""`linprobe methods`: list the methods."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+
+from linprobe.cli._shared import print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -15,10 +17,9 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list on stdout.")] = False,
     ) -> None:
         """List every method with its paper and the data it needs."""
-        from linprobe.cli._shared import print_json
-        from linprobe.commands import info as command
+        from linprobe.commands.methods import methods
 
-        listed = command.list_methods()
+        listed = methods()
         if as_json:
             print_json(listed)
             return

@@ -7,27 +7,27 @@ from typing import Annotated
 
 import typer
 
+from linprobe.cli._shared import PrivateJson, RunArgument, print_json
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
 
     @app.command("pdp-report")
     def pdp_report(
-        run: Annotated[str, typer.Argument(metavar="RUN|-", help="Run folder; - reads its path.")],
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")] = False,
+        run: RunArgument,
+        as_json: PrivateJson = False,
         csv: Annotated[Path | None, typer.Option(help="Write id and epsilon of every record. Private.")] = None,
         plot: Annotated[Path | None, typer.Option(help="Draw the sorted curve, .png or .svg. Private.")] = None,
         publish_epsilon: Annotated[
             float | None, typer.Option(help="Release a noisy histogram and charge this epsilon to the run.")
         ] = None,
     ) -> None:
-        """Summarise each private record's own privacy loss. Private, all but the noisy histogram."""
-        from linprobe.atomic_files import path_from
+        """Summarise each private record's own privacy loss. Private, except the noisy histogram."""
         from linprobe.cli import _terminal
-        from linprobe.cli._shared import print_json
-        from linprobe.commands import pdp_report as command
+        from linprobe.commands.pdp_report import pdp_report
 
-        result = command.pdp_report(path_from(run), csv=csv, plot=plot, publish_epsilon=publish_epsilon)
+        result = pdp_report(run, csv=csv, plot=plot, publish_epsilon=publish_epsilon)
         report = result.report
         _terminal.note(report["note"])
         if result.published is not None:

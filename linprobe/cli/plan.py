@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json
-from linprobe.errors import ParameterError
+from linprobe.cli._shared import Json, numbers, print_json
+
+_RATES = (
+    "sampling rates are {!r}; allowed: numbers above 0 and at most 1 with commas between; "
+    "give for example --q 0.01,0.1,1"
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +23,7 @@ def register(app: typer.Typer) -> None:
         eps: Annotated[float, typer.Option(help="Target epsilon, above 0, at most 100.")],
         n: Annotated[int, typer.Option("--n", help="Number of private rows.")],
         delta: Annotated[float, typer.Option(help="Target delta, below 1/N.")] = 1e-5,
-        epochs: Annotated[float, typer.Option(help="How often a row is read on average.")] = 60,
+        epochs: Annotated[float, typer.Option(help="Average number of times a row is sampled.")] = 60,
         q: Annotated[
             str, typer.Option("--q", metavar="Q,Q,...", help="Sampling rates, each above 0 and at most 1.")
         ] = "0.01,0.02,0.04,0.08,0.16,0.32,0.64,1",
@@ -31,24 +35,23 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Compare sampling rates: the noise each needs to stay within a budget. Reads no data.
 
-        stdout carries the recommended rate, noise multiplier and number of steps on one line, with tabs between; with
-        --json every row.
+        stdout carries the recommended rate, noise multiplier and number of steps on one line, separated by tabs; with
+        --json, every row.
         """
         from linprobe.cli import _terminal
-        from linprobe.cli._shared import print_json
-        from linprobe.commands import plan as command
+        from linprobe.commands.plan import PlanRequest, plan
 
-        request = command.PlanRequest(
+        request = PlanRequest(
             epsilon=eps,
             n_rows=n,
             delta=delta,
             epochs=epochs,
-            sampling_rates=_rates(q),
+            sampling_rates=numbers(q.split(","), float, _RATES.format(q)),
             accountant=accountant,
             plot=plot,
         )
         with _terminal.TerminalProgress() as progress:
-            planned = command.plan(request, progress)
+            planned = plan(request, progress)
         if as_json:
             print_json(planned)
             return
@@ -67,17 +70,7 @@ def register(app: typer.Typer) -> None:
                 )
                 for row in planned["rows"]
             ],
-            header=("q", "rows a step", "steps", "noise multiplier", "noise of an epoch", "epsilon", "accountant"),
+            header=("q", "rows per step", "steps", "noise multiplier", "noise per epoch", "epsilon", "accountant"),
         )
         _terminal.note(f"* recommended: {planned['why']}")
         typer.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")
-
-
-def _rates(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise ParameterError(
-            f"sampling rates are {text!r}; allowed: numbers above 0 and at most 1 with commas between; "
-            "give for example --q 0.01,0.1,1"
-        ) from None

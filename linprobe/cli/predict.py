@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from linprobe.atomic_files import path_from
 
 
 def register(app: typer.Typer) -> None:
@@ -12,23 +15,23 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def predict(
-        run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder.")],
+        run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
         features: Annotated[
-            str,
-            typer.Argument(metavar="FEATURES|-", help="Feature file or .npy array of rows; - reads its path."),
+            Path,
+            typer.Argument(
+                metavar="FEATURES|-", parser=path_from, help="Feature file or .npy array of rows; - reads its path."
+            ),
         ],
-        group: Annotated[str, typer.Option(help="Rows of a feature file: test, train, public.")] = "test",
+        group: Annotated[str, typer.Option(help="Group of the feature file: test, train, public.")] = "test",
     ) -> None:
         """Print id, label and score of every row as CSV."""
         import csv
         import itertools
         import sys
-        from pathlib import Path
 
-        from linprobe.atomic_files import path_from
-        from linprobe.commands import predict as command
+        from linprobe.commands.predict import predict
 
-        rows = command.predict(Path(run), path_from(features), group)
+        rows = predict(run, features, group)
         writer = csv.writer(sys.stdout, lineterminator="\n")
         first = next(rows, None)  # a bad file is refused here, before anything is printed
         writer.writerow(["id", "label", "score"])

@@ -7,25 +7,26 @@ from typing import Annotated
 
 import typer
 
+from linprobe.cli._shared import RunArgument
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
 
     @app.command()
     def report(
-        run: Annotated[str, typer.Argument(metavar="RUN|-", help="Run folder; - reads its path.")],
+        run: RunArgument,
         html: Annotated[Path, typer.Option(help="Page to write, .html or .htm.")],
         attack: Annotated[
             list[Path] | None,
-            typer.Option(help="Results of linprobe attack to add, .json; again for more. Makes the page private."),
+            typer.Option(help="JSON results of linprobe attack; repeat for more. Makes the page private."),
         ] = None,
     ) -> None:
         """Verify a run and write what a privacy reviewer needs as one HTML page."""
-        from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal
-        from linprobe.commands import report as command
+        from linprobe.commands.report import report
 
-        command.report(path_from(run), html, attack or ())
+        report(run, html, attack or ())
         if attack:
             _terminal.note(
                 "PRIVATE: the page holds figures computed from private rows without noise; do not publish it"

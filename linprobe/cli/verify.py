@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json
+from linprobe.cli._shared import Json, RunArgument, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -15,19 +15,17 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def verify(
-        run: Annotated[str, typer.Argument(metavar="RUN|-", help="Run folder; - reads its path.")],
+        run: RunArgument,
         features: Annotated[
             Path | None, typer.Option(help="Feature file, to check that its private rows are the run's.")
         ] = None,
         as_json: Json = False,
     ) -> None:
         """Recompute epsilon from the ledger with two accountants; exit 4 on any mismatch or edit."""
-        from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal
-        from linprobe.cli._shared import print_json
-        from linprobe.commands import verify as command
+        from linprobe.commands.verify import verify
 
-        result = command.verify(path_from(run), features)
+        result = verify(run, features)
         if as_json:
             print_json(result)
             return

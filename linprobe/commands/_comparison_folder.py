@@ -1,4 +1,4 @@
-"""The folder of a comparison: who works in it, which rows it is of, and what every run in it has spent."""
+"""The folder of a comparison: its lock, the rows it compares, and what every run in it has spent."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ RESULTS = ("*.csv", "*.md", "*.png")
 class ComparisonFolder:
     """An open comparison; made by `open_comparison`.
 
-    `spent.jsonl` has one line a run that ever finished here, written as soon as it is known and never taken back: a run
-    whose folder is deleted has still been seen.
+    `spent.jsonl` has one line for every run that ever finished here. A line is written as soon as its run finishes and
+    is never removed: a run whose folder is deleted has been released all the same.
     """
 
     def __init__(self, out: Path, of: dict[str, Any]) -> None:
@@ -40,17 +40,17 @@ class ComparisonFolder:
         self._manifests: dict[str, dict[str, Any]] = {}
 
     def finished(self) -> list[Path]:
-        """Folders of the finished runs that are here now."""
+        """Folders of the finished runs that exist now."""
         return sorted(manifest.parent for manifest in self.runs.glob("*/manifest.json"))
 
     def manifest(self, run: Path) -> dict[str, Any]:
-        """The manifest of a finished run, read the first time it is asked for."""
+        """The manifest of a finished run, read once."""
         if run.name not in self._manifests:
             self._manifests[run.name] = read_manifest(run)
         return self._manifests[run.name]
 
     def record(self, run: Path) -> None:
-        """Write down a finished run, unless it is already."""
+        """Add a finished run to `spent.jsonl`, unless it has a line already."""
         manifest = self.manifest(run)
         key = manifest["manifest_digest"]
         if key in self._known:
@@ -69,12 +69,12 @@ class ComparisonFolder:
         self._known.add(key)
 
     def composed(self, delta: float) -> dict[str, Any]:
-        """What all runs that ever were here cost a record that was private in all of them.
+        """The total cost of all runs that ever were here, for a record that was private in all of them.
 
-        Returns: private_runs, those that released something, killed ones included; not_private_runs; epsilon, delta,
+        Returns: private_runs (runs that released something, killed ones included), not_private_runs, epsilon, delta,
             accountant.
         """
-        # before the finished ones: a run that finishes meanwhile counts twice rather than not at all
+        # read before the finished runs: a run that finishes in between is counted twice, not missed
         unfinished = [read_ledger(ledger) for ledger in sorted(self.runs.glob(f".*.partial/{run_folder.LEDGER}"))]
         for run in self.finished():
             self.record(run)
@@ -87,7 +87,7 @@ class ComparisonFolder:
         for events in unfinished:
             releases += grouped(events)
             spending += bool(events)
-        # many kinds of sampled releases: the Renyi bound composes them at once, and bounds from above
+        # the Renyi bound composes many kinds of sampled releases in one pass, and is an upper bound
         accountant = "gdp" if choose_accountant("auto", releases) == "gdp" else "rdp"
         return {
             "private_runs": spending,
@@ -98,7 +98,7 @@ class ComparisonFolder:
         }
 
     def begin(self) -> None:
-        """Take away the tables and figures of an earlier request: none must outlive the runs that it is about."""
+        """Remove the tables and figures of an earlier request, which may show runs that no longer exist."""
         for pattern in RESULTS:
             for path in self.out.glob(pattern):
                 path.unlink()
@@ -109,7 +109,7 @@ class ComparisonFolder:
         write_json(self.out / STATED, {"of": self.of, **content})
 
     def discard_unfinished(self, names: Iterable[str]) -> None:
-        """After Ctrl-C or an error: remove what runs called `names` left, as each does whose process is not ended."""
+        """After Ctrl-C or an error, remove the partial folders of killed runs called `names`."""
         for name in names:
             for partial in self.runs.glob(f".{name}.*.partial"):
                 shutil.rmtree(partial, ignore_errors=True)
@@ -117,11 +117,11 @@ class ComparisonFolder:
 
 @contextmanager
 def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> Iterator[ComparisonFolder]:
-    """The folder `out`, made or continued, for this process alone.
+    """Create or continue the comparison in `out`, locked for this process.
 
     Raises:
-        UsageError: another comparison's folder, or one in use. PrivacyError: it is of other rows; a run in it that does
-            not verify. DataError: a damaged file.
+        UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a run
+            in it does not verify. DataError: a damaged file.
     """
     stated = out / STATED
     is_new = not stated.is_file()
@@ -131,9 +131,7 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
         theirs = _read_stated(stated)
         if theirs != of:
             shown = [f"{one.get('features')} at delta {one.get('delta')}" for one in (theirs, of)]
-            raise UsageError(
-                f"{out} holds a comparison of {shown[0]}, and this is one of {shown[1]}; give another --out"
-            )
+            raise UsageError(f"{out} holds a comparison of {shown[0]}, not of {shown[1]}; give another --out")
     try:
         (out / RUNS).mkdir(parents=True, exist_ok=True)
         lock = (out / ".lock").open("w")
@@ -144,19 +142,19 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(
-                f"another compare works in {out}; allowed: one at a time; wait, or give another --out"
+                f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"
             ) from None
         try:
             _commit(out / COMMITTED, features)
             folder = ComparisonFolder(out, of)
             for run in folder.finished():
                 check_manifest(folder.manifest(run), run, read_ledger(run / run_folder.LEDGER))
-            folder.composed(of["delta"])  # what cannot be counted is told before more is spent
+            folder.composed(of["delta"])  # an unreadable ledger is refused before more is spent
             folder.begin()
             yield folder
         finally:
             if is_new and not any((out / RUNS).iterdir()):
-                shutil.rmtree(out, ignore_errors=True)  # nothing came of it
+                shutil.rmtree(out, ignore_errors=True)  # no run was finished
 
 
 def _read_stated(path: Path) -> dict[str, Any]:
@@ -175,13 +173,13 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             _ = line["run_key"], line["private"], [one["noise_multiplier"] for one in line["releases"]]
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise PrivacyError(
-            f"{path} cannot be read ({error}); without it no epsilon can be proven; restore it"
+            f"{path} cannot be read ({error}); without it no epsilon can be proved; restore it"
         ) from None
     return lines
 
 
 def _commit(path: Path, features: FeatureReader) -> None:
-    """Bind the folder to the rows of `features`, as a run does: by a keyed hash that only the key's owner can check."""
+    """Bind the folder to the rows of `features` by a keyed hash, as a run does."""
     content = hashlib.sha256("".join(features.digest(group) for group in features.sizes).encode()).hexdigest()
     if not path.exists():
         key = secrets.token_bytes(32)

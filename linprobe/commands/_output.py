@@ -1,4 +1,4 @@
-"""Files a command was asked to write."""
+"""Output files of commands."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from linprobe.errors import LinprobeError
 
 
 def check_folders(*paths: Path | None) -> None:
-    """Refuse, before anything is computed, files in folders that do not exist."""
+    """LinprobeError unless the folder of every path exists; called before anything is computed."""
     for path in paths:
         if path is not None and not path.parent.is_dir():
-            raise LinprobeError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+            raise LinprobeError(f"{path} cannot be written: there is no folder {path.parent}; create it first")
 
 
 def writing(path: Path, write: Callable[[], None]) -> None:
-    """Call `write`; one line if the place refuses."""
+    """Call `write`; an OSError becomes a LinprobeError of one line."""
     try:
         write()
     except OSError as error:
-        raise LinprobeError(f"{path} cannot be written ({error.strerror}); give another place") from None
+        raise LinprobeError(f"{path} cannot be written ({error.strerror}); give another path") from None

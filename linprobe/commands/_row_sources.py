@@ -1,4 +1,4 @@
-"""Where rows come from: groups of feature files, public shots, public files; what may not be both."""
+"""Sources of rows: groups of feature files, public shots, public files. No row may be both public and private."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIGITS = "digits"
 
 
 class FileSource:
-    """The rows of one group of a feature file, streamed: those where `keep` is true, labels renumbered by `relabel`."""
+    """The rows of one group of a feature file, streamed: the rows where `keep` is true, labels mapped by `relabel`."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class FileSource:
         return [name for batch in self.features.id_batches(self.group, self.keep) for name in batch]
 
     def shard(self, start: int, stop: int) -> FileSource:
-        """These rows from `start` up to `stop`, counted among those kept.
+        """Rows `start` to `stop` of this source, `stop` excluded.
 
         Raises:
-            UsageError: no rows, or more than there are.
+            UsageError: an empty range, or one that ends after the last row.
         """
         if not 0 <= start < stop <= self.n_rows:
             raise UsageError(
-                f"rows {start} to {stop} were asked of {self.n_rows}; allowed: 0 <= start < stop <= {self.n_rows}"
+                f"rows {start} to {stop} were requested of {self.n_rows}; allowed: 0 <= start < stop <= {self.n_rows}"
             )
         if stop - start == self.n_rows:
             return self
@@ -63,7 +63,7 @@ class FileSource:
         return FileSource(self.features, self.group, chosen, self.relabel)
 
     def digest(self) -> str:
-        """SHA-256 of these rows, labels, ids and the class names."""
+        """SHA-256 of these rows, their labels and ids, and the class names."""
         return self.features.digest(self.group, self.keep)
 
 
@@ -79,7 +79,7 @@ class PublicRows(ChainedSource):
         return [name for part in self.parts for name in part.ids()]
 
     def digest(self) -> str:
-        """That of the only part, or SHA-256 of the parts' digests."""
+        """The digest of a single part, or SHA-256 of the digests of several."""
         digests = [part.digest() for part in self.parts]
         return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
@@ -89,7 +89,7 @@ class PublicRows(ChainedSource):
 
 @contextmanager
 def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureFile]:
-    """The feature file at `path`, every row checked if `whole`; the built-in digits for None."""
+    """The feature file at `path`, or the built-in digits for None. With `whole`, every row is checked first."""
     if path is None or (str(path) == DIGITS and not path.exists()):
         with tempfile.TemporaryDirectory() as folder:
             digits = Path(folder) / "digits.h5"
@@ -106,7 +106,7 @@ def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureF
 def public_source(
     features: FeatureReader, other: FeatureReader | None, shots: int | None, split_seed: int
 ) -> tuple[PublicRows | None, NDArray[np.bool_] | None]:
-    """Public rows, and which training rows some were taken out of (None if all come from elsewhere)."""
+    """Public rows, and a mask of the training rows among them, (n_train,); None if no training row is public."""
     parts, mask = [], None
     if shots is not None and shots < 0:
         raise UsageError(f"public shots is {shots}; allowed: 0 or more")
@@ -122,14 +122,14 @@ def public_source(
 
 
 def _other_public_rows(features: FeatureReader, other: FeatureReader, shots: NDArray[np.bool_] | None) -> FileSource:
-    """Public rows of another file, classes matched by name: its `public` group, else its `train` group.
+    """Public rows of another file, from its `public` group or else its `train` group; classes are matched by name.
 
-    They may repeat training rows that are public `shots`, as augmented images do, but no private one.
+    They may repeat the training rows that are public `shots`, as augmented images do, but no private row.
     """
     if other.n_features != features.n_features:
         raise DataError(
             f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; "
-            "allowed: the same; make both with the same backbone"
+            "allowed: equal numbers; make both with the same backbone"
         )
     mine, theirs = features.description, other.description
     compared: tuple[str, ...] = ("backbone", "weights_digest")
@@ -155,14 +155,14 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader, shots: NDA
 def _refuse_shared_rows(
     features: FeatureReader, other: FeatureReader, group: str, private: NDArray[np.bool_] | None
 ) -> None:
-    """Refuse public rows that are private too, or multiples of private ones; compared in half precision."""
+    """PrivacyError if a public row equals a private row, or is a multiple of one, in half precision."""
     mine, theirs = features.image_keys("train"), other.image_keys(group)
     if mine is not None and private is not None:
         mine = mine[private]
     if mine is not None and theirs is not None and common_keys(mine, theirs):
         raise PrivacyError(
-            f"{other.path} was made from images that are training images of {features.path} too; a private image "
-            "cannot be public; give others, or --public-shots K"
+            f"{other.path} shares images with the training rows of {features.path}; a private image cannot be public; "
+            "give other images, or --public-shots K"
         )
     public = set(row_keys(x for x, _ in other.blocks(group)))
     if any(key in public for key in row_keys(x for x, _ in features.blocks("train", private))):
@@ -173,8 +173,14 @@ def _refuse_shared_rows(
 
 
 def features_of(run: LoadedRun, features: Path | None) -> Path | None:
-    """The feature file to use with a run: the one given, else the one it was trained on."""
+    """The feature file to use with a run: `features` if given, else the file the run was trained on."""
     if features is not None:
         return features
     recorded = run.manifest["features"]
     return None if recorded == DIGITS else Path(recorded)
+
+
+def check_width(run: LoadedRun, n_features: int, where: Path) -> None:
+    """DataError unless rows of `where` have as many features as the run."""
+    if n_features != run.weights.shape[-2]:
+        raise DataError(f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}")

@@ -37,21 +37,22 @@ from linprobe.training import engine
 from linprobe.training.engine import Sources
 from linprobe.training.settings import Settings
 
-PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise, shown because it was asked for; do not publish"
+PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publish"
 SHADOWS, RESAMPLES = 64, 1000
 LEAST_SHADOWS, LEAST_RESAMPLES = 4, 100
 
 
 @dataclass(frozen=True)
 class AttackRequest:
-    """What `linprobe attack` was asked for.
+    """The arguments of `linprobe attack`.
 
     Attributes:
         run: run folder. features: feature file, None for the run's own.
-        lira: likelihood ratios against `shadows` probes trained in `jobs` processes, with the public rows of `public`;
-            None: `SHADOWS`, all processors, the run's own file. Without it, the threshold attack.
+        lira: whether to run the likelihood-ratio attack instead of the threshold attack.
+        shadows, jobs, public: for `lira`, the number of shadow probes (None: `SHADOWS`), of processes (None: one per
+            processor, at most 8), and the file with public rows (None: the run's own).
         resamples: of the bootstrap; 0 for no interval.
-        plot, out: where to draw the ROC curve and write the result, mode 0600.
+        plot, out: files for the ROC curve and the result, mode 0600.
     """
 
     run: Path
@@ -72,7 +73,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         non_members, confidence, shadows, epsilon, delta, private_output.
 
     Raises:
-        DataError: rows of another kind or number. PrivacyError: a run that does not verify, or other rows than its own.
+        DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
     """
     _check(request)
     checked = verified(request.run)
@@ -83,7 +84,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         committed = verify_data(checked, features)
         if committed is not None and not np.array_equal(members, committed):
             raise PrivacyError(
-                f"{run.folder} states other public shots than its per-record file lists; restore it from a copy"
+                f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
             )
         if request.lira:
             found, shadows = _lira(features, members, run, request, progress), request.shadows or SHADOWS
@@ -114,7 +115,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
 def threshold_auc(features: FeatureReader, run: run_folder.LoadedRun, resamples: int = 0) -> dict[str, Any]:
     """The threshold attack on a run whose feature file is open: auc, auc_low, auc_high, tpr_at_fpr. Private.
 
-    Rows are matched with the run by number only: for a caller who has trained it, or checked it with `verify_data`.
+    Only the number of rows is compared with the run. The caller has trained the run or called `verify_data`.
     """
     return _figures(_threshold(features, _members(features, run), run, resamples))
 
@@ -140,7 +141,7 @@ def _check(request: AttackRequest) -> None:
 
 
 def _members(features: FeatureReader, run: run_folder.LoadedRun) -> NDArray[np.bool_]:
-    """Which training rows the run held private, as its manifest tells, shape (n_train,)."""
+    """Which training rows were private according to the manifest, shape (n_train,)."""
     manifest = run.manifest
     if list(features.description.class_names) != run.class_names or features.n_features != run.weights.shape[-2]:
         here, there = (features.n_features, len(features.description.class_names)), run.weights.shape[-2:]
@@ -150,7 +151,7 @@ def _members(features: FeatureReader, run: run_folder.LoadedRun) -> NDArray[np.b
         )
     _, taken = public_source(features, None, _shots(manifest), manifest["split_seed"])
     members = np.ones(features.sizes["train"], dtype=bool) if taken is None else ~taken
-    # where public rows are protected too, n_private counts them in
+    # if public rows are protected too, n_private includes them
     if not find_method(manifest["method"]).joins_public and members.sum() != manifest["n_private"]:
         raise DataError(
             f"{features.path} has {members.sum()} private rows; allowed for the run {run.folder}: "
@@ -160,7 +161,7 @@ def _members(features: FeatureReader, run: run_folder.LoadedRun) -> NDArray[np.b
 
 
 def _shots(manifest: dict[str, Any]) -> int | None:
-    # a run without public rows states no shots, whatever the file holds
+    # a run without public rows records no shots, even if the file has a public group
     return 0 if manifest["public_from"] == "nowhere" else manifest["public_shots"]
 
 
@@ -178,22 +179,23 @@ def _lira(
     request: AttackRequest,
     progress: Progress,
 ) -> Membership:
-    """Shadow probes of the run's own method, options and budget, each on half of members and non-members together.
+    """The likelihood-ratio attack. Each shadow probe trains on a random half of members and non-members together, with
+    the run's method, options and budget.
 
-    They are never released, so they spend nothing: what they tell is in the output, which is private.
+    Shadow probes are not released and spend nothing: the output, which is private, is all that depends on them.
     """
     from linprobe.estimators import ESTIMATORS
 
     manifest = run.manifest
-    # noise is fresh for every shadow, whatever seed the run had
+    # every shadow draws fresh noise, even if the run had a seed
     options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
     settings = ESTIMATORS[manifest["method"]](**options).settings()
     if settings.first_run is not None:
         raise UsageError(
-            f"run {run.folder} started from {settings.first_run}, which has seen the members, and so would every "
-            "shadow probe; leave --lira out, or attack that run"
+            f"run {run.folder} started from {settings.first_run}, which was trained on members; so would shadow "
+            "probes; leave --lira out, or attack that run"
         )
-    settings = replace(settings, per_record=False)  # the losses of a shadow's records are not used
+    settings = replace(settings, per_record=False)
     public = _public_rows(features, request.public, run)
     parts = [FileSource(features, "train", members), FileSource(features, "test")]
     x, y = (np.concatenate(column) for column in zip(*ChainedSource(*parts).blocks(), strict=True))
@@ -216,7 +218,7 @@ def _lira(
 
 
 def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.LoadedRun) -> ArraySource | None:
-    """The run's public rows in memory, from the file it names or the one given in its place."""
+    """The run's public rows in memory, from the file `given` or else the file it was trained with."""
     manifest = run.manifest
     named, digest = manifest.get("public_file"), manifest.get("public_digest")  # older runs lack them
     path = given if given is not None or named is None else Path(named)
@@ -226,7 +228,7 @@ def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.Lo
         wrong = digest is not None and (public is None or public.digest() != digest)
         if wrong or (public is None) != (manifest["public_from"] == "nowhere"):
             raise DataError(
-                f"public rows are {public or 'none'}, and run {run.folder} had others, from {manifest['public_from']}; "
+                f"public rows are {public or 'none'}, but the run had others: {manifest['public_from']}; "
                 "give the file with --public, or leave --public out"
             )
         if public is None:
@@ -238,7 +240,7 @@ def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.Lo
 def _shadow(
     place: int, settings: Settings, half: Sources, x: NDArray[np.floating], y: NDArray[np.int64]
 ) -> tuple[int, Scores]:
-    """Train one shadow on half of the rows; its log odds of all of them, `x` with labels `y`."""
+    """Train one shadow on half of the rows; returns its index and its log odds of all rows `x` with labels `y`."""
     shadow = engine.train(half, settings)
     return place, log_odds(ArraySource(x, y).blocks(), shadow.weights, shadow.bias)
 

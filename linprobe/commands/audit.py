@@ -1,4 +1,4 @@
-"""`linprobe audit`: what the implementation is seen to leak, beside what it claims."""
+"""`linprobe audit`: a measured lower bound on epsilon, compared with the claimed epsilon."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ MOST_SCORES = 100_000_000  # 800 MB
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """What `linprobe audit` was asked for; None means the method's default.
+    """The arguments of `linprobe audit`; None means the method's default.
 
-    `insecure_seed` makes coins and noise reproducible, for tests.
+    `insecure_seed` makes coin tosses and noise reproducible, for tests.
     """
 
     method: str
@@ -52,9 +52,9 @@ class AuditRequest:
 def audit(
     request: AuditRequest, progress: Progress, *, mechanism: MechanismFactory = GaussianMechanism
 ) -> dict[str, Any]:
-    """Train on digits and canaries many times, and bound epsilon from below by telling which canaries were in.
+    """Train on digits and canaries many times, and bound epsilon from below by guessing which canaries were in.
 
-    Everything between the rows and the releases is what `train` runs; another `mechanism` can be audited in its place.
+    The audited code is the code that `train` runs; tests pass another `mechanism`.
 
     Returns: method, epsilon (claimed), delta, epsilon_lower_bound, confidence, runs, canaries, steps, noise_multiplier,
         sampling_rate, tests (see `lower_bounds`).
@@ -120,12 +120,12 @@ def audit(
 
 
 def check_audit(audited: dict[str, Any]) -> None:
-    """PrivacyError where the lower bound is above the claim."""
+    """PrivacyError if the lower bound is above the claimed epsilon."""
     if audited["epsilon_lower_bound"] > audited["epsilon"]:
         raise PrivacyError(
             f"epsilon of {audited['method']} is at least {audited['epsilon_lower_bound']:.6g} at confidence "
-            f"{audited['confidence']:g}; allowed: at most the {audited['epsilon']:.6g} claimed; audit again, and if it "
-            "stays, release nothing made with this installation and report it"
+            f"{audited['confidence']:g}; allowed: at most the {audited['epsilon']:.6g} claimed; audit again; if the "
+            "result stays, release nothing made with this installation and report it"
         )
 
 
@@ -143,7 +143,7 @@ def _check_sizes(request: AuditRequest) -> None:
 
 
 def _rows(source: Source, count: int) -> ArrayRows:
-    """The first `count` rows at unit norm, uncentred."""
+    """The first `count` rows, scaled to unit norm and not centred."""
     blocks = list(source.blocks())
     x, y = (np.concatenate([block[part] for block in blocks])[:count] for part in (0, 1))
     return ArrayRows(Preprocessing().apply(x), y)

@@ -1,4 +1,4 @@
-"""`linprobe compare`: methods side by side over epsilons, seeds, public shots and public files."""
+"""`linprobe compare`: train methods at several epsilons, seeds, public shots and public files."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ Features = FeatureReader | Path | None
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One row of the table: a method and the settings in which it differs from `train`'s defaults.
+    """One row of the table: a method, and settings that differ from the defaults of `train`.
 
     Attributes:
-        name: what the row is called. method: as given to `--method`.
+        name: of the row. method: as given to `--method`.
         settings: fields of `TrainRequest` (`REQUEST_OPTIONS`) and options of the method.
     """
 
@@ -58,7 +58,7 @@ class MethodRow:
 
     @classmethod
     def parse(cls, text: str) -> MethodRow:
-        """`method` or `method:option=value:option=value`, options spelled as on the command line of `train`."""
+        """`method` or `method:option=value:option=value`, with the option names of `linprobe train`."""
         name, *pairs = text.strip().split(":")
         method = find_method(name)
         declarations = [*declared(RunOptions).values(), *arguments_of(method.options).values()]
@@ -76,7 +76,7 @@ class MethodRow:
         return cls(text.strip(), method.name, settings)
 
     def request(self, **shared: Any) -> TrainRequest:
-        """What `train` is asked for."""
+        """The arguments of `train` for this row."""
         mine = {name: value for name, value in self.settings.items() if name in REQUEST_OPTIONS}
         options = {name: value for name, value in self.settings.items() if name not in mine}
         return TrainRequest(
@@ -89,7 +89,7 @@ class MethodRow:
 
 
 def _typed(flag: str, text: str, wanted: Any) -> Any:
-    """The value of an option whose type is `wanted`."""
+    """`text` converted to the type `wanted`."""
     if wanted is bool:
         if text not in ("true", "false"):
             raise ParameterError(f"{flag} is {text!r}; allowed: true, false")
@@ -107,17 +107,18 @@ def _typed(flag: str, text: str, wanted: Any) -> Any:
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What `linprobe compare` was asked for.
+    """The arguments of `linprobe compare`.
 
     Attributes:
         features: feature file, None for the built-in digits. methods: rows of the table.
-        epsilons, delta: budgets of each run. seeds: number of them; a seed chooses public shots, noise is always fresh.
-        shots: public rows a class, one comparison each; empty for as many as `train` would take.
-        public: public files, one comparison each; None stands for no file.
-        baselines: whether only-public and non-private are added where they are missing.
-        attack: whether every run is attacked too.
-        jobs: processes; None for as many as there are processors, at most 8.
-        out: folder of the comparison. What is there is continued.
+        epsilons, delta: budgets of each run.
+        seeds: number of seeds. A seed chooses public shots; noise is always fresh.
+        shots: public rows per class, one comparison for each entry; empty for the default of `train`.
+        public: public files, one comparison for each entry; None is a comparison without a file.
+        baselines: whether to add only-public and non-private.
+        attack: whether to attack every run.
+        jobs: processes; None for one per processor, at most 8.
+        out: folder of the comparison. An earlier comparison in it is continued.
     """
 
     methods: Sequence[MethodRow]
@@ -135,7 +136,7 @@ class CompareRequest:
 
 @dataclass(frozen=True)
 class _Planned:
-    """One run to be made: the row and setting it belongs to, what `train` is asked for, and where it goes."""
+    """A planned run: its row and setting, the arguments of `train`, and its folder."""
 
     row: str
     setting: Setting
@@ -148,17 +149,16 @@ class _Planned:
 
 
 def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
-    """Train every method at every epsilon, setting and seed, each run into a folder of its own; draw and tabulate.
+    """Train every method at every epsilon, setting and seed, each run in its own folder; write tables and figures.
 
-    Runs that are there already are checked and not made again. Every run is a release: `composed` says what all of
-    them cost together.
+    Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
 
-    Returns: out, composed, summary (one object a row, setting and epsilon), runs (one object each), figures; attacks,
-        one object a run and private, if asked for.
+    Returns: out, composed, summary (one object for each row, setting and epsilon), runs (one object each), figures; if
+        requested attacks, one object for each run, private.
 
     Raises:
-        UsageError: a request that cannot be met, or a folder of another comparison. LinprobeError: the first run that
-            failed; finished runs are kept and the same command goes on from there.
+        UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
+            finished runs are kept, and the same command continues.
     """
     _check(request)
     if request.features is None and not request.shots and not request.public:
@@ -182,14 +182,14 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
         except (KeyboardInterrupt, LinprobeError) as error:
             folder.discard_unfinished(one.folder.name for one in missing)
             if isinstance(error, KeyboardInterrupt):
-                progress.note(f"finished runs are kept in {folder.runs}; the same command goes on from there")
+                progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
             raise
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
         return _written(request, folder, planned, results)
 
 
 def _announce(missing: Sequence[_Planned], progress: Progress) -> None:
-    """Say before it is done that models without protection will be made."""
+    """Note beforehand how many models without protection will be trained."""
     unprotected = sum(not METHODS[run.request.method].private for run in missing)
     if unprotected:
         progress.note(
@@ -202,7 +202,7 @@ def _check(request: CompareRequest) -> None:
         raise UsageError("methods is empty; allowed: names from `linprobe methods`; give --methods adamix,noisy-gd")
     names = [row.name for row in request.methods]
     if len(set(names)) < len(names):
-        raise UsageError(f"methods are {', '.join(names)}; allowed: each once; leave out the repetition")
+        raise UsageError(f"methods are {', '.join(names)}; allowed: each once; remove the repetition")
     if not 1 <= request.seeds <= 1000:
         raise ParameterError(f"seeds is {request.seeds}; allowed: a whole number from 1 to 1000")
     if request.jobs is not None and not 1 <= request.jobs <= 1024:
@@ -211,7 +211,9 @@ def _check(request: CompareRequest) -> None:
         check_epsilon(epsilon)
     spending = [row for row in request.methods if METHODS[row.method].spends]
     if spending and not request.epsilons:
-        raise UsageError(f"method {spending[0].method} needs a privacy budget and got none; give --eps, as --eps 1,3")
+        raise UsageError(
+            f"method {spending[0].method} needs a privacy budget and got none; give --eps, for example --eps 1,3"
+        )
     for row in request.methods:
         make_settings(
             row.request(**_budget(row, next(iter(request.epsilons), None), request.delta)), METHODS[row.method]
@@ -219,8 +221,8 @@ def _check(request: CompareRequest) -> None:
     files = [_name(path) for path in request.public if path is not None]
     if len(set(files)) < len(files) or len(set(request.public)) < len(request.public):
         raise UsageError(
-            f"public files are called {', '.join(files)}; allowed: each name once, and {NO_FILE} once; rename or leave "
-            "out one"
+            f"public files are called {', '.join(files)}; allowed: each name once, and {NO_FILE} once; rename or "
+            "remove one"
         )
 
 
@@ -233,7 +235,7 @@ def _name(path: Path | None) -> str:
 
 
 def _shared(stack: ExitStack, path: Path | None) -> Features:
-    """Rows read once for all runs; only the path of a file too large for that."""
+    """The rows of a file, read once for all runs; its path if they do not fit in memory."""
     opened = stack.enter_context(open_features(path))
     if not available_memory.fits(4 * opened.n_features * sum(opened.sizes.values())):
         return None if path is None else path.absolute()  # processes may have another working directory
@@ -247,7 +249,7 @@ def _opened(stack: ExitStack, features: Features) -> FeatureReader:
 
 
 def _public_digest(features: Features) -> str:
-    """SHA-256 of what a file offers as public rows."""
+    """SHA-256 of the rows that a file provides as public rows."""
     with ExitStack() as stack:
         opened = _opened(stack, features)
         return opened.digest("public" if "public" in opened.sizes else "train")
@@ -275,7 +277,7 @@ def _plan(request: CompareRequest, public_digests: dict[str, str], sizes: dict[s
                     f"method {method.name} needs public rows and got none ({setting or 'no public group'}); "
                     "give --public-shots K or --public FILE"
                 )
-            # without shots to choose or noise to draw, seeds would all give the same run
+            # a run without shots or noise is the same for every seed
             seeds = range(request.seeds if method.spends or shots else 1)
             budgets = list(request.epsilons) if method.spends else [None]
             for epsilon, seed in product(budgets, seeds):
@@ -287,13 +289,13 @@ def _plan(request: CompareRequest, public_digests: dict[str, str], sizes: dict[s
                     **_budget(row, epsilon, request.delta),
                 )
                 folder = request.out / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
-                # a process of its own may have another working directory
+                # worker processes may have another working directory
                 planned.append(_Planned(row.name, setting, replace(asked, out=folder.absolute()), folder))
     return planned
 
 
 def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str) -> str:
-    """What a person needs to find the run, and a digest of all that makes it another run."""
+    """A readable name, and a digest of everything that distinguishes the run from others."""
     _, first = method_options(METHODS[row.method], asked.options or {})
     started_from = read_manifest(Path(first))["manifest_digest"] if first and Path(first).is_dir() else ""
     identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
@@ -306,10 +308,10 @@ def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_d
 
 
 def _train(run: _Planned, features: Features, other: Features) -> Path:
-    """Make a run; returns its folder.
+    """Train a planned run; returns its folder.
 
     Raises:
-        UsageError: somebody else has made it meanwhile. LinprobeError: it failed.
+        UsageError: another process has finished the same run. LinprobeError: training failed.
     """
     with ExitStack() as stack:
         rows = None if run.request.public is None else _opened(stack, other)
@@ -321,7 +323,7 @@ def _train(run: _Planned, features: Features, other: Features) -> Path:
                 raise
             raise UsageError(
                 f"run {run.folder} was finished meanwhile by a process of an earlier compare that was killed; wait "
-                "until its processes have ended, and give the same command again: it goes on from there"
+                "until its processes have ended, then give the same command again"
             ) from None
     return run.folder
 
@@ -396,17 +398,17 @@ def _run_row(run: _Planned, manifest: dict[str, Any], result: Result) -> dict[st
 
 
 def footer(composed: dict[str, Any]) -> str:
-    """What all runs of a comparison cost together, in one sentence or two."""
+    """The total cost of all runs of a comparison, in one or two sentences."""
     text = "no run released anything with noise"
     if composed["private_runs"]:
         text = (
             f"{composed['private_runs']} runs released something with noise: together epsilon "
             f"{composed['epsilon']:.4g} at delta {composed['delta']:g} for a record private in all of them "
-            f"({composed['accountant']}); one that was public in any of them had no protection there"
+            f"({composed['accountant']}); a record that was public in any of them had no protection there"
         )
     if composed["not_private_runs"]:
         text += (
-            f"; {composed['not_private_runs']} non-private runs are covered by no epsilon: where rows are really "
+            f"; {composed['not_private_runs']} non-private runs are not covered by any epsilon: if the rows are really "
             "private, leave them out with --no-baselines"
         )
     return text

@@ -1,40 +1,14 @@
-"""`linprobe extract` and `linprobe import`: feature files."""
+"""`linprobe extract`: images to a feature file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from linprobe.commands.info import describe_features
-from linprobe.data.array_import import import_arrays
-from linprobe.errors import DataError, LinprobeError, UsageError
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest
 from linprobe.progress import Progress
 
 
 def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | None:
-    """Images to a feature file; None in a process that is not the first of several."""
-    # torch and torchvision take seconds to load; the other commands need neither
+    """Extract features of images to a feature file; None in every process but the first of several."""
+    # torch and torchvision take seconds to import
     from linprobe.extraction.extract import extract as run_extraction
 
     return run_extraction(request, progress)
-
-
-def import_features(sources: Sequence[Path], out: Path, classes: Path | None) -> dict[str, Any]:
-    """Make a feature file from arrays; returns its description as `info` gives it."""
-    if out.is_dir():
-        raise UsageError(f"feature file {out} is a folder; give --out a file name")
-    names = None
-    if classes is not None:
-        try:
-            names = [line.strip() for line in classes.read_text(encoding="utf-8").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"class list {classes} cannot be read ({error}); give one class name a line") from None
-    try:
-        import_arrays(sources, out, names)
-    except OSError as error:
-        raise LinprobeError(
-            f"feature file {out} cannot be written ({error}); free some space or give another --out"
-        ) from None
-    return describe_features(out)

@@ -1,4 +1,4 @@
-"""`linprobe info` and `linprobe methods`: what there is."""
+"""`linprobe info`: what a feature file or a run folder holds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.commands._row_sources import open_features
-from linprobe.methods import METHODS
 from linprobe.runs.manifest import read_manifest
 
 
 def describe_features(path: Path) -> dict[str, Any]:
-    """What a feature file holds."""
+    """The number of rows, features and classes of a feature file, and its description."""
     with open_features(path) as features:
         description = features.description
         return {
@@ -30,17 +29,3 @@ def info(path: Path) -> dict[str, Any]:
     if path.is_dir():
         return read_manifest(path)
     return describe_features(path)
-
-
-def list_methods() -> list[dict[str, Any]]:
-    """Every method: name, summary, paper, the data it needs."""
-    return [
-        {
-            "method": method.name,
-            "summary": method.summary,
-            "needs": list(method.needs),
-            "spends": method.spends,
-            "paper": method.paper,
-        }
-        for method in METHODS.values()
-    ]

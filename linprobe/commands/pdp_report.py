@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.accountants import ACCOUNTANTS, composed_epsilon
+from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.calibrate import calibrate, check_epsilon
 from linprobe.accounting.events import GaussianEvent, grouped
 from linprobe.accounting.ledger import Ledger, read_ledger
@@ -19,17 +19,24 @@ from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.reporting import pdp_report as reports
 from linprobe.reporting import plots
+from linprobe.reporting.pdp_report import per_record_report, sparkline, write_csv
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import check_manifest, gaussian_figures, guarantee_text, read_manifest
+from linprobe.runs.manifest import (
+    accountant_of,
+    check_manifest,
+    gaussian_figures,
+    guarantee_text,
+    read_manifest,
+    stated_epsilon,
+)
 
 HISTOGRAM = "published_histogram_{}.json"
 
 
 @dataclass(frozen=True)
 class PdpReport:
-    """The per-record report and what the terminal shows of it. Private."""
+    """The per-record report, its curve as text, and the published histogram, if any. Private."""
 
     report: dict[str, Any]
     sparkline: str
@@ -39,10 +46,15 @@ class PdpReport:
 def pdp_report(
     folder: Path, *, csv: Path | None = None, plot: Path | None = None, publish_epsilon: float | None = None
 ) -> PdpReport:
-    """Summarise the per-record losses of a run; write them, draw them, or release their histogram, if asked.
+    """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
+
+    Args:
+        folder: run folder. csv, plot: files for every record's epsilon and for the sorted curve, mode 0600.
+        publish_epsilon: price of a noisy histogram, charged to the run.
 
     Raises:
-        DataError: a folder without per-record figures. PrivacyError: the run claims no privacy.
+        UsageError: a run without per-record losses. DataError: no per-record file. PrivacyError: a histogram of a run
+            that is not private.
     """
     if plot is not None:
         plots.check_format(plot)
@@ -54,25 +66,25 @@ def pdp_report(
     if manifest["accountant"] is None:
         raise UsageError(
             f"run {folder} used method {manifest['method']}, which releases nothing with noise; "
-            "per-record losses exist for methods that spend a budget"
+            "only methods that spend a budget have per-record losses"
         )
     ids, losses, _ = run_folder.read_per_record(folder, manifest)
     if len(losses.mu) != len(ids):
-        raise UsageError(f"run {folder} was trained with --no-per-record; train with --per-record to follow records")
+        raise UsageError(f"run {folder} was trained with --no-per-record; train with --per-record to track records")
     published = None if publish_epsilon is None else _publish_histogram(run, losses, publish_epsilon)
     manifest = read_manifest(folder)
-    # a published histogram costs every record alike
+    # a published histogram costs every record the same
     losses = losses.charged(sum((1 / release["noise_multiplier"]) ** 2 for release in manifest["published"]))
-    worst = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
+    worst = stated_epsilon(manifest)
     epsilons = losses.epsilon(manifest["delta"], worst)
     if csv is not None:
-        writing(csv, lambda: reports.write_csv(csv, ids, epsilons))
+        writing(csv, lambda: write_csv(csv, ids, epsilons))
     if plot is not None:
         writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, manifest["method"]))
     sampled = manifest["gdp_mu"] is None
     return PdpReport(
-        reports.report(epsilons, worst, manifest["delta"], sampled=sampled),
-        reports.sparkline(epsilons, worst),
+        per_record_report(epsilons, worst, manifest["delta"], sampled=sampled),
+        sparkline(epsilons, worst),
         published,
     )
 
@@ -80,15 +92,15 @@ def pdp_report(
 def _publish_histogram(run: run_folder.LoadedRun, losses: RecordLosses, epsilon: float) -> dict[str, Any]:
     """Release the histogram of epsilon_i with Gaussian noise and charge it to the run's ledger.
 
-    Given the released iterates each epsilon_i is a function of its own record, so one record moves one count by one:
-    L2 sensitivity 1. The charge is in the ledger and on the disk before the noise is drawn.
+    Given the released iterates, epsilon_i is a function of record i alone, so one record changes one count by one: the
+    L2 sensitivity is 1. The charge is written to the ledger before the noise is drawn.
     """
     folder, manifest = run.folder, run.manifest
     if not manifest["private"]:
         raise PrivacyError(f"run {folder} is not private; nothing can be published from it")
     events, delta = read_ledger(folder / run_folder.LEDGER), manifest["delta"]
     check_manifest(manifest, folder, events)
-    accountant = next(name for name, title in ACCOUNTANTS.items() if title == manifest["accountant"])
+    accountant = accountant_of(manifest)
     training = grouped(event for event in events if event.purpose != "histogram")
     training_epsilon = composed_epsilon(training, delta, accountant)
     budget = calibrate(epsilon=epsilon, delta=delta, n_private=manifest["n_private"], steps=1)

@@ -1,4 +1,4 @@
-"""`linprobe plan` and `linprobe account`: what noise costs. No data is read."""
+"""`linprobe plan`: sampling rate and noise for a budget. No data is read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from linprobe.accounting import planning
 from linprobe.commands._output import check_folders, writing
@@ -18,7 +16,7 @@ from linprobe.reporting import plots
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What `linprobe plan` was asked for; fields as in `planning.plan`."""
+    """The arguments of `linprobe plan`; fields as in `planning.plan`."""
 
     epsilon: float
     n_rows: int
@@ -30,9 +28,9 @@ class PlanRequest:
 
 
 def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
-    """The noise each sampling rate needs for one budget; drawn too, if asked.
+    """The noise each sampling rate needs for one budget; with `plot`, also as a figure.
 
-    Returns: epsilon, delta, n, epochs, accountant, rows (one object a rate, keys as in `planning.PlanRow`),
+    Returns: epsilon, delta, n, epochs, accountant, rows (one object for each rate, keys as in `planning.PlanRow`),
         recommended (one of the rows), why.
     """
     if request.plot is not None:
@@ -62,22 +60,4 @@ def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
         "rows": [asdict(row) for row in rows],
         "recommended": asdict(recommended),
         "why": why,
-    }
-
-
-def account(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
-    """What sampled Gaussian releases cost.
-
-    Returns: sampling_rate, noise_multiplier, steps, delta, accountant (the one of record), and epsilon by every
-        accountant that applies under its name, the one of record first; None where there is no finite figure.
-    """
-    costs = planning.account(sampling_rate, noise_multiplier, n_steps, delta)
-    figures = {name: cost if np.isfinite(cost) else None for name, cost in costs.items()}
-    return {
-        "sampling_rate": sampling_rate,
-        "noise_multiplier": noise_multiplier,
-        "steps": n_steps,
-        "delta": delta,
-        "accountant": next(iter(figures)),
-        **figures,
     }

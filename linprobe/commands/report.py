@@ -21,7 +21,7 @@ def report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
     """Verify a run as `verify` does, then write its page; mode 0600 if it holds results of `attacks`.
 
     Raises:
-        PrivacyError: the run does not hold. DataError: an attack's file is damaged, or of another run.
+        PrivacyError: the run does not verify. DataError: a file in `attacks` is damaged or of another run.
     """
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
@@ -45,29 +45,29 @@ def report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
 
 
 def _histogram(path: Path) -> dict[str, Any]:
-    """A published histogram, whose digest and price `verify` has checked."""
+    """A published histogram. `verify` has checked its digest and price."""
     try:
         histogram = json.loads(path.read_text(encoding="utf-8"))
         edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
     if not counts or len(edges) != len(counts) + 1:
-        raise DataError(f"{path} has not one bin edge more than counts; restore it from a copy")
+        raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
     return {"bin_edges": edges, "noisy_counts": counts}
 
 
 def _attack(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """What `linprobe attack` wrote about this run. Private.
+    """The result of `linprobe attack` on this run. Private.
 
     Raises:
-        DataError: unreadable, a figure missing, or of another run, or of this one before its manifest changed.
+        DataError: unreadable, a figure missing, or the result of another run or of an earlier manifest of this run.
     """
     try:
         attack = json.loads(path.read_text(encoding="utf-8"))
         if attack["manifest_digest"] != manifest["manifest_digest"]:
             raise DataError(
                 f"attack {path} is of {attack['run']} with manifest digest {attack['manifest_digest']:.16}; this run "
-                f"has {manifest['manifest_digest']:.16}; attack this run as it is now, and give that file"
+                f"has {manifest['manifest_digest']:.16}; attack this run again and give the new file"
             )
         figures = [attack[name] for name in ("auc", "members", "non_members")]
         figures += [attack["tpr_at_fpr"][rate] for rate in ("0.001", "0.01")]

@@ -1,4 +1,4 @@
-"""`linprobe verify`: a run's guarantee, recomputed."""
+"""`linprobe verify`: recompute a run's guarantee."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from linprobe.runs.manifest import check_manifest, read_manifest
 
 @dataclass(frozen=True)
 class VerifiedRun:
-    """What was read of a run that holds.
+    """A run whose manifest, ledger and files agree.
 
     Attributes:
-        folder: where it lies. manifest: the JSON object. figures: what was recomputed, as `check_manifest` returns it.
-        per_record: ids, losses and commitment key, private; None where the file is not there.
+        folder: its path. manifest: the JSON object. figures: the recomputed figures, from `check_manifest`.
+        per_record: ids, losses and commitment key, private; None without a per-record file.
     """
 
     folder: Path
@@ -38,19 +38,22 @@ def verified(folder: Path) -> VerifiedRun:
     """Recompute a run's epsilon from its ledger with both accountants, and check every file.
 
     Raises:
-        PrivacyError: anything that does not match.
+        PrivacyError: any mismatch.
     """
     manifest = read_manifest(folder)
     figures = check_manifest(manifest, folder, read_ledger(folder / run_folder.LEDGER))
-    there = (folder / run_folder.PER_RECORD).exists()
-    return VerifiedRun(folder, manifest, figures, run_folder.read_per_record(folder, manifest) if there else None)
+    has_records = (folder / run_folder.PER_RECORD).exists()
+    per_record = run_folder.read_per_record(folder, manifest) if has_records else None
+    return VerifiedRun(folder, manifest, figures, per_record)
 
 
 def verify(folder: Path, features: Path | None) -> dict[str, Any]:
-    """`verified`, and the data if given.
+    """Verify a run and, with `features`, that its private rows are those of the file.
+
+    Returns: run, verified, private, the figures of `check_manifest`, data (what was checked, in words).
 
     Raises:
-        PrivacyError: anything that does not match.
+        PrivacyError: any mismatch.
     """
     run = verified(folder)
     data = "not checked: give --features FILE"
@@ -66,20 +69,19 @@ def verify(folder: Path, features: Path | None) -> dict[str, Any]:
 def verify_data(run: VerifiedRun, features: FeatureReader) -> NDArray[np.bool_] | None:
     """Which training rows of `features` the run held private, (n_train,), checked against its data commitment.
 
-    None for a run that made no release about private rows, and so committed to none.
+    None for a run that made no release about private rows, which commits to none.
 
     Raises:
-        DataError: no per-record file. PrivacyError: other rows than those the run was trained on.
+        DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
     """
     manifest = run.manifest
     if manifest["private_commitment"] is None:
         return None
-    # where it is not there, reading it says so
     ids, _, key = run.per_record or run_folder.read_per_record(run.folder, manifest)
     known = set(ids)
     keep = np.array([name in known for name in features.ids("train")])
     if find_method(manifest["method"]).joins_public:
-        keep[:] = True  # and the public rows among the ids come from elsewhere
+        keep[:] = True  # every training row is private; the ids also name public rows of another file
     if run_folder.commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
         raise PrivacyError(
             f"{features.path} does not hold the private rows this run was trained on; find the right file"

@@ -1,1 +1,1 @@
-"""Measures of a trained probe on rows it was not trained on."""
+"""Accuracy, membership attacks, audits and comparisons of trained probes."""

@@ -1,4 +1,4 @@
-"""Membership inference: how well a released probe's scores tell its training rows from others.
+"""Membership inference: how well the scores of a released probe separate its training rows from other rows.
 
 Yeom, Giacomelli, Fredrikson, Jha, "Privacy Risk in Machine Learning", CSF 2018: the loss as a score (threshold attack).
 Carlini, Chien, Nasr, Song, Terzis, Tramèr, "Membership Inference Attacks From First Principles", S&P 2022: likelihood
@@ -8,8 +8,8 @@ ratios against shadow models (LiRA, Algorithm 1), true-positive rates at small f
     loss_i   = -log p_i = log(1 + e^-o_i)
     ratio_i  = log N(o_i; mean_i,in, v_in) - log N(o_i; mean_i,out, v_out)
 
-The loss falls as o_i rises, so o_i ranks records as the loss does, and better where p_i is 1 to machine precision.
-Everywhere below a higher score means "rather a member". All of it is computed from private rows without noise: private.
+The loss falls as o_i rises, so both rank records alike; o_i still distinguishes records whose p_i rounds to 1. In this
+module a higher score means "more likely a member". Every result is computed from private rows without noise: private.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from linprobe.data.preprocessing import normalise_rows
 
 FALSE_POSITIVE_RATES = (0.001, 0.01)
 CONFIDENCE = 0.95
-LEAST_VARIANCE = 1e-12  # nats squared; weights are float32 and resolve nothing finer
+LEAST_VARIANCE = 1e-12  # nats squared; float32 weights resolve nothing finer
 
 Scores = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ def log_odds(
     weights: NDArray[np.floating],
     bias: NDArray[np.floating],
 ) -> Scores:
-    """o_i of raw rows with their labels, in nats, shape (n_rows,); of voters, the odds of their mean probability.
+    """o_i of labelled raw rows, in nats, shape (n_rows,); for a run that votes, of the voters' mean probability.
 
     Args:
         blocks: rows (b, n_features) and class indices (b,).
@@ -59,12 +59,12 @@ def log_odds(
 
 @dataclass(frozen=True)
 class Membership:
-    """What scores say about membership. Private.
+    """The result of a membership attack. Private.
 
     Attributes:
-        auc: probability that a member scores higher than a non-member, ties counted half.
+        auc: probability that a member scores higher than a non-member; a tie counts one half.
         low, high: percentile bootstrap interval of `auc` at `CONFIDENCE`; None without resamples.
-        fpr, tpr: the ROC curve from (0, 0) to (1, 1), a point for every score that occurs.
+        fpr, tpr: the ROC curve from (0, 0) to (1, 1), one point for every distinct score.
     """
 
     auc: float
@@ -75,22 +75,22 @@ class Membership:
 
     def tpr_at(self, rate: float) -> float:
         """The highest true-positive rate at a false-positive rate of at most `rate`."""
-        allowed = rate * (1 + 1e-9)  # 3 of 1,000 is 0.003 in whatever way it was rounded
+        allowed = rate * (1 + 1e-9)  # 3 of 1,000 is a rate of 0.003, however it was rounded
         return float(self.tpr[np.searchsorted(self.fpr, allowed, side="right") - 1])
 
 
 def membership(members: Scores, others: Scores, resamples: int = 0) -> Membership:
     """Compare the scores of members (n,) with those of non-members (m,).
 
-    The bootstrap draws members and non-members apart, as many as there are. A score is replaced by its place among all
-    that occur, so that a resample costs counting and one cumulative sum.
+    The bootstrap resamples members and non-members separately. Scores are replaced by their ranks, so that a resample
+    costs one count and one cumulative sum.
     """
     values, places = np.unique(np.concatenate([members, others]), return_inverse=True)
     member_places, other_places = np.split(places, [len(members)])
     counted = [np.bincount(part, minlength=len(values)) for part in (member_places, other_places)]
     low = high = None
     if resamples:
-        # which resample is drawn is no noise that protects anything: a fixed seed makes intervals reproducible
+        # resampling protects nothing, so a fixed seed is safe and makes intervals reproducible
         rng = np.random.default_rng(0)
         drawn = [
             _auc(*(_recounted(part, len(values), rng) for part in (member_places, other_places)))
@@ -106,13 +106,13 @@ def _recounted(places: NDArray[np.int64], size: int, rng: np.random.Generator) -
 
 
 def _auc(members: NDArray[np.int64], others: NDArray[np.int64]) -> float:
-    """AUC from how many members and non-members have each score, in rising order."""
+    """AUC from the numbers of members and non-members at each score, in rising order."""
     below = np.cumsum(others) - others / 2
     return float(members @ below / (members.sum() * others.sum()))
 
 
 def tpr_limit(fpr: Scores, epsilon: float, delta: float) -> Scores:
-    """The highest true-positive rate that (epsilon, delta) leaves to any attack, for rates `fpr` of any shape.
+    """The highest true-positive rate that (epsilon, delta) allows any attack, for rates `fpr` of any shape.
 
     min(e^epsilon fpr + delta, 1 - e^-epsilon (1 - delta - fpr)), at most 1 (Kairouz, Oh, Viswanath 2015, Theorem 2.1).
     """
@@ -122,19 +122,20 @@ def tpr_limit(fpr: Scores, epsilon: float, delta: float) -> Scores:
     return np.asarray(np.clip(np.minimum(few, many), 0, 1))
 
 
-def likelihood_ratios(target: Scores, shadows: Scores, joined: NDArray[np.bool_]) -> Scores:
-    """ratio_i: how much likelier the target's log odds are with the record than without it, nats, shape (n,).
+def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]) -> Scores:
+    """ratio_i: log likelihood ratio of the target's log odds with record i against without it, nats, shape (n,).
 
-    A mean for every record and one variance for all records together, with and without it, as Carlini et al. do where
-    shadow models are few.
+    Each record has its own two means. The two variances are shared by all records, as Carlini et al. do when there are
+    few shadow models.
 
     Args:
         target: log odds of each record under the attacked model, (n,).
         shadows: the same under each shadow model, (n_shadows, n).
-        joined: which records each was trained on, (n_shadows, n); each by two or more, and not by two or more.
+        inside: which records each shadow model was trained on, (n_shadows, n). Every record must be in at least two
+            shadow models and outside at least two.
     """
     ratio = np.zeros_like(target)
-    for sign, part in ((1, joined), (-1, ~joined)):
+    for sign, part in ((1, inside), (-1, ~inside)):
         count = part.sum(axis=0)
         mean = np.where(part, shadows, 0).sum(axis=0) / count
         spread = np.where(part, shadows - mean, 0)
@@ -144,9 +145,9 @@ def likelihood_ratios(target: Scores, shadows: Scores, joined: NDArray[np.bool_]
 
 
 def complementary_halves(n_sets: int, n_rows: int) -> NDArray[np.bool_]:
-    """Random halves of the rows, (n_sets, n_rows), each second one the rest of the one before.
+    """Random halves of the rows, (n_sets, n_rows), in complementary pairs; every row is in exactly half of them.
 
-    So every row is in exactly half of them. The seed is fixed: who joins a shadow model is no secret that protects.
+    The seed is fixed: membership in a shadow model need not be secret.
     """
     rng = np.random.default_rng(1)
     halves = np.zeros((n_sets, n_rows), dtype=bool)

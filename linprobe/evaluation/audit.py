@@ -1,24 +1,26 @@
-"""Auditing: a lower bound on epsilon from what an implementation does, beside the upper bound that its noise promises.
+"""Auditing: a measured lower bound on epsilon, to compare with the upper bound that accounting claims.
 
-Canaries are records of their own, each in a run or not by the toss of a coin. Whoever tells from the releases who was
-in better than (epsilon, delta) allows has shown that the implementation is not (epsilon, delta)-DP.
+Canaries are planted records; a coin toss decides whether each one is in a run. An adversary who guesses from the
+releases which canaries were in, better than (epsilon, delta) allows, proves that the implementation is not
+(epsilon, delta)-DP.
 
     1  for r = 1..R:  toss b_ri for i = 1..m;  train on the background rows and the canaries with b_ri = 1
     2  z_rti <- <row of canary i in release t, u_i> / (sensitivity * noise multiplier)
-    3  test whether z tells b
+    3  test whether z predicts b
 
-Canary i is the unit vector of a column that no other row has, so that its column of every release holds the noise and
-what it did itself: m canaries are m independent trials, and R runs make n = R m. u_i is the direction of its gradient
-at zero weights, mean over classes minus indicator of its label. Out, z is standard normal; in, its mean is about
-1/sigma where canary i joined. The adversary sees every release, as the accountants assume.
+Canary i is the unit vector of a column that is zero in every other row. Its column of a release holds only noise and
+its own contribution, so m canaries are m independent trials, and R runs are n = R m. u_i is the direction of its
+gradient at zero weights: mean over classes minus indicator of its label. If canary i is out, z is standard normal; if
+it is in, the mean of z is about 1/sigma in every release that samples it. The adversary sees every release, as the
+accountants assume.
 
-The tests, and where they come from:
+The tests and their sources:
 
-- `sum`, `difference` and `pattern` compare a statistic of the trials in and out by Student's test. Its noncentrality
-  bounds mu of Gaussian DP from below where the statistic is normal (Dong, Roth, Su 2022: mu-GDP is testing N(0, 1)
+- `sum`, `difference` and `pattern` compare a statistic of the trials in and out by Student's t-test. If the statistic
+  is normal, its noncentrality bounds mu of Gaussian DP from below (Dong, Roth, Su 2022: mu-GDP is testing N(0, 1)
   against N(mu, 1); Nasr et al. 2023, "Tight Auditing of Differentially Private Machine Learning", audit through mu).
-- `one run` counts right guesses and assumes no distribution (Steinke, Nasr, Jagielski 2023, "Privacy Auditing with One
-  (1) Training Run", Theorem 5.2). R runs on records of their own are one run on all of them, so all n trials count.
+- `one run` counts correct guesses and assumes no distribution (Steinke, Nasr, Jagielski 2023, "Privacy Auditing with
+  One (1) Training Run", Theorem 5.2). R runs on disjoint records are one run on all of them, so all n trials count.
 
 Each holds at confidence 1 - (1 - confidence) / (number of tests), so that all hold together (Bonferroni).
 """
@@ -47,8 +49,8 @@ from linprobe.methods import Method, Problem, Run, Schedule
 from linprobe.options import MAX_EPSILON
 from linprobe.parallel.threads import blas_held_to_one_thread
 
-LARGEST_MU = 20.0  # of a bound; far above the mu of every epsilon that can be claimed
-GUESSED = 0.1  # share of the trials on which `one run` guesses
+LARGEST_MU = 20.0  # largest bound; far above the mu of every epsilon that can be claimed
+GUESSED = 0.1  # share of the trials for which `one run` makes a guess
 GRADIENT = "gradient"
 
 MechanismFactory = Callable[[NoiseSource, Callable[[GaussianEvent], None]], GaussianMechanism]
@@ -57,11 +59,11 @@ SamplerFactory = Callable[[NoiseSource, float], PoissonSampler]
 
 @dataclass(frozen=True)
 class Trials:
-    """What the adversary saw.
+    """What the adversary observes.
 
     Attributes:
         inside: whether each canary was in, shape (runs, canaries).
-        scores: z, shape (runs, steps, canaries), in units of the noise that is claimed.
+        scores: z, shape (runs, steps, canaries), in units of the claimed noise.
     """
 
     inside: NDArray[np.bool_]
@@ -85,14 +87,14 @@ class _Present(ArrayRows):
 
 
 class _Observer(GaussianMechanism):
-    """Passes sums on to another mechanism and keeps the canaries' scores in what it releases.
+    """Passes sums on to another mechanism and records the canaries' scores in its releases.
 
     Args:
         inner: the mechanism under audit.
         first: feature column of the first canary. directions: u, shape (canaries, n_classes).
 
     Attributes:
-        scores: one array (canaries,) a gradient release.
+        scores: one array (canaries,) for each gradient release.
     """
 
     def __init__(self, inner: GaussianMechanism, first: int, directions: NDArray[np.float64]) -> None:
@@ -103,7 +105,7 @@ class _Observer(GaussianMechanism):
     def release(
         self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
     ) -> Release:
-        """What `inner` releases."""
+        """The release of `inner`."""
         released = self._inner.release(clipped, noise_multiplier, purpose=purpose, projection=projection)
         if purpose == GRADIENT:
             along = np.einsum("ic,ic->i", released.value[self._columns], self._directions)
@@ -111,7 +113,7 @@ class _Observer(GaussianMechanism):
         return released
 
     def settle(self) -> None:
-        """Leave what records contributed to `inner`."""
+        """Settle `inner`."""
         self._inner.settle()
 
 
@@ -130,14 +132,14 @@ def play(
     sampler: SamplerFactory = PoissonSampler,
     insecure_seed: int | None = None,
 ) -> Trials:
-    """Lines 1 and 2: train `runs` times as production does, with `canaries` of which about half are in.
+    """Lines 1 and 2: train `runs` times with the production code and `canaries` canaries, about half of them in.
 
     Args:
-        method, options, schedule: what is audited.
-        background, public: rows in training space, alike in every run.
+        method, options, schedule: the audited training.
+        background, public: rows in training space, the same in every run.
         on_run: called after every run.
-        mechanism, sampler: what is to be audited in place of the production classes.
-        insecure_seed: makes coins and noise reproducible, for tests of the audit.
+        mechanism, sampler: audited in place of the production classes.
+        insecure_seed: makes coin tosses and noise reproducible, for tests of the audit.
     """
     coins = np.random.default_rng(insecure_seed)
     labels = np.arange(canaries) % n_classes
@@ -167,17 +169,17 @@ def _padded(x: NDArray[np.float32], columns: int) -> NDArray[np.float32]:
 
 
 def _nothing() -> None:
-    """Nobody watches single steps."""
+    """No observer of single steps."""
 
 
 def _forget(event: GaussianEvent) -> None:
-    """The rows are digits and canaries: nothing is spent on anybody."""
+    """No ledger: the rows are digits and canaries, so nothing is spent."""
 
 
 def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[str, Any]]:
-    """Line 3: every test that applies, each a lower bound on epsilon at `delta`, together at `confidence`.
+    """Line 3: lower bounds on epsilon at `delta` by every test that applies, all valid together at `confidence`.
 
-    Returns: name, epsilon_lower_bound, and mu_lower_bound or guesses and correct.
+    Returns: one object for each test: name, epsilon_lower_bound, and either mu_lower_bound or guesses and correct.
     """
     inside, scores = trials.inside, trials.scores
     half = len(inside) // 2
@@ -202,10 +204,10 @@ def summed(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def change(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """log sum_t (z_{t+1} - z_t)^2, shape (runs, canaries): how much moves from step to step.
+    """log sum_t (z_{t+1} - z_t)^2, shape (runs, canaries): the change from step to step.
 
-    With fresh noise it says nearly nothing. Noise that is used again cancels, and what is left is the canary's own
-    gradient, which turns as its weights move. The mechanism's rounding grid is added, below which nothing counts.
+    With fresh noise it reveals almost nothing. Noise that is used twice cancels and leaves the canary's own gradient,
+    which turns as the weights change. The mechanism's rounding grid is added as a floor.
     """
     squares = np.square(np.diff(scores, axis=1))
     return np.asarray(np.log((squares + 4.0**-GRID_BITS).sum(axis=1)))
@@ -216,8 +218,8 @@ def patterned(
 ) -> NDArray[np.float64]:
     """sum_t w_ti z_t of the `tested` runs, shape (tested runs, canaries); N(0, 1) out.
 
-    w_ti is how much higher z_t of canary i was in than out in the `learnt` runs, cut below 0, of unit length over t: it
-    finds the steps in which a canary always joins.
+    w_ti is the mean of z_t of canary i in minus out, over the `learnt` runs, clipped at 0 and scaled to unit length
+    over t. It finds the steps in which a canary always joins.
     """
     n_in, n_out = inside.sum(axis=0), (~inside).sum(axis=0)
     sum_in = np.einsum("rtm,rm->tm", learnt, inside)
@@ -232,12 +234,13 @@ def mu_lower_bound(inside: NDArray[np.float64], outside: NDArray[np.float64], co
 
     With s the pooled standard deviation, t = (mean_in - mean_out) / (s sqrt(1/n_in + 1/n_out)) has the noncentral t law
     of n_in + n_out - 2 degrees of freedom and noncentrality mu / sqrt(1/n_in + 1/n_out). The bound is the mu at which
-    a value as large has probability 1 - confidence. Measured spread, not the claimed one: too little noise shows.
+    a value of t or larger has probability 1 - confidence. It uses the measured spread, not the claimed one, so that too
+    little noise is detected.
 
     Args:
         inside, outside: independent values, any shape. confidence: at least 1/2.
 
-    Returns: at least 0, at most `LARGEST_MU`; 0 for fewer than two values of a kind.
+    Returns: at least 0, at most `LARGEST_MU`; 0 if a group has fewer than two values.
     """
     n_in, n_out = inside.size, outside.size
     gap = float(inside.mean() - outside.mean()) if min(n_in, n_out) > 1 else 0.0
@@ -246,7 +249,7 @@ def mu_lower_bound(inside: NDArray[np.float64], outside: NDArray[np.float64], co
     freedom = n_in + n_out - 2
     spread = math.sqrt((n_in * inside.var() + n_out * outside.var()) / freedom)
     scale = math.sqrt(1 / n_in + 1 / n_out)
-    # no spread at all tells them apart for certain; the cap keeps that a number
+    # without spread the groups differ with certainty; the cap keeps t finite
     t = min(gap, LARGEST_MU * spread) / spread / scale if spread > 0 else LARGEST_MU / scale
 
     def excess(noncentrality: float) -> float:
@@ -256,7 +259,7 @@ def mu_lower_bound(inside: NDArray[np.float64], outside: NDArray[np.float64], co
 
 
 def guess(inside: NDArray[np.bool_], statistic: NDArray[np.float64]) -> tuple[int, int]:
-    """Guess in for the largest values and out for the smallest, half of `GUESSED` of all each: (correct, guesses)."""
+    """Guess "in" for the largest values and "out" for the smallest, `GUESSED` / 2 of all each: (correct, guesses)."""
     each = max(1, round(GUESSED / 2 * statistic.size))
     order = np.argsort(statistic, axis=None)
     ordered = inside.ravel()[order]
@@ -264,10 +267,10 @@ def guess(inside: NDArray[np.bool_], statistic: NDArray[np.float64]) -> tuple[in
 
 
 def one_run_p_value(correct: int, guesses: int, trials: int, epsilon: float, delta: float) -> float:
-    """Largest probability with which an (epsilon, delta)-DP algorithm lets so many guesses be right.
+    """Largest probability of `correct` or more correct guesses under any (epsilon, delta)-DP algorithm.
 
-    Steinke, Nasr, Jagielski 2023, Theorem 5.2, for W right ones of r guesses about m records in or out by fair coins,
-    with B binomial of r trials at e^epsilon / (1 + e^epsilon):
+    Steinke, Nasr, Jagielski 2023, Theorem 5.2, for W correct of r guesses about m records, each in or out by a fair
+    coin, with B binomial of r trials at e^epsilon / (1 + e^epsilon):
 
         P[W >= v] <= P[B >= v] + 2 m delta max_{i = 1..v} P[v > B >= v - i] / i.
     """

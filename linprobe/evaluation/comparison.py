@@ -1,4 +1,4 @@
-"""Runs of several methods as one table: mean and spread over seeds, the best, the boost over public rows alone.
+"""Summaries of runs of several methods: mean and spread over seeds, the best, the boost over public rows alone.
 
 Figures of merit: Golatkar et al. 2022 (AdaMix), section 4: test error against epsilon, and the performance boost.
 """
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where public rows come from.
+    """The source of public rows.
 
     Attributes:
-        public: name of a public file, empty without one. shots: public rows a class taken out of the training rows,
-            None where nobody asked for any.
+        public: name of a public file, empty without one.
+        shots: public rows per class, taken out of the training rows; None if not given.
     """
 
     public: str = ""
@@ -33,9 +33,9 @@ class Result:
     """One run.
 
     Attributes:
-        row: what the method is called in the table, its options included.
-        spends: whether the run spent the epsilon asked for; if not, `epsilon` is None and it stands at every one.
-        accuracy: on the test rows. auc: of the threshold membership attack, private, None if it was not asked for.
+        row: name of the table row: the method and its options.
+        spends: whether the run spent its target epsilon; if not, `epsilon` is None and the run stands for all.
+        accuracy: on the test rows. auc: of the threshold membership attack, private; None without an attack.
     """
 
     row: str
@@ -49,7 +49,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Runs that differ in their seed only: mean, sample standard deviation (None of a single run), number."""
+    """Runs that differ only in their seed: mean, sample standard deviation (None for a single run), number."""
 
     row: str
     setting: Setting
@@ -62,8 +62,9 @@ class Summary:
 
 
 def summarise(results: Iterable[Result]) -> list[Summary]:
-    """One summary a row, setting and epsilon, in the order in which they came; among rows that spend the same
-    epsilon in the same setting the highest mean is `best`, ties all.
+    """One summary for each row, setting and epsilon, in order of appearance.
+
+    Among rows that spend the same epsilon in the same setting, every row with the highest mean is `best`.
     """
     groups: dict[tuple[str, Setting, float | None], list[Result]] = defaultdict(list)
     for result in results:
@@ -96,14 +97,14 @@ def summarise(results: Iterable[Result]) -> list[Summary]:
 
 def boost(error_public: float, error_private: float, error_paragon: float) -> float | None:
     """(err_public - err_paragon) / (err_private - err_paragon): 1 for a private run no better than public rows alone,
-    more the closer it comes to the non-private paragon; None where it reaches it.
+    larger the closer it is to the non-private paragon; None if it reaches the paragon.
     """
     gap = error_private - error_paragon
     return (error_public - error_paragon) / gap if gap > 0 else None
 
 
 def boosts(summaries: Sequence[Summary], public: str, paragon: str) -> dict[tuple[str, Setting, float], float | None]:
-    """Boost of every row that spends, where its setting has rows called `public` and `paragon` beside it."""
+    """Boost of every row that spends, in settings that also have the rows `public` and `paragon`."""
     errors = {(summary.row, summary.setting): 1 - summary.mean for summary in summaries if summary.epsilon is None}
     return {
         (summary.row, summary.setting, summary.epsilon): boost(

@@ -1,7 +1,7 @@
 """Accuracy and predictions of folded weights on L2-normalised raw rows, streamed.
 
 Weights are one set, (n_features, n_classes) with bias (n_classes,), or a stack of voters, (n_voters, n_features,
-n_classes) with bias (n_voters, n_classes). Voters are counted; equal counts go to the higher summed probability.
+n_classes) with bias (n_voters, n_classes). Each voter has one vote; ties go to the higher summed probability.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from linprobe.data.preprocessing import normalise_rows
 def class_scores(
     x: NDArray[np.floating], weights: NDArray[np.floating], bias: NDArray[np.floating]
 ) -> NDArray[np.float64]:
-    """Scores of raw rows x (b, n_features), shape (b, n_classes): nats, or votes, a fraction of one breaking ties."""
+    """Scores of raw rows x (b, n_features), shape (b, n_classes): nats, or votes plus a tie-breaking fraction."""
     unit = normalise_rows(np.asarray(x, dtype=np.float32)).astype(weights.dtype, copy=False)
     if weights.ndim == 2:
         return np.asarray(unit @ weights + bias, dtype=np.float64)
@@ -50,7 +50,7 @@ def class_accuracy(
     weights: NDArray[np.float32],
     bias: NDArray[np.float32],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Correct rows and all rows per class, shapes (n_classes,)."""
+    """Numbers of correct rows and of all rows per class, shapes (n_classes,)."""
     n_classes = weights.shape[-1]
     correct, total = np.zeros(n_classes, dtype=np.int64), np.zeros(n_classes, dtype=np.int64)
     for x, y in blocks:

@@ -16,7 +16,7 @@ MOST_PANELS_A_ROW = 3
 
 @contextmanager
 def _panels(path: Path, panels: int, *, private: bool = False) -> Iterator[list[Any]]:
-    """`figure` with so many panels side by side and one legend for all of them."""
+    """`figure` with a grid of `panels` panels and one legend."""
     columns = min(panels, MOST_PANELS_A_ROW)
     rows = -(-panels // columns)
     with figure(path, (2.2 + 4.4 * columns, 4.2 * rows), rows, columns, private=private, sharey=True) as axes:
@@ -31,13 +31,13 @@ def _settings(summaries: Sequence[Summary]) -> list[Setting]:
 
 
 def _ticks(axis: Any, values: Sequence[float]) -> None:
-    """Ticks at the values that were run, and at no others."""
+    """Ticks at these values only."""
     axis.set_ticks(values, [f"{value:g}" for value in values])
     axis.set_ticks([], minor=True)
 
 
 def _style(rows: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A colour and a marker a row, the same in every panel."""
+    """A colour and a marker for each row, the same in every panel."""
     return {
         row: {"color": f"C{place % 10}", "marker": MARKERS[place % len(MARKERS)], "label": row}
         for place, row in enumerate(rows)
@@ -45,10 +45,12 @@ def _style(rows: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def error_against_epsilon(path: Path, summaries: Sequence[Summary], public: str, paragon: str) -> Path | None:
-    """Test error of every row against epsilon, a panel a setting (the AdaMix paper's figure 1); bars are one standard
-    deviation over seeds. Rows that spend nothing are level lines: `public` above as a rule, `paragon` below.
+    """Test error of every row against epsilon, one panel per setting (the AdaMix paper's figure 1).
 
-    Returns: `path`, or None without a row that spends.
+    Error bars are one standard deviation over seeds. Rows that spend nothing are horizontal lines, dashed for the row
+    `public` and dotted for the row `paragon`.
+
+    Returns: `path`, or None if no row spends.
     """
     spending = [summary for summary in summaries if summary.epsilon is not None]
     if not spending:
@@ -77,8 +79,9 @@ def error_against_epsilon(path: Path, summaries: Sequence[Summary], public: str,
 
 
 def boost_against_shots(path: Path, boosts: Mapping[tuple[str, Setting, float], float | None]) -> Path:
-    """Performance boost over public rows alone against public shots a class (the AdaMix paper's figure 2), a panel an
-    epsilon and public file. Boosts that are infinite, where a private run reaches the paragon, are left out.
+    """Performance boost over public rows alone against public shots per class (the AdaMix paper's figure 2).
+
+    One panel per epsilon and public file. Infinite boosts, of runs that reach the paragon, are left out.
     """
     panels_of = list(dict.fromkeys((epsilon, setting.public) for _, setting, epsilon in boosts))
     styles = _style(list(dict.fromkeys(row for row, _, _ in boosts)))
@@ -95,14 +98,14 @@ def boost_against_shots(path: Path, boosts: Mapping[tuple[str, Setting, float], 
                 axes.plot([shots for shots, _ in points], [value for _, value in points], markersize=5, **style)
             axes.axhline(1, color="tab:gray", linestyle="--", label="public rows alone")
             _ticks(axes.xaxis, sorted({setting.shots for _, setting, _ in boosts if setting.shots is not None}))
-            axes.set(xlabel="public shots a class", title=f"ε = {epsilon:g}" + (f", {public}" if public else ""))
+            axes.set(xlabel="public shots per class", title=f"ε = {epsilon:g}" + (f", {public}" if public else ""))
             axes.grid(alpha=0.3)
         panels[0].figure.supylabel("performance boost over public rows alone", fontsize="medium")
     return path
 
 
 def accuracy_against_attack(path: Path, summaries: Sequence[Summary]) -> Path:
-    """Test accuracy against the AUC of the threshold membership attack, a point a row and epsilon; mode 0600."""
+    """Test accuracy against the AUC of the threshold membership attack, a point for each row and epsilon; mode 0600."""
     settings = _settings(summaries)
     styles = _style(list(dict.fromkeys(summary.row for summary in summaries)))
     with _panels(path, len(settings), private=True) as panels:
@@ -113,7 +116,7 @@ def accuracy_against_attack(path: Path, summaries: Sequence[Summary]) -> Path:
                     continue
                 x, y = [one.auc for one in points], [100 * one.mean for one in points]
                 axes.plot(x, y, linestyle=":" if len(points) > 1 else "none", **style)
-            # one label an epsilon, at the best row: those of the others would lie on top of it
+            # one label for each epsilon, at the best row, so that labels do not overlap
             best: dict[float, Summary] = {}
             for one in summaries:
                 if one.setting == setting and one.epsilon is not None and one.auc is not None:

@@ -1,4 +1,4 @@
-"""The table of a comparison: a row a method and setting, a column an epsilon."""
+"""The table of a comparison: one row for each method and setting, one column for each epsilon."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ Rows = list[tuple[str, ...]]
 
 
 def comparison_table(summary: Sequence[Mapping[str, Any]], best: str) -> tuple[Header, Rows]:
-    """Header and cells, test accuracy in percent as `mean ± std`; the best of a column and setting through the format
-    `best`, as `**{}**`. Rows that spend nothing have the same figure in every column.
+    """Header and cells; a cell is the test accuracy in percent as `mean ± std`.
+
+    Rows that spend nothing have the same figure in every column.
 
     Args:
         summary: objects as `linprobe compare` writes them, in the order of the table.
+        best: format of the best cell of a column and setting, for example `**{}**`.
     """
     epsilons = sorted({one["epsilon"] for one in summary if one["epsilon"] is not None})
     varied = [key for key in ("public", "shots") if len({one[key] for one in summary}) > 1]

@@ -1,4 +1,4 @@
-"""The per-record report: each private record's own epsilon_i, summarised. Private unless released with noise.
+"""The per-record report: a summary of each private record's own epsilon_i. Private unless released with noise.
 
 Source: AdaMix (Golatkar et al. 2022), Figure 3 and Proposition 14.
 """
@@ -16,13 +16,13 @@ from linprobe.accounting.per_instance import summary
 
 VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
 VALIDITY_SAMPLED = (
-    "individual Renyi accounting of Poisson samples, for the trajectory of weights that was in fact released; "
+    "individual Renyi accounting of Poisson samples, for the trajectory of weights that was released; "
     "each figure is at most the worst-case epsilon"
 )
 SPARK = "▁▂▃▄▅▆▇█"
 
 
-def report(epsilons: NDArray[np.float64], epsilon: float, delta: float, *, sampled: bool) -> dict[str, Any]:
+def per_record_report(epsilons: NDArray[np.float64], epsilon: float, delta: float, *, sampled: bool) -> dict[str, Any]:
     """The JSON report: epsilon, delta, records, max, mean, quantiles, share_below_half. Private."""
     return {
         "private": True,
@@ -35,7 +35,7 @@ def report(epsilons: NDArray[np.float64], epsilon: float, delta: float, *, sampl
 
 
 def sparkline(epsilons: NDArray[np.float64], epsilon: float, width: int = 60) -> str:
-    """The sorted curve as text, one column a quantile, full height at the worst case `epsilon`."""
+    """The sorted curve as text, one column per quantile, full height at the worst case `epsilon`."""
     if not epsilons.size:
         return ""
     heights = np.quantile(epsilons, (np.arange(width) + 0.5) / width) / epsilon
@@ -43,6 +43,6 @@ def sparkline(epsilons: NDArray[np.float64], epsilon: float, width: int = 60) ->
 
 
 def write_csv(path: Path, ids: list[str], epsilons: NDArray[np.float64]) -> None:
-    """One line a record, `id,epsilon`, mode 0600."""
+    """Write one line per record, `id,epsilon`, mode 0600."""
     figures = zip(ids, epsilons.tolist(), strict=True)
     atomic_files.write_csv(path, ({"id": name, "epsilon": f"{value:.6g}"} for name, value in figures), private=True)

@@ -1,4 +1,4 @@
-"""Figures. matplotlib is imported here only, when one is drawn."""
+"""Plots with matplotlib, which is imported when the first one is drawn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS = (".png", ".svg")
 
 
 def check_format(path: Path) -> str:
-    """The format a figure's name asks for; UsageError unless .png or .svg."""
+    """The format that the suffix of `path` names; UsageError unless .png or .svg."""
     if path.suffix not in FORMATS:
         raise UsageError(f"plot file {path} ends in {path.suffix!r}; allowed: {', '.join(FORMATS)}")
     return path.suffix[1:]
@@ -29,7 +29,7 @@ def check_format(path: Path) -> str:
 def figure(
     path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, *, private: bool = False, **grid: Any
 ) -> Iterator[list[Any]]:
-    """Axes of a figure of so many inches, row by row, saved whole to `path` when the block ends well."""
+    """Axes of a figure of width and height `size`, inches, row by row; saved to `path` when the block succeeds."""
     form = check_format(path)
     import matplotlib
 
@@ -46,7 +46,7 @@ def figure(
 
 
 def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, method: str) -> None:
-    """The sorted curve of epsilon_i with the worst case drawn (the AdaMix paper's Figure 3); mode 0600."""
+    """The sorted curve of epsilon_i below the worst case (the AdaMix paper's figure 3); mode 0600."""
     with figure(path, (6.4, 4), private=True) as (axes,):
         axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color="tab:blue", label="each record's own ε")
         axes.axhline(epsilon, color="tab:red", linestyle="--", label=f"worst case, ε = {epsilon:.4g}")
@@ -62,9 +62,9 @@ def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, m
 
 
 def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow, title: str) -> None:
-    """The noise each sampling rate needs, of a step (Dörmann et al. 2021, figure 2) and of an epoch. Not private.
+    """The noise each sampling rate needs, per step (Dörmann et al. 2021, figure 2) and per epoch. Not private.
 
-    Left, on logarithmic axes, sigma beside the square-root law through the largest rate; right sigma / sqrt(q).
+    Left: sigma and the square-root law through the largest rate, on logarithmic axes. Right: sigma / sqrt(q).
     """
     rates = np.array([row.sampling_rate for row in rows])
     multipliers = np.array([row.noise_multiplier for row in rows])
@@ -75,9 +75,9 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
         law = f"{per_epoch[-1]:.3g} √q"
         left.loglog(rates, per_epoch[-1] * np.sqrt(rates), color="tab:gray", linestyle="--", label=law)
         left.loglog(rates, multipliers, color="tab:blue", marker="o", label="needed")
-        left.set(ylabel="noise multiplier σ", title="noise of a step")
+        left.set(ylabel="noise multiplier σ", title="noise per step")
         right.semilogx(rates, per_epoch, color="tab:blue", marker="o")
-        right.set(ylabel="σ / √q, in clip norms", title="noise of an epoch")
+        right.set(ylabel="σ / √q, in clip norms", title="noise per epoch")
         limit = GOOD_ENOUGH * per_epoch.min()
         right.axhline(limit, color="tab:gray", linestyle="--", label=f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least")
         right.set_ylim(0.9 * per_epoch.min(), 1.1 * max(limit, per_epoch.max()))
@@ -97,9 +97,9 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
 
 
 def membership_roc(path: Path, found: Membership, result: dict[str, Any]) -> None:
-    """ROC curve of a membership attack on logarithmic axes, with what the guarantee allows; mode 0600.
+    """ROC curve of a membership attack and the limit that the guarantee sets, on logarithmic axes; mode 0600.
 
-    `result` is what `linprobe attack` returns. Rates below one non-member, or 1e-4, are drawn at the edge.
+    `result` is what `linprobe attack` returns. Rates below one non-member, or below 1e-4, are drawn at the edge.
     """
     least = max(1e-4, 1 / result["non_members"])
     with figure(path, (5, 4.6), private=True) as (axes,):
@@ -111,7 +111,7 @@ def membership_roc(path: Path, found: Membership, result: dict[str, Any]) -> Non
         axes.plot(rates, rates, color="tab:gray", linewidth=1, label="guessing")
         if result["epsilon"] is not None:
             allowed = tpr_limit(rates, result["epsilon"], result["delta"])
-            label = f"most that ε = {result['epsilon']:.4g}, δ = {result['delta']:g} allows"
+            label = f"limit of ε = {result['epsilon']:.4g}, δ = {result['delta']:g}"
             axes.plot(rates, allowed, color="tab:red", linestyle="--", label=label)
         axes.set(
             xscale="log",

@@ -1,7 +1,7 @@
-"""The manifest: one JSON object a privacy reviewer can check line by line.
+"""The manifest: one JSON object that a privacy reviewer can check line by line.
 
-`docs/privacy.md` explains every key. The manifest carries digests of the run's files and of itself; they catch an edit,
-not a forger who rewrites everything, for which the folder must be signed.
+`docs/privacy.md` explains every key. The manifest holds digests of the run's files and of itself. They detect an edit,
+but not a forger who rewrites everything; only a signature of the folder does.
 """
 
 from __future__ import annotations
@@ -58,9 +58,21 @@ PUBLIC_QUANTITIES = (
     "number of private records",
     "method, options, clip norms, steps, noise multipliers",
 )
-# the exact accountant is closed form; the grids of the others may round otherwise on another machine
+# gdp is a closed form; the other accountants compute on grids, which may round differently on another machine
 STATED_TOLERANCE = {"gdp": 1e-12, "pld": 1e-6, "rdp": 1e-9}
 SEED_KINDS = {SECURE: "os", INSECURE: "insecure", "none drawn": "none"}
+FIGURES = (
+    "epsilon",
+    "delta",
+    "epsilon_target",
+    "gdp_mu",
+    "zcdp_rho",
+    "noise_multiplier",
+    "sampling_rate",
+    "steps",
+    "releases",
+    "accountant",
+)
 
 
 def privacy_statement(
@@ -73,10 +85,10 @@ def privacy_statement(
     noise_kind: str,
     insecure: bool,
 ) -> dict[str, Any]:
-    """The guarantee of one training run, recomputed from the events that happened, not from what was planned.
+    """The guarantee of one training run, recomputed from the recorded events, not from the plan.
 
     Raises:
-        PrivacyError: the events cost more than the target, which would be a bug; no result is then written.
+        PrivacyError: the events cost more than the target. This would be a bug; no result is written.
     """
     statement: dict[str, Any] = {
         "method": method.name,
@@ -87,14 +99,14 @@ def privacy_statement(
         "n_public": n_public,
         "noise_source": noise_kind,
         "seed_kind": SEED_KINDS[noise_kind],
-        "software": software_versions(),
+        "software": _software_versions(),
     }
     if not method.private:
         return {
             "guarantee": "not private: the private rows were used without protection",
             "private": False,
             "mechanism": "none",
-            **dict.fromkeys(_FIGURES),
+            **dict.fromkeys(FIGURES),
             **statement,
         }
     if budget is None:
@@ -102,7 +114,7 @@ def privacy_statement(
             "guarantee": "the private rows were not used: epsilon = 0, delta = 0",
             "private": True,
             "mechanism": "none",
-            **dict.fromkeys(_FIGURES),
+            **dict.fromkeys(FIGURES),
             "epsilon": 0.0,
             "delta": 0.0,
             "gdp_mu": 0.0,
@@ -113,7 +125,7 @@ def privacy_statement(
         }
     releases = grouped(events)
     epsilon = composed_epsilon(releases, budget.delta, budget.accountant)
-    if epsilon > budget.epsilon_target or sorted_releases(releases) != sorted_releases(budget.releases):
+    if epsilon > budget.epsilon_target or _sorted_releases(releases) != _sorted_releases(budget.releases):
         raise PrivacyError(
             f"the ledger holds {len(events)} releases worth epsilon {epsilon:.6g}; allowed: "
             f"{sum(release.count for release in budget.releases)} as planned, worth at most "
@@ -141,8 +153,8 @@ def privacy_statement(
     }
 
 
-def sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
-    """Releases in an order of their own, to be compared whatever order they came in; kinds alike are one."""
+def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
+    """Releases merged by kind and sorted, for a comparison that does not depend on their order."""
     counts: Counter[tuple[str, float, float]] = Counter()
     for release in releases:
         counts[release.purpose, release.noise_multiplier, release.sampling_rate] += release.count
@@ -150,25 +162,11 @@ def sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
 
 
 def gaussian_figures(releases: Sequence[Releases]) -> dict[str, float | None]:
-    """gdp_mu and zcdp_rho of a composition; None where sampling leaves neither with a meaning."""
+    """gdp_mu and zcdp_rho of a composition; None if it has sampled releases, for which neither is defined."""
     if any(release.sampling_rate < 1 for release in releases):
         return {"gdp_mu": None, "zcdp_rho": None}
     mu = gdp_mu(releases)
     return {"gdp_mu": mu, "zcdp_rho": mu**2 / 2}
-
-
-_FIGURES = (
-    "epsilon",
-    "delta",
-    "epsilon_target",
-    "gdp_mu",
-    "zcdp_rho",
-    "noise_multiplier",
-    "sampling_rate",
-    "steps",
-    "releases",
-    "accountant",
-)
 
 
 def guarantee_text(epsilon: float, delta: float, *, insecure: bool) -> str:
@@ -178,8 +176,8 @@ def guarantee_text(epsilon: float, delta: float, *, insecure: bool) -> str:
     return f"({epsilon:.6g}, {delta:g})-differential privacy of the private rows, {ADJACENCY}"
 
 
-def software_versions() -> dict[str, str]:
-    """Versions of linprobe, Python, and the libraries whose arithmetic the result rests on."""
+def _software_versions() -> dict[str, str]:
+    """Versions of linprobe, Python, and the libraries whose arithmetic decides the result."""
     names = ("numpy", "scipy", "scikit-learn", "cryptography")
     return {
         "linprobe": __version__,
@@ -194,7 +192,7 @@ def _canonical_digest(manifest: dict[str, Any]) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, streamed."""
+    """SHA-256 of a file, read in blocks."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -207,10 +205,10 @@ def seal(manifest: dict[str, Any], folder: Path, files: tuple[str, ...]) -> dict
 
 
 def _no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, refused if a key stands twice: a reader would believe the first, a program the last."""
+    """A JSON object without repeated keys: a person would read the first value, a program the last."""
     keys = [key for key, _ in pairs]
     if len(set(keys)) != len(keys):
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
     return dict(pairs)
 
 
@@ -218,7 +216,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run folder.
 
     Raises:
-        DataError: no run folder, an unreadable manifest, or one from another version's format.
+        DataError: not a run folder, an unreadable manifest, or one of another format.
     """
     path = folder / "manifest.json"
     if not path.is_file():
@@ -235,14 +233,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "use the version that wrote it"
         )
     if missing:
-        raise DataError(f"{path} lacks {', '.join(missing[:3])}; it is not whole; restore it from a copy")
+        raise DataError(f"{path} lacks {', '.join(missing[:3])}; it is incomplete; restore it from a copy")
     return dict(manifest)
 
 
 def check_manifest(manifest: dict[str, Any], folder: Path, events: list[GaussianEvent]) -> dict[str, Any]:
-    """Recompute a run's guarantee from its ledger with both accountants and compare everything.
+    """Recompute a run's guarantee from its ledger with both accountants, and compare every figure and digest.
 
-    Returns: what was recomputed: `epsilon`, `epsilon_cross_check`, `gdp_mu`, `releases`.
+    Returns: the recomputed `epsilon`, `epsilon_cross_check`, `gdp_mu`, `releases`.
 
     Raises:
         PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
@@ -250,20 +248,11 @@ def check_manifest(manifest: dict[str, Any], folder: Path, events: list[Gaussian
     try:
         return _recomputed(manifest, folder, events)
     except (KeyError, TypeError) as error:
-        raise PrivacyError(f"{folder}/manifest.json lacks or garbles {error}; do not trust it") from None
+        raise PrivacyError(f"{folder}/manifest.json has a missing or malformed {error}; do not trust it") from None
 
 
 def _recomputed(manifest: dict[str, Any], folder: Path, events: list[GaussianEvent]) -> dict[str, Any]:
-    if manifest.get("manifest_digest") != _canonical_digest(manifest):
-        raise PrivacyError(f"{folder}/manifest.json was edited: its digest does not match its content; do not trust it")
-    for name, digest in manifest["files"].items():
-        path = folder / name
-        found = file_digest(path) if path.is_file() else "missing"
-        if found != digest:
-            raise PrivacyError(
-                f"{path} has digest {found[:16]}, the manifest says {digest[:16]}; do not trust this run"
-            )
-    releases, delta = grouped(events), manifest["delta"]
+    _check_digests(manifest, folder)
     if manifest["accountant"] is None:
         if events:
             raise PrivacyError(f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says none were made")
@@ -273,23 +262,57 @@ def _recomputed(manifest: dict[str, Any], folder: Path, events: list[GaussianEve
             "gdp_mu": manifest["gdp_mu"],
             "releases": 0,
         }
-    names = {title: name for name, title in ACCOUNTANTS.items()}
-    if manifest["accountant"] not in names:
-        raise PrivacyError(
-            f"the manifest's accountant is {manifest['accountant']!r}; allowed: {', '.join(names)}; do not trust it"
-        )
-    accountant = names[manifest["accountant"]]
+    accountant = accountant_of(manifest)
+    releases, delta = grouped(events), manifest["delta"]
     figures = gaussian_figures(releases)
     if accountant == "gdp" and figures["gdp_mu"] is None:
         raise PrivacyError("the ledger holds sampled releases, which the manifest's accountant does not cover")
     epsilon = composed_epsilon(releases, delta, accountant)
     cross_check = composed_epsilon(releases, delta, CROSS_CHECKS[accountant])
-    stated = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
     if manifest["private"] != (manifest["seed_kind"] == "os"):
         raise PrivacyError(
             f"the manifest says private: {manifest['private']}, but its seed kind is {manifest['seed_kind']!r}; "
             "do not trust it"
         )
+    _check_releases(manifest, events, releases)
+    stated = stated_epsilon(manifest)
+    if stated < epsilon * (1 - STATED_TOLERANCE[accountant]):
+        raise PrivacyError(f"the ledger costs epsilon {epsilon:.6g}, the manifest says {stated:.6g}")
+    for name, value in figures.items():
+        found = manifest[name]
+        if (value is None) != (found is None) or (value is not None and abs(found - value) > 1e-9 * value):
+            raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}")
+    if manifest["guarantee"] != guarantee_text(stated, delta, insecure=not manifest["private"]):
+        raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
+    if not accountants_agree(accountant, stated, cross_check):
+        raise PrivacyError(
+            f"{ACCOUNTANTS[CROSS_CHECKS[accountant]]} finds epsilon {cross_check:.6g}, the manifest says {stated:.6g}"
+        )
+    if stated > manifest["epsilon_target"]:
+        raise PrivacyError(f"epsilon {stated:.6g} is above the target, {manifest['epsilon_target']:g}")
+    return {
+        "epsilon": epsilon,
+        "epsilon_cross_check": cross_check,
+        "gdp_mu": figures["gdp_mu"],
+        "releases": len(events),
+    }
+
+
+def _check_digests(manifest: dict[str, Any], folder: Path) -> None:
+    """Compare the manifest and every file it lists with their digests."""
+    if manifest.get("manifest_digest") != _canonical_digest(manifest):
+        raise PrivacyError(f"{folder}/manifest.json was edited: its digest does not match its content; do not trust it")
+    for name, digest in manifest["files"].items():
+        path = folder / name
+        found = file_digest(path) if path.is_file() else "missing"
+        if found != digest:
+            raise PrivacyError(
+                f"{path} has digest {found[:16]}, the manifest says {digest[:16]}; do not trust this run"
+            )
+
+
+def _check_releases(manifest: dict[str, Any], events: list[GaussianEvent], releases: Sequence[Releases]) -> None:
+    """Compare the steps, the published histograms and the list of releases with the ledger."""
     steps = [release for release in releases if release.purpose == GRADIENT]
     claimed = [Releases(GRADIENT, manifest["noise_multiplier"], manifest["sampling_rate"], manifest["steps"])]
     if steps != claimed:
@@ -309,26 +332,26 @@ def _recomputed(manifest: dict[str, Any], folder: Path, events: list[GaussianEve
         raise PrivacyError(
             f"the manifest's list of releases is not the ledger's, {_described(releases)}; do not trust it"
         )
-    if stated < epsilon * (1 - STATED_TOLERANCE[accountant]):
-        raise PrivacyError(f"the ledger costs epsilon {epsilon:.6g}, the manifest says {stated:.6g}")
-    for name, value in figures.items():
-        found = manifest[name]
-        if (value is None) != (found is None) or (value is not None and abs(found - value) > 1e-9 * value):
-            raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}")
-    if manifest["guarantee"] != guarantee_text(stated, delta, insecure=not manifest["private"]):
-        raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
-    if not accountants_agree(accountant, stated, cross_check):
+
+
+def accountant_of(manifest: dict[str, Any]) -> str:
+    """The short name of the accountant that the manifest states in words.
+
+    Raises:
+        PrivacyError: no known accountant has that description.
+    """
+    names = {title: name for name, title in ACCOUNTANTS.items()}
+    if manifest["accountant"] not in names:
         raise PrivacyError(
-            f"{ACCOUNTANTS[CROSS_CHECKS[accountant]]} finds epsilon {cross_check:.6g}, the manifest says {stated:.6g}"
+            f"the manifest's accountant is {manifest['accountant']!r}; allowed: {', '.join(names)}; do not trust it"
         )
-    if stated > manifest["epsilon_target"]:
-        raise PrivacyError(f"epsilon {stated:.6g} is above the {manifest['epsilon_target']:g} that was asked for")
-    return {
-        "epsilon": epsilon,
-        "epsilon_cross_check": cross_check,
-        "gdp_mu": figures["gdp_mu"],
-        "releases": len(events),
-    }
+    return names[manifest["accountant"]]
+
+
+def stated_epsilon(manifest: dict[str, Any]) -> float:
+    """Epsilon of a run that released something; for a run with an insecure seed, as if the seed were secret."""
+    epsilon: float = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
+    return epsilon
 
 
 def _described(releases: Iterable[Releases]) -> str:

@@ -29,7 +29,7 @@ from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.parallel.process_group import Group
 from linprobe.runs.manifest import MANIFEST_FORMAT, check_manifest, read_manifest, seal
 
-# what numpy raises for a file that is not the archive it should be
+# what numpy raises for a file that is not a readable archive
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 MODEL, LEDGER, HISTORY, PER_RECORD = "model.npz", "ledger.jsonl", "history.csv", "per_record.npz"
 MANIFEST, CHECKPOINT = "manifest.json", "checkpoint.npz"
@@ -41,9 +41,9 @@ class LoadedRun:
     """A run folder in memory.
 
     Attributes:
-        folder: where it lies. manifest: the JSON object.
-        weights (n_features, n_classes), bias (n_classes,): act on L2-normalised raw rows; with an axis of voters in
-            front where the run votes.
+        folder: its path. manifest: the JSON object.
+        weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows. A run that votes has a leading
+            axis of voters.
     """
 
     folder: Path
@@ -59,12 +59,12 @@ class LoadedRun:
 
 @dataclass(frozen=True)
 class FirstModel:
-    """What an earlier run gives a later one to start from.
+    """The initial weights that a run takes from an earlier run.
 
     Attributes:
-        weights (n_features, n_classes), bias (n_classes,): as in `LoadedRun`; the mean of its voters where it votes.
-        releases: what it has released of private rows, all under the purpose `inherited`.
-        public_digest: of the rows it took for public, None if it took none.
+        weights (n_features, n_classes), bias (n_classes,): as in `LoadedRun`; the mean over voters if the run votes.
+        releases: the earlier run's releases, all under the purpose `inherited`.
+        public_digest: of its public rows, None if it had none.
     """
 
     weights: NDArray[np.floating]
@@ -75,10 +75,10 @@ class FirstModel:
 
 @dataclass(frozen=True)
 class PrivateRecords:
-    """What a run folder keeps of the private records, all of it private.
+    """What a run folder keeps about the private records. Private.
 
     Attributes:
-        digest: of the private rows. ids, losses: of each record whose loss was followed, in the same order.
+        digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order.
     """
 
     digest: str
@@ -86,21 +86,21 @@ class PrivateRecords:
     losses: RecordLosses
 
 
-def unfinished_folders(out: Path, left: str = CHECKPOINT) -> list[Path]:
-    """Folders of unfinished runs that were to become `out` and left a file of that name."""
-    return sorted(path.parent for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial/{left}"))
+def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
+    """Folders of unfinished runs of `out` that hold a file of the given name."""
+    return sorted(path.parent for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial/{holding}"))
 
 
 def unfinished_folder(out: Path) -> Path:
-    """The folder of the unfinished run that is to become `out`.
+    """The folder of the unfinished run of `out`.
 
     Raises:
-        UsageError: there is none with a checkpoint, or several.
+        UsageError: no unfinished run has a checkpoint, or several have one.
     """
-    found, whole = unfinished_folders(out), unfinished_folders(out, MANIFEST)
-    if not found and whole:
+    found, complete = unfinished_folders(out), unfinished_folders(out, MANIFEST)
+    if not found and complete:
         raise UsageError(
-            f"--resume has nothing left to do: the run is whole and lacks its name; rename {whole[0]} to {out}"
+            f"--resume has nothing to do: the run is complete and only lacks its name; rename {complete[0]} to {out}"
         )
     if len(found) != 1:
         listed = f": {', '.join(str(path) for path in found)}; remove all but one" if found else "; train without it"
@@ -110,11 +110,11 @@ def unfinished_folder(out: Path) -> Path:
 
 @contextmanager
 def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `out`, or that of an unfinished run, renamed to `out` when the block ends well.
+    """A temporary folder beside `out`, or that of an unfinished run, renamed to `out` when the block succeeds.
 
-    On an error or Ctrl-C it is removed, with all that was computed from private rows, unless it holds a checkpoint and
-    the same settings may succeed another time. A killed process leaves it, under a name ending in `.partial`, with the
-    ledger of what it had already spent.
+    On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it holds a
+    checkpoint from which a second attempt may succeed. A killed process leaves it behind, under a name ending in
+    `.partial`, with the ledger of what it spent.
     """
     if out.exists():
         raise UsageError(f"run folder {out} already exists; give --out another name, or remove it first")
@@ -131,8 +131,8 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             ) from None
     with held(partial, f"unfinished run {partial} is being written by another process; wait for it, or stop it"):
         if resume and not (partial / CHECKPOINT).is_file():
-            raise UsageError(f"unfinished run {partial} has ended meanwhile; look for {out}")
-        for torn in partial.glob(".*.partial"):  # of a process that was killed, and as secret as what it was to be
+            raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
+        for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
             torn.unlink()
         try:
             yield partial
@@ -145,14 +145,14 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
                 raise
             shutil.rmtree(partial, ignore_errors=True)
             for parent in new_parents:
-                with suppress(OSError):  # another run may have moved in
+                with suppress(OSError):  # not empty: another run uses it
                     parent.rmdir()
             raise
 
 
 @contextmanager
 def run_folder_of_group(out: Path, group: Group, *, resume: bool = False) -> Iterator[Path]:
-    """`new_run_folder` of rank 0, whose path the other processes of the group get."""
+    """`new_run_folder` in rank 0; the other processes of the group receive its path."""
     if group.rank > 0:
         yield Path(group.broadcast_text(""))
         return
@@ -162,7 +162,7 @@ def run_folder_of_group(out: Path, group: Group, *, resume: bool = False) -> Ite
 
 
 def commitment(key: bytes, digest: str) -> str:
-    """HMAC-SHA256 of a private digest: binds the manifest to the data and tells nothing without the key."""
+    """HMAC-SHA256 of a private digest: binds the manifest to the data and reveals nothing without the key."""
     return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
 
 
@@ -173,13 +173,13 @@ def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
 
 
 def write_model(folder: Path, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> None:
-    """Write `model.npz`: weights (n_features, n_classes) and bias (n_classes,), or a stack of voters of each."""
+    """Write `model.npz`: weights (n_features, n_classes) and bias (n_classes,), or a stack of voters for each."""
     with replace_when_complete(folder / MODEL) as stream:
         np.savez(stream, weights=weights, bias=bias)
 
 
 def write_history(folder: Path, history: list[dict[str, float]]) -> None:
-    """Write `history.csv`, public facts of each step; an empty file where there were no steps."""
+    """Write `history.csv`, public facts of each step; an empty file for a run without steps."""
     write_csv(folder / HISTORY, history)
 
 
@@ -201,7 +201,7 @@ def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], 
     """Ids, losses and commitment key from the private sidecar.
 
     Raises:
-        DataError: it is not there or damaged. PrivacyError: it is not the one that `manifest` commits to.
+        DataError: missing or damaged. PrivacyError: not the file that `manifest` commits to.
     """
     try:
         with np.load(folder / PER_RECORD, allow_pickle=False) as archive:
@@ -218,7 +218,7 @@ def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], 
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any], extra_files: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Seal and write `manifest.json`; returns what was written."""
+    """Seal and write `manifest.json`; returns the sealed manifest."""
     files = (MODEL, LEDGER, HISTORY, *extra_files)
     sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, files)
     write_json(folder / MANIFEST, sealed)
@@ -253,7 +253,7 @@ def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
     """Load a run folder.
 
     Raises:
-        DataError: not a run folder, another version's format, or a damaged model file.
+        DataError: not a run folder, a manifest of another format, or a damaged model file.
     """
     path = Path(folder)
     manifest = read_manifest(path)
@@ -266,18 +266,18 @@ def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
 
 
 def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
-    """The weights of a run and the releases behind them, for `init`.
+    """The weights of a run and the releases they depend on, for `init`.
 
     Raises:
-        DataError, PrivacyError: as `load_run` and `check_manifest`. PrivacyError: the run is not private, so that a
-            model that starts from it could not be either.
+        DataError, PrivacyError: as `load_run` and `check_manifest`. PrivacyError: the run is not private, so a run that
+            starts from it cannot be private either.
     """
     run = load_run(folder)
     events = read_ledger(run.folder / LEDGER)
     check_manifest(run.manifest, run.folder, events)
     if not run.manifest["private"]:
         raise PrivacyError(
-            f"init run {folder} is {run.manifest['guarantee'].split(':')[0]}, and so would be what starts from it; "
+            f"init run {folder} is {run.manifest['guarantee'].split(':')[0]}, and so is any run that starts from it; "
             "give a private run, or init zero, public or text"
         )
     weights, bias = run.weights, run.bias

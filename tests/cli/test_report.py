@@ -270,5 +270,5 @@ def test_a_moved_run_keeps_its_page_but_for_the_name(cli: Cli, run_copy: Path, t
     text = page_of(cli, run_copy)
     shutil.move(run_copy, tmp_path / "moved run")
     moved = page_of(cli, tmp_path / "moved run")
-    assert "linprobe verify &#x27;moved run&#x27;" in moved
-    assert moved.replace("&#x27;moved run&#x27;", run_copy.name).replace("moved run", run_copy.name) == text
+    assert "linprobe verify &#39;moved run&#39;" in moved
+    assert moved.replace("&#39;moved run&#39;", run_copy.name).replace("moved run", run_copy.name) == text

@@ -241,7 +241,7 @@ def test_edited_per_record_figures_are_refused(cli: Cli, refused: Cli, run_copy:
 def test_manifest_with_a_key_twice_is_refused(cli: Cli, refused: Cli, run_copy: Path) -> None:
     path = run_copy / "manifest.json"
     path.write_text(path.read_text().replace("{", '{"epsilon": 0.1,', 1))
-    refused(cli("verify", run_copy), 3, ["manifest.json", "'epsilon' stands twice"])
+    refused(cli("verify", run_copy), 3, ["manifest.json", "'epsilon' occurs twice"])
 
 
 def test_a_public_row_that_is_private_too_is_refused(

@@ -16,7 +16,8 @@ import pytest
 from scipy.stats import norm
 
 from linprobe.accounting.accountants import epsilon_of, log_delta_of
-from linprobe.reporting.page import STYLE, Evidence, attack_limit, page, tag
+from linprobe.reporting.drawings import histogram_drawing
+from linprobe.reporting.page import STYLE, Evidence, attack_limit, page
 from tests.reporting.samples import attack_on
 
 HISTOGRAM = {"bin_edges": [0.0, 1.0, 2.0, 3.0], "noisy_counts": [250, -7, 140]}
@@ -77,7 +78,7 @@ def test_sections_come_in_order_under_one_title(trained_run: Path) -> None:
         "The guarantee",
         "The ledger",
         "Accuracy",
-        "What single records lost",
+        "Privacy loss of single records",
         "Attacks",
         "How it was made",
         "How to verify",
@@ -113,13 +114,13 @@ def test_everything_in_the_manifest_is_escaped(trained_run: Path) -> None:
     )
     Markup(text)
     assert "<i>" not in text
-    assert text.count("&lt;i&gt;&amp;&quot;&#x27;") >= 12
+    assert text.count("&lt;i&gt;&amp;&#34;&#39;") >= 12
 
 
-def test_attribute_cannot_be_left() -> None:
-    assert tag("p", "<&>", aria_label='"x"', class_="y") == (
-        '<p aria-label="&quot;x&quot;" class="y">&lt;&amp;&gt;</p>\n'
-    )
+def test_words_of_a_drawing_are_escaped() -> None:
+    drawing = histogram_drawing('"><i>', "<&>", 1.0, [3, -1])
+    assert 'aria-label="&quot;&gt;&lt;i&gt;. &lt;&amp;&gt;"' in drawing
+    assert "<desc>&lt;&amp;&gt;</desc>" in drawing
 
 
 @pytest.mark.parametrize("classes", [1, 20, 21, 102])

@@ -1,0 +1,27 @@
+"""`linprobe account`: what sampled Gaussian releases cost. No data is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from linprobe.accounting import planning
+
+
+def account(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
+    """The cost of sampled Gaussian releases.
+
+    Returns: sampling_rate, noise_multiplier, steps, delta, accountant (of record), and for every applicable accountant
+        its epsilon under its name, the accountant of record first; None if epsilon is not finite.
+    """
+    costs = planning.account(sampling_rate, noise_multiplier, n_steps, delta)
+    figures = {name: cost if np.isfinite(cost) else None for name, cost in costs.items()}
+    return {
+        "sampling_rate": sampling_rate,
+        "noise_multiplier": noise_multiplier,
+        "steps": n_steps,
+        "delta": delta,
+        "accountant": next(iter(figures)),
+        **figures,
+    }

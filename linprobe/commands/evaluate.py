@@ -1,0 +1,35 @@
+"""`linprobe evaluate`: accuracy of a run on test rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from linprobe.commands._row_sources import check_width, features_of, open_features
+from linprobe.errors import DataError
+from linprobe.evaluation.metrics import accuracy_by_class, class_accuracy
+from linprobe.runs import run_folder
+
+
+def evaluate(folder: Path, features: Path | None) -> dict[str, Any]:
+    """Accuracy of a run on the test rows of a feature file.
+
+    Returns: run, test_rows, test_accuracy, per_class (by class name, None for a class without rows).
+
+    Raises:
+        DataError: the file has other classes or another number of features than the run.
+    """
+    run = run_folder.load_run(folder)
+    with open_features(features_of(run, features)) as opened:
+        if list(opened.description.class_names) != run.class_names:
+            raise DataError(
+                f"{opened.path} declares other classes than the run {folder}; use a file with the same classes"
+            )
+        check_width(run, opened.n_features, opened.path)
+        correct, total = class_accuracy(opened.blocks("test"), run.weights, run.bias)
+    return {
+        "run": str(folder),
+        "test_rows": int(total.sum()),
+        "test_accuracy": int(correct.sum()) / int(total.sum()),
+        "per_class": accuracy_by_class(run.class_names, correct, total),
+    }

@@ -42,8 +42,8 @@ from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.events import GaussianEvent
 from linprobe.data.rows import ArrayRows, LazyBlock
 from linprobe.mechanisms.clipping import ClippedSum
-from linprobe.mechanisms.gaussian import GRID_BITS, GaussianMechanism, Projection, Release
-from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.gaussian import GaussianMechanism, Projection, Release
+from linprobe.mechanisms.noise import GRID_BITS, NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Method, Problem, Run, Schedule
 from linprobe.options import MAX_EPSILON

@@ -18,7 +18,7 @@ from torch import Tensor
 from linprobe.data.rows import ArrayRows, Block, Blocks, LazyBlock, Rows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
-from linprobe.mechanisms.gpu_noise import DeviceNoise
+from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
 from linprobe.mechanisms.noise import NoiseSource
 
 DEVICE_ROWS = 1 << 16  # rows of a block
@@ -31,10 +31,12 @@ def check_device(name: str) -> torch.device:
 
     Raises:
         ParameterError: any other name, or a GPU that torch does not find.
+        LinprobeError: a GPU whose arithmetic is too inexact for the noise.
     """
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     found = ["cpu", *(["cuda"] if n_gpus else []), *(f"cuda:{number}" for number in range(n_gpus))]
     if name in found:
+        check_ndtri(torch.device(name))
         return torch.device(name)
     allowed = f"allowed here: {', '.join(found)}"
     if re.fullmatch(r"cuda(:\d+)?", name) is None:

@@ -1,6 +1,7 @@
 """The Gaussian mechanism: a clipped sum in, `Release(value, event)` out.
 
-Dwork et al. 2006; exact privacy: Balle and Wang 2018. The event is recorded before the noise is drawn.
+Dwork et al. 2006; exact privacy: Balle and Wang 2018. The event is recorded before the noise is drawn. Released numbers
+are exact roundings of the sum plus a real Gaussian (`linprobe.mechanisms.noise`), so nothing is lost to floating point.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import GaussianEvent
 from linprobe.mechanisms.clipping import ClippedSum
-from linprobe.parallel.array_api import namespace
 from linprobe.parallel.process_group import ALONE, Group
 
-GRID_BITS = 20
 LEVELS = 64
 
 
 class Projection(Protocol):
-    """An orthogonal projection of the feature axis."""
+    """An orthogonal projection U U^T of the feature axis, U (n_features, dim) with orthonormal columns."""
 
-    def project(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-        """U U^T matrix, shape unchanged."""
+    def coordinates(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+        """U^T matrix, shape (dim, n_classes). No change of `matrix` grows by it, but for the margin of the clip."""
+
+    def embed(self, coordinates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """U coordinates, shape (n_features, n_classes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,18 @@ class Noise(Protocol):
 
     draws: int
 
-    def standard_normal(self, shape: tuple[int, ...]) -> Any:
-        """Independent N(0, 1) variates, float64."""
+    @property
+    def key(self) -> bytes:
+        """Of the stream since the last `ratchet`."""
+
+    def ratchet(self) -> None:
+        """Forget the key of earlier draws."""
+
+    def next_draw(self) -> int:
+        """Use up the number of a draw."""
+
+    def add_noise(self, value: Any, std: float) -> Any:
+        """round(value + std Z) on a public grid, for independent real normal variates Z."""
 
 
 class GaussianMechanism:
@@ -125,13 +137,18 @@ class GaussianMechanism:
         return {
             "next_step": np.array(self.next_step),
             "draws": np.array(self._source.draws),
+            "key": np.frombuffer(self._source.key, dtype=np.uint8),
             "squared_mu": self.contributed.squared_mu,
             "levels": self.contributed.levels,
             **{f"early_{place}": value for place, value in enumerate(self.early)},
         }
 
+    def ratchet(self) -> None:
+        """Forget the key of the noise released so far; a `state` from here on cannot give it away."""
+        self._source.ratchet()
+
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a `state`."""
+        """Go on from a `state`. Its key is the source's already."""
         self.next_step, self._source.draws = int(state["next_step"]), int(state["draws"])
         self.settle()
         self._contributed.squared_mu, self._contributed.levels = state["squared_mu"], state["levels"]
@@ -147,10 +164,9 @@ class GaussianMechanism:
         """`clipped.value + N(0, (noise_multiplier * sensitivity)^2 I)`, projected if asked.
 
         Guarantee: (1 / noise_multiplier)-GDP under add/remove of one record, for every fixed sample it joined.
-        Projecting sum and noise together has
-        the law of projecting the sum and adding noise inside the subspace, so `clipped.contributions` may be
-        measured there. The result is rounded to a public grid of 2^-20 of the noise, so that the last bits of a
-        floating-point number say nothing about the sum under it (Mironov 2012).
+        The value is rounded to a public grid of about 2^-20 of the noise, a post-processing of the mechanism on real
+        numbers. With a projection, noise is added to the sum's coordinates and the result embedded again: the law of
+        projecting sum and noise, so `clipped.contributions` may be measured in the subspace.
 
         Raises:
             ValueError: a negative or non-finite multiplier, or noise asked for an unbounded sum.
@@ -166,28 +182,21 @@ class GaussianMechanism:
         if self._repeated:
             value = self._repeated.pop(0)
         elif noise_multiplier > 0:
-            value = self._group.broadcast(self._noised(clipped, noise_multiplier, projection))
+            value = clipped.value if projection is None else projection.coordinates(clipped.value)
+            value = self._group.broadcast(self._noised(value, noise_multiplier * clipped.sensitivity))
+            value = value if projection is None else projection.embed(value)
             self._waiting.append((clipped.contributions, noise_multiplier, clipped.sampling_rate))
         else:
-            value = clipped.value if projection is None else projection.project(clipped.value)
+            value = clipped.value
+            value = value if projection is None else projection.embed(projection.coordinates(value))
         if not self._settled:
             self.early.append(value)
         return Release(value, event)
 
-    def _noised(
-        self, clipped: ClippedSum, noise_multiplier: float, projection: Projection | None
-    ) -> NDArray[np.float64]:
-        """The released value, at rank 0."""
+    def _noised(self, value: NDArray[np.float64], std: float) -> NDArray[np.float64]:
+        """The released numbers, at rank 0. Other ranks use up the draw."""
         if self._group.rank > 0:
-            self._source.draws += 1
-            return clipped.value
-        std = noise_multiplier * clipped.sensitivity
-        value: NDArray[np.float64] = std * self._source.standard_normal(tuple(clipped.value.shape))
-        value += clipped.value
-        if projection is not None:
-            value = projection.project(value)
-        grid = 2.0 ** (math.floor(math.log2(std)) - GRID_BITS)
-        value /= grid
-        namespace(value).round(value, out=value)
-        value *= grid
-        return value
+            self._source.next_draw()
+            return value
+        noised: NDArray[np.float64] = self._source.add_noise(value, math.nextafter(std, math.inf))
+        return noised

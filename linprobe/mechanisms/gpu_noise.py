@@ -6,17 +6,20 @@ copies noise from the host nor synchronises with it. Importing this module impor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
+from linprobe.errors import LinprobeError
+from linprobe.mechanisms.noise import DEEP, UNSURE, WORDS_PER_BLOCK, NoiseSource, grid_step, normals
 
 CHUNK_BLOCKS = 1 << 18
 STREAM_WORDS = WORDS_PER_BLOCK << 32
 CONSTANTS = b"expand 32-byte k"
+DEEP_BITS = -(DEEP << 1)  # bits of a word that are all zero where the magnitude is below DEEP
+NDTRI_TOLERANCE = 2.0**-45  # between the host and a device; lemma 3 of docs/proofs/gaussian.md allows 2^-44
 
 
 class Stream:
@@ -44,26 +47,11 @@ class Stream:
             ValueError: a range that leaves the 2^32 blocks of the stream.
         """
         result = torch.empty(n, dtype=torch.int64, device=self.device)
-        for offset, words in self._chunks(n, start):
+        for offset, words in self.chunks(n, start):
             result[offset : offset + len(words)] = words
         return result
 
-    def standard_normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Independent N(0, 1) variates, float64, equal to those of `NoiseSource.standard_normal` up to rounding.
-
-        Raises:
-            ValueError: as `words`.
-        """
-        result = torch.empty(math.prod(shape), dtype=torch.float64, device=self.device)
-        for offset, words in self._chunks(len(result)):
-            chunk = result[offset : offset + len(words)]
-            # the shift is arithmetic: clear the copies of the sign
-            chunk.copy_((words >> 11).bitwise_and_((1 << 53) - 1)).add_(0.5).mul_(2.0**-54)
-            torch.special.ndtri(chunk, out=chunk)
-            chunk.mul_(words.bitwise_and_(1).mul_(2).sub_(1))
-        return result.reshape(shape)
-
-    def _chunks(self, n: int, start: int = 0) -> Iterator[tuple[int, Tensor]]:
+    def chunks(self, n: int, start: int = 0) -> Iterator[tuple[int, Tensor]]:
         """Words `start` to `start + n` in chunks of bounded size, each with its offset from `start`."""
         if not 0 <= start <= start + n <= STREAM_WORDS:
             raise ValueError(f"words {start} to {start + n} of a draw; allowed: 0 to {STREAM_WORDS}")
@@ -93,7 +81,7 @@ class Stream:
 
 
 class DeviceNoise:
-    """`NoiseSource` for tensors: the same draws in the same order, generated on a device.
+    """`NoiseSource` for tensors: the same draws and the same released numbers, computed on a device.
 
     Args:
         source: its key and its count of draws are shared, so that no draw is used twice.
@@ -114,13 +102,73 @@ class DeviceNoise:
     def draws(self, count: int) -> None:
         self._source.draws = count
 
-    def standard_normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Independent N(0, 1) variates of the given shape, float64."""
-        return self.stream().standard_normal(shape)
+    @property
+    def key(self) -> bytes:
+        """The source's key."""
+        return self._source.key
 
-    def stream(self) -> Stream:
-        """The stream of the next draw."""
-        return Stream(self._source.key, self._source.next_draw(), self.device)
+    def ratchet(self) -> None:
+        """As `NoiseSource.ratchet`."""
+        self._source.ratchet()
+
+    def next_draw(self) -> int:
+        """As `NoiseSource.next_draw`."""
+        return self._source.next_draw()
+
+    def add_noise(self, value: Tensor, std: float) -> Tensor:
+        """The numbers of `NoiseSource.add_noise`. The host takes the second look.
+
+        Raises:
+            ValueError: more numbers than a stream has words.
+        """
+        flat, grid, draw = value.reshape(-1), grid_step(std), self.next_draw()
+        noised = torch.empty_like(flat)
+        for start, words in Stream(self._source.key, draw, self.device).chunks(len(flat)):
+            part = flat[start : start + len(words)]
+            whole, cells, unsure = first_look(part, words, std, grid)
+            for place in places(unsure):
+                word = int(words[place]) % (1 << 64)
+                exact = self._source.cell(draw, start + place, word, float(part[place]), std, grid)
+                cells[place] = exact - whole[place]
+            noised[start : start + len(words)] = (whole + cells) * grid
+        return noised.reshape(value.shape)
+
+
+def first_look(value: Tensor, words: Tensor, std: float, grid: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Grid steps of `value`, grid steps that the noise adds, and a mask of uncertain ones. Does not synchronise."""
+    steps = value / grid
+    whole = steps.round()
+    steps -= whole
+    steps += _normals(words) * (std / grid)
+    cells = steps.round()
+    steps -= cells
+    return whole, cells, (steps.abs_() > 0.5 - UNSURE) | (words.bitwise_and(DEEP_BITS) == 0)
+
+
+def places(unsure: Tensor) -> list[int]:
+    """Indices where the mask holds. Synchronises with the device."""
+    found: list[int] = unsure.nonzero()[:, 0].tolist()
+    return found
+
+
+def check_ndtri(device: torch.device) -> None:
+    """Refuse a device whose inverse normal distribution is not the host's within `NDTRI_TOLERANCE`.
+
+    Raises:
+        LinprobeError: naming the device.
+    """
+    words = np.arange(1, 1 << 12, dtype=np.uint64) << np.uint64(52) | np.uint64(1 << 46)
+    found = _normals(torch.from_numpy(words.view(np.int64)).to(device)).cpu().numpy()
+    if not np.abs(found - normals(words >> np.uint64(1), words)).max() <= NDTRI_TOLERANCE:
+        raise LinprobeError(f"torch.special.ndtri on {device} is too inexact for the noise; use device cpu")
+
+
+def _normals(words: Tensor) -> Tensor:
+    """`linprobe.mechanisms.noise.normals` of words as signed integers."""
+    # the shift is arithmetic: clear the copies of the sign
+    z = (words >> 1).bitwise_and_((1 << 63) - 1).double().add_(0.5).mul_(2.0**-64)
+    torch.special.ndtri(z, out=z)
+    return z.mul_(1 - 2 * words.bitwise_and(1))
 
 
 def _quarter_round(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,7 +1,12 @@
-"""The noise source: normals and coin tosses from a cryptographic stream keyed by the operating system.
+"""The noise: exactly rounded Gaussians and coin tosses from ChaCha20, keyed by the operating system.
 
-Key: 256 bits of `os.urandom`. Stream: ChaCha20 (RFC 8439) from the `cryptography` library, one fresh nonce per
-draw. A seed given by the user makes the noise predictable, so such a source calls itself insecure.
+A released number is `round(s + std Z)` on a public grid, for a float64 `s` and a standard normal variate `Z` that is a
+real number, not a floating-point one. So a release is a post-processing of the Gaussian mechanism of the analysis, and
+has its guarantee without a term for rounding (`docs/proofs/gaussian.md`).
+
+`Z = +-Phi^-1(U)` with `U` uniform on (0, 1/2). 64 bits of the stream fix the sign and 63 bits of U. Float64 arithmetic
+with a proven error bound finds the grid cell of almost every number. `linprobe.mechanisms.second_look` decides the
+others from further bits of U, in ball arithmetic.
 """
 
 from __future__ import annotations
@@ -17,82 +22,135 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from linprobe.mechanisms.second_look import EXTRA_BITS, nearest_cell
 from linprobe.parallel.threads import n_threads, share
 
 SECURE = "operating system, ChaCha20"
 INSECURE = "user seed, not private"
-PART = 1 << 14  # normals that one thread makes at a time: whole blocks of words
+PART = 1 << 14  # numbers that one thread works on at a time: whole blocks of the stream
 WORDS_PER_BLOCK = 8  # 64-bit words of a ChaCha20 block
+GRID_BITS = 20  # a grid step is between 2^-21 and 2^-20 of the noise's standard deviation
+UNSURE = 2.0**-21  # bound on the error of a number in grid steps; lemma 3 of docs/proofs/gaussian.md
+DEEP = 1 << 43  # magnitudes below have too few leading bits for that bound
+EXTENSION = 1 << 95  # set in the nonce of the blocks with further bits
+RATCHET = b"linprobe noise: next key"
+
+
+def grid_step(std: float) -> float:
+    """Step of the public grid for noise of standard deviation `std`: a power of two."""
+    return 2.0 ** (math.floor(math.log2(std)) - GRID_BITS)
 
 
 class NoiseSource:
-    """Independent standard normals and coin tosses, never the same draw twice.
+    """Independent Gaussians and coin tosses. No draw is made twice.
 
     Args:
         insecure_seed: None keys the stream from the operating system. An integer makes every draw reproducible
             by whoever knows it, which voids the guarantee; `kind` then says so.
-        key: 32 secret bytes of an earlier source, to go on with its stream at its `draws`.
 
     Attributes:
-        key: as secret as the private rows: with it, noise can be taken off a release.
-        draws: how many streams were used.
+        kind: where the key came from.
+        key: 32 bytes, as secret as the private rows: it gives the noise of the draws since the last `ratchet`.
+        draws: number of streams used since the last `ratchet`.
     """
 
-    def __init__(self, insecure_seed: int | None = None, *, key: bytes | None = None) -> None:
+    def __init__(self, insecure_seed: int | None = None) -> None:
         self.kind = SECURE if insecure_seed is None else INSECURE
-        if key is not None:
-            self.key = key
-        elif insecure_seed is None:
+        if insecure_seed is None:
             self.key = os.urandom(32)
         else:
             self.key = hashlib.sha256(f"linprobe insecure seed {insecure_seed}".encode()).digest()
         self.draws = 0
 
-    def standard_normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Independent N(0, 1) variates of the given shape, float64.
+    def ratchet(self) -> None:
+        """Replace the key by a one-way function of it: the new key does not give earlier draws away."""
+        self.key = hashlib.sha256(RATCHET + self.key).digest()
+        self.draws = 0
 
-        Inverse-CDF method on 53 uniform bits plus a sign bit, so both tails reach beyond 8 standard deviations.
+    def add_noise(self, value: NDArray[np.float64], std: float) -> NDArray[np.float64]:
+        """round(value + std Z) on the grid of `grid_step(std)`, for independent real normal variates Z; same shape.
+
+        Raises:
+            ValueError: more numbers than a stream has words.
         """
-        _check_place(0, math.prod(shape))
-        normals, draw = np.empty(math.prod(shape)), self.next_draw()
+        _check_place(0, value.size)
+        flat = np.ascontiguousarray(value).reshape(-1)
+        noised, draw, grid = np.empty(flat.shape), self.next_draw(), grid_step(std)
 
         def fill(start: int) -> None:
-            part = normals[start : start + PART]
-            words = self._words(draw, len(part), start)
-            half_uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54
-            ndtri(half_uniform, out=part)
-            part *= np.where(words & np.uint64(1), 1.0, -1.0)
+            here = slice(start, start + PART)
+            words = self.words(draw, len(flat[here]), start)
+            whole, steps = split(flat[here], grid)
+            magnitudes = words >> np.uint64(1)
+            steps += normals(magnitudes, words) * (std / grid)
+            cells = np.rint(steps)
+            steps -= cells
+            np.abs(steps, out=steps)
+            for place in np.flatnonzero((steps > 0.5 - UNSURE) | (magnitudes < DEEP)):
+                index = start + int(place)
+                cells[place] = self.cell(draw, index, int(words[place]), float(flat[index]), std, grid) - whole[place]
+            noised[here] = (whole + cells) * grid
 
-        starts = range(0, len(normals), PART)
+        starts = range(0, flat.size, PART)
         if len(starts) < 2:
             fill(0)
         else:
             share((partial(int, start) for start in starts), [fill] * min(n_threads(), len(starts)))
-        return normals.reshape(shape)
+        return noised.reshape(value.shape)
+
+    def cell(self, draw: int, index: int, word: int, value: float, std: float, grid: float) -> float:
+        """The number of the grid step nearest to value + std Z, for number `index` of a draw, whose word is given."""
+        return nearest_cell(value, std, grid, word, lambda: self.further_bits(draw, index))
 
     def bernoulli(self, probability: float, n: int, start: int = 0) -> NDArray[np.bool_]:
         """Independent events, shape (n,): a 64-bit word below `probability` of the range, rounded down.
 
-        With `start`, those from there on of a longer draw; a multiple of `WORDS_PER_BLOCK`.
+        With `start`, a multiple of `WORDS_PER_BLOCK`, those from there on of a longer draw.
         """
         _check_place(start, n)
-        return np.asarray(self._words(self.next_draw(), n, start) < np.uint64(int(probability * 2.0**64)))
+        return np.asarray(self.words(self.next_draw(), n, start) < np.uint64(int(probability * 2.0**64)))
 
     def next_draw(self) -> int:
         """The number of a stream that no other draw uses."""
         self.draws += 1
         return self.draws - 1
 
-    def _words(self, draw: int, n: int, start: int) -> NDArray[np.uint64]:
+    def words(self, draw: int, n: int, start: int = 0) -> NDArray[np.uint64]:
         """`n` words of the stream of a draw, from `start` on."""
-        # ChaCha20 takes a 4-byte block counter followed by the nonce; the nonce is the draw's own number
-        nonce = (start // WORDS_PER_BLOCK).to_bytes(4, "little") + draw.to_bytes(12, "little")
-        stream = Cipher(ChaCha20(self.key, nonce), mode=None).encryptor()
-        return np.frombuffer(stream.update(bytes(8 * n)), dtype="<u8")
+        return np.frombuffer(self._stream(start // WORDS_PER_BLOCK, draw, 8 * n), dtype="<u8")
+
+    def further_bits(self, draw: int, index: int) -> int:
+        """`EXTRA_BITS` bits that belong to number `index` of a draw and to no other number."""
+        nonce = EXTENSION | (index >> 32) << 64 | draw
+        return int.from_bytes(self._stream(index % 2**32, nonce, EXTRA_BITS // 8), "big")
+
+    def _stream(self, block: int, nonce: int, n_bytes: int) -> bytes:
+        """Bytes of the stream with that nonce, from a block of 64 bytes on."""
+        # the cipher takes a 4-byte block counter, then the nonce
+        place = block.to_bytes(4, "little") + nonce.to_bytes(12, "little")
+        return Cipher(ChaCha20(self.key, place), mode=None).encryptor().update(bytes(n_bytes))
+
+
+def split(value: NDArray[np.float64], grid: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`value` in grid steps as (whole steps, remainder in [-1/2, 1/2]); exact, as `grid` is a power of two."""
+    steps = value / grid
+    whole = np.rint(steps)
+    steps -= whole
+    return whole, steps
+
+
+def normals(magnitudes: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Z in float64, for the leading 63 bits of U in `magnitudes` and the sign in the last bit of `words`."""
+    z: NDArray[np.float64] = magnitudes.astype(np.float64)
+    z += 0.5
+    z *= 2.0**-64
+    ndtri(z, out=z)
+    np.negative(z, out=z, where=(words & np.uint64(1)).astype(np.bool_))
+    return z
 
 
 def _check_place(start: int, n: int) -> None:
-    """ValueError of `n` words from `start` on that no stream has, or that do not begin with a block."""
+    """Raise ValueError unless words `start` to `start + n` exist in a stream and begin with a block."""
     if start % WORDS_PER_BLOCK or start // WORDS_PER_BLOCK + n // WORDS_PER_BLOCK >= 2**32:
         raise ValueError(
             f"a draw of {n} words from {start} on; allowed: from multiples of {WORDS_PER_BLOCK}, below 2^35 in all"

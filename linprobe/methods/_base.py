@@ -146,14 +146,17 @@ class Run:
             state = {name: put(value) if value.dtype == np.float64 else value for name, value in state.items()}
             iterates.restore(state)
             self.mechanism.restore(state)
-        elif self.keeper is not None:
-            self._offer(0, iterates)
+        else:
+            self.mechanism.ratchet()
+            if self.keeper is not None:
+                self._offer(0, iterates)
         for t in range(done + 1, self.schedule.n_steps + 1):
             yield t
             iterates.weights = self.group.broadcast(iterates.weights)
             if self.keeper is not None:
                 self.keeper.withdraw()
             self.mechanism.settle()
+            self.mechanism.ratchet()
             self._offer(t, iterates)
             self.on_step()
 

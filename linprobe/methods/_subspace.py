@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.preprocessing import row_norms
 from linprobe.data.rows import Block
+from linprobe.errors import LinprobeError
 from linprobe.gradients.backend import Part
 from linprobe.gradients.host import products
 from linprobe.gradients.loss import Weights
@@ -28,6 +29,7 @@ Squares = dict[tuple[int, int], NDArray[np.float64]]
 SLACK = 2.0**-14  # at least twice the worst rounding found, of terms made for it, up to so many features
 SLACK_FEATURES = 4096
 SQUARED_SLACK = 2.0**-14
+NOT_ORTHONORMAL = 2.0**-20  # of the squared length of the directions
 
 
 class OrthonormalSubspace:
@@ -42,18 +44,23 @@ class OrthonormalSubspace:
 
     def __init__(self, directions: Weights, n_axes: int, squares: Squares | None = None) -> None:
         self._directions, self._n_axes = directions, n_axes
+        # at least the squared spectral norm; the margin of every clip covers as much
+        longest = np.abs(directions.T @ directions).sum(axis=1).max(initial=0.0)
+        if not longest <= 1 + NOT_ORTHONORMAL:
+            raise LinprobeError(f"the subspace's axes are not orthonormal: {longest - 1:.1e}; use --subspace none")
         self.parts = (Part(n_axes, products(directions.T.astype(np.float32))),)
         self._squares = {} if squares is None else squares
         for key in [key for key in self._squares if key[0] != n_axes]:
             del self._squares[key]
         self._slack = SLACK * max(1.0, len(directions) / SLACK_FEATURES)
 
-    def project(self, matrix: Weights) -> Weights:
-        """U U^T `matrix` (n_features, m), same shape."""
-        projected = np.empty_like(matrix)
-        projected[: self._n_axes] = matrix[: self._n_axes]
-        np.matmul(self._directions, self._directions.T @ matrix[self._n_axes :], out=projected[self._n_axes :])
-        return projected
+    def coordinates(self, matrix: Weights) -> Weights:
+        """U^T `matrix` (n_features, m): the rows of `matrix` on the axes, then its products with the directions."""
+        return np.concatenate([matrix[: self._n_axes], self._directions.T @ matrix[self._n_axes :]])
+
+    def embed(self, coordinates: Weights) -> Weights:
+        """U `coordinates`, shape (n_features, m)."""
+        return np.concatenate([coordinates[: self._n_axes], self._directions @ coordinates[self._n_axes :]])
 
     def energy(self, matrix: Weights) -> float:
         """Share of the squared norm of `matrix` (n_features, m) that is inside; 1 of zeros."""

@@ -1,14 +1,16 @@
 """Checkpoints of an unfinished run: weights, optimiser, place in the ledger and in the noise, in one file of mode 0600.
 
-The file holds the key of the noise, which is as secret as the private rows: it lies in the unfinished run's folder, and
-is removed before that becomes a run. A run that goes on repeats the step that was cut short with the same noise on the
-same rows, so that what it releases is what it would have released; other rows, settings or versions are refused.
+The file holds the key of the noise of the step under way, which is as secret as the private rows. It lies in the
+unfinished run's folder and is removed before that becomes a run. Keys of earlier steps are gone: `NoiseSource.ratchet`.
+A resumed run repeats the step that was cut short with the same noise on the same rows, so that it releases what it
+would have released. Other rows, settings or versions are refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,7 +33,7 @@ from linprobe.runs.run_folder import CHECKPOINT, MODEL, UNREADABLE, commitment
 from linprobe.training.settings import Settings
 
 PER_RECORD = ("squared_mu", "levels")
-NEEDED = ("key", "identity", "private_commitment", "done", "next_step", "draws", "weights", "output", "history")
+NEEDED = ("key", "salt", "identity", "private_commitment", "done", "next_step", "draws", "weights", "output", "history")
 
 
 class Checkpoints:
@@ -67,7 +69,7 @@ class Checkpoints:
         held: slice = slice(None),
     ) -> None:
         self.path = folder / CHECKPOINT
-        self._source, self._ledger, self._group, self._held = source, ledger, group, held
+        self._ledger, self._group, self._held = ledger, group, held
         self._every, self._written_at = every, time.monotonic()
         self._latest: Mapping[str, Any] | None = None
         self._state = self._read() if self.path.is_file() else None
@@ -81,9 +83,11 @@ class Checkpoints:
             ledger.expect(GaussianEvent.from_dict(event) for event in json.loads(shared))
             self._check(self._state, identity, private_digest)
             source.key = self._state["key"].tobytes()
+        salt = secrets.token_bytes(32) if self._state is None else self._state["salt"].tobytes()
         self._identity = {
             "identity": np.array(json.dumps(identity, default=str)),
-            "private_commitment": np.array(commitment(source.key, private_digest)),
+            "salt": np.frombuffer(salt, dtype=np.uint8),
+            "private_commitment": np.array(commitment(salt, private_digest)),
         }
 
     def _read(self) -> dict[str, NDArray[Any]]:
@@ -106,7 +110,7 @@ class Checkpoints:
                     f"the unfinished run has {name} {before.get(name)!r} and this one {now.get(name)!r}; allowed with "
                     "--resume: the same; give what it was started with, or train anew under another name"
                 )
-        if str(state["private_commitment"]) != commitment(state["key"].tobytes(), private_digest):
+        if str(state["private_commitment"]) != commitment(state["salt"].tobytes(), private_digest):
             raise PrivacyError(
                 "the unfinished run had other private rows; the same noise must not meet other data; give the rows it "
                 "was started with, or train anew under another name"
@@ -157,7 +161,6 @@ class Checkpoints:
                     **self._identity,
                     **state,
                     "history": np.array(json.dumps(history)),
-                    "key": np.frombuffer(self._source.key, dtype=np.uint8),
                 }
                 np.savez(stream, allow_pickle=False, **arrays)
         self._written_at = time.monotonic()

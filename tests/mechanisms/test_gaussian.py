@@ -4,14 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from scipy import stats
-from scipy.special import ndtri
 
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.noise import PART, NoiseSource
+from linprobe.mechanisms.noise import GRID_BITS, PART, NoiseSource
 
 
 def zero_sum(shape=(200, 50), sensitivity=2.0) -> ClippedSum:
@@ -50,35 +47,61 @@ def test_noise_is_independent_across_classes_steps_and_rows() -> None:
     assert np.abs(correlations).max() < 6 / math.sqrt(200)
 
 
-def test_both_tails_are_there() -> None:
-    sample = NoiseSource(5).standard_normal((4_000_000,))
-    assert sample.max() > 4.5
-    assert sample.min() < -4.5
-    assert np.isfinite(sample).all()
+def standard(source: NoiseSource, *shape: int) -> np.ndarray:
+    """Noise of standard deviation 1 alone."""
+    return source.add_noise(np.zeros(shape), 1.0)
+
+
+def test_moments_and_tail_counts_are_those_of_a_normal() -> None:
+    sample = standard(NoiseSource(5), 4_000_000)
+    n = sample.size
+    assert abs(sample.mean()) < 6 / math.sqrt(n)
+    assert variance_is(sample, 1.0)
+    assert abs((sample**4).mean() - 3) < 6 * math.sqrt(96 / n)
+    assert abs((sample[1:] * sample[:-1]).mean()) < 6 / math.sqrt(n)
+    for threshold in (1.0, 2.0, 3.0, 4.0, 4.9, 5.2):
+        for side in (sample, -sample):
+            expected = stats.norm.sf(threshold)
+            low, high = stats.binom.ppf([1e-7, 1 - 1e-7], n, expected)
+            assert low <= (side > threshold).sum() <= high
 
 
 def test_a_source_never_repeats_a_draw_and_two_sources_differ() -> None:
     one, two = NoiseSource(), NoiseSource()
-    draws = [one.standard_normal((8,)), one.standard_normal((8,)), two.standard_normal((8,))]
-    assert len({draw.tobytes() for draw in draws}) == 3
+    draws = [standard(one, 8), standard(one, 8), standard(two, 8)]
+    one.ratchet()
+    draws.append(standard(one, 8))
+    assert len({draw.tobytes() for draw in draws}) == 4
 
 
-def test_a_draw_made_in_parts_is_one_stream() -> None:
+def test_a_new_key_does_not_give_earlier_draws_and_follows_from_the_old_one_alone() -> None:
     source = NoiseSource(7)
-    source.draws = 3
-    cipher = Cipher(ChaCha20(source.key, bytes(4) + (3).to_bytes(12, "little")), mode=None)
-    words = np.frombuffer(cipher.encryptor().update(bytes(8 * (2 * PART + 9))), dtype="<u8")
-    half = ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) / 2**54)
-    found = source.standard_normal((2 * PART + 9,))
-    np.testing.assert_array_equal(np.abs(found), -half)
-    np.testing.assert_array_equal(found < 0, words % 2 == 1)
-    assert source.draws == 4
+    before = source.key
+    standard(source, 8)
+    source.ratchet()
+    other = NoiseSource(7)
+    other.ratchet()
+    assert source.key == other.key != before
+    assert source.draws == 0
+
+
+def test_threads_and_parts_change_no_number() -> None:
+    values = np.random.default_rng(0).normal(size=3 * PART + 9) * 100
+    whole = NoiseSource(7).add_noise(values, 2.5)
+    source = NoiseSource(7)
+    words = source.words(0, len(values))
+    for place in (0, 1, PART - 1, PART, 2 * PART + 3, len(values) - 1):
+        grid = 2.0 ** (1 - GRID_BITS)
+        cell = source.cell(0, place, int(words[place]), float(values[place]), 2.5, grid)
+        assert whole[place] == cell * grid
+    reshaped = NoiseSource(7).add_noise(values.reshape(3, -1), 2.5)
+    np.testing.assert_array_equal(reshaped.ravel(), whole)
 
 
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda source: source.standard_normal((2**35,)),
+        lambda source: source.add_noise(np.broadcast_to(np.zeros(1), (2**35,)), 1.0),
         lambda source: source.bernoulli(0.5, 8, start=2**35 - 8),
         lambda source: source.bernoulli(0.5, 8, start=4),
     ],
@@ -91,7 +114,7 @@ def test_a_draw_that_no_stream_has_is_refused_before_it_is_made(draw) -> None:
 
 
 def test_only_a_seed_makes_noise_reproducible_and_it_says_so() -> None:
-    np.testing.assert_array_equal(NoiseSource(7).standard_normal((5,)), NoiseSource(7).standard_normal((5,)))
+    np.testing.assert_array_equal(standard(NoiseSource(7), 5), standard(NoiseSource(7), 5))
     assert "not private" in NoiseSource(7).kind
     assert "not private" not in NoiseSource().kind
 
@@ -100,9 +123,9 @@ def test_the_event_is_recorded_before_the_noise_is_drawn() -> None:
     order = []
 
     class Source(NoiseSource):
-        def standard_normal(self, shape):
+        def add_noise(self, value, std):
             order.append("noise")
-            return super().standard_normal(shape)
+            return super().add_noise(value, std)
 
     mechanism = GaussianMechanism(Source(), lambda event: order.append(event.step))
     for _ in range(2):

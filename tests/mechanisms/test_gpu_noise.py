@@ -10,15 +10,15 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from scipy.special import ndtri
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from linprobe.errors import ParameterError
+from linprobe.errors import LinprobeError, ParameterError
+from linprobe.gradients import gpu
 from linprobe.gradients.gpu import check_device
 from linprobe.mechanisms import gpu_noise as device_module
-from linprobe.mechanisms.gpu_noise import CHUNK_BLOCKS, STREAM_WORDS, DeviceNoise, Stream
+from linprobe.mechanisms.gpu_noise import CHUNK_BLOCKS, STREAM_WORDS, DeviceNoise, Stream, check_ndtri, first_look
 from linprobe.mechanisms.noise import PART, NoiseSource
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ def feed(words: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.tensor(words[8 * first : 8 * last].view(np.int64), device=stream.device)
 
     monkeypatch.setattr(Stream, "_blocks", blocks)
-    monkeypatch.setattr(NoiseSource, "_words", lambda self, draw, n, start: words[start : start + n])
+    monkeypatch.setattr(NoiseSource, "words", lambda self, draw, n, start=0: words[start : start + n])
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -85,9 +85,10 @@ def test_no_words_beyond_the_counter_where_the_next_draw_begins() -> None:
 @pytest.mark.parametrize("start", [0, 5, 8, 160, 163])
 def test_parts_and_chunks_change_no_draw(chunk: int, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Stream(KEYS[3], 2, CPU)
-    words, normals = whole.words(300), whole.standard_normal((300,))
+    words, value = whole.words(300), torch.arange(300, dtype=torch.float64)
+    released = DeviceNoise(NoiseSource(2), CPU).add_noise(value, 3.0)
     monkeypatch.setattr(device_module, "CHUNK_BLOCKS", chunk)
-    assert torch.equal(whole.standard_normal((300,)), normals)
+    assert torch.equal(DeviceNoise(NoiseSource(2), CPU).add_noise(value, 3.0), released)
     for n in (0, 1, 8, 97):
         part = slice(start, start + n)
         assert torch.equal(whole.words(n, start), words[part])
@@ -98,14 +99,17 @@ def test_both_sources_draw_the_same_in_turn_and_never_the_same_twice(name: str) 
     host, shared = NoiseSource(3), NoiseSource(3)
     noise = DeviceNoise(shared, torch.device(name))
     for shape in ((1000,), (13, 7), (2, 3, 5), (), (0, 4), (3, PART + 5)):
-        found = noise.standard_normal(shape).cpu().numpy()
+        value = 1e4 * RNG.standard_normal(shape)
+        there = torch.tensor(value, device=name)
+        found = noise.add_noise(there, 2.3).cpu().numpy()
         assert found.shape == shape
-        np.testing.assert_allclose(found, host.standard_normal(shape), rtol=0, atol=1e-12)
-        np.testing.assert_array_equal(shared.standard_normal(shape), host.standard_normal(shape))
+        np.testing.assert_array_equal(found, host.add_noise(np.asarray(value), 2.3))
         np.testing.assert_array_equal(shared.bernoulli(0.4, 77), host.bernoulli(0.4, 77))  # of a sample, on the host
-    another = DeviceNoise(shared, torch.device(name))
-    first, second = (torch.cat([source.stream().words(64) for _ in range(4)]) for source in (noise, another))
-    assert len(torch.cat([first, second]).unique()) == 512
+        shared.ratchet()
+        host.ratchet()
+    another, zeros = DeviceNoise(shared, torch.device(name)), torch.zeros(64, dtype=torch.float64, device=name)
+    drawn = torch.cat([source.add_noise(zeros, 1.0) for source in (noise, another, noise, another)])
+    assert len(drawn.unique()) == 256
 
 
 def test_a_source_says_what_keyed_it() -> None:
@@ -114,20 +118,25 @@ def test_a_source_says_what_keyed_it() -> None:
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_normals_follow_the_formula_to_the_ends_of_both_tails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bits = [*range(4), *(1 << k for k in range(53)), *((1 << k) - 1 for k in range(54)), (1 << 53) - 2]
-    words = np.array([value << 11 | low for value in bits for low in (0, 1, 2046, 2047)], dtype=np.uint64)
+def test_tails_are_released_alike_on_host_and_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bits = [*range(4), *(1 << k for k in range(63)), *((1 << k) - 1 for k in range(64)), (1 << 63) - 2]
+    words = np.array([value << 1 | sign for value in bits for sign in (0, 1)], dtype=np.uint64)
     feed(words, monkeypatch)
-    found = DeviceNoise(NoiseSource(1), torch.device(name)).standard_normal(words.shape).cpu().numpy()
-    np.testing.assert_allclose(found, NoiseSource(1).standard_normal(words.shape), rtol=0, atol=1e-12)
-    assert found.max() == -found.min() > 8.3
+    value = np.linspace(-1e6, 1e6, len(words))
+    found = DeviceNoise(NoiseSource(1), torch.device(name)).add_noise(torch.tensor(value, device=name), 0.9)
+    np.testing.assert_array_equal(found.cpu().numpy(), NoiseSource(1).add_noise(value, 0.9))
+    assert np.abs(found.cpu().numpy() - value).max() > 0.9 * 8.9
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_the_inverse_distribution_function_is_scipys(name: str) -> None:
-    u = np.concatenate([2.0 ** -np.linspace(1, 55, 20_001), (np.arange(1000) + 0.5) * 2.0**-54])
-    found = torch.special.ndtri(torch.from_numpy(u).to(name)).cpu().numpy()
-    np.testing.assert_allclose(found, ndtri(u), rtol=0, atol=1e-12)
+def test_a_device_with_another_inverse_distribution_function_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_ndtri(torch.device(name))
+    real = torch.special.ndtri
+    monkeypatch.setattr(torch.special, "ndtri", lambda u, out: torch.mul(real(u), 1 + 1e-12, out=out))
+    with pytest.raises(LinprobeError, match="too inexact for the noise; use device cpu"):
+        check_ndtri(torch.device(name))
 
 
 class Watch(TorchDispatchMode):
@@ -166,24 +175,24 @@ def test_the_watch_sees_what_the_next_test_relies_on() -> None:
 def test_no_draw_waits_for_the_device_or_grows_its_memory() -> None:
     n = 2 * 8 * CHUNK_BLOCKS
     with FakeTensorMode():
-        for draw in (
-            lambda noise: noise.stream().words(n, start=3),
-            lambda noise: noise.standard_normal((n,)),
-        ):
-            with Watch("cuda") as watch:
-                result = draw(DeviceNoise(NoiseSource(1), torch.device("cuda")))
-                assert len(result) == n
-            assert 16 << 20 < watch.peak - result.nbytes <= 64 << 20
+        with Watch("cuda") as watch:
+            words = Stream(KEYS[0], 1, torch.device("cuda")).words(n, start=3)
+            assert len(words) == n
+        assert 16 << 20 < watch.peak - words.nbytes <= 64 << 20
+        value = torch.zeros(8 * CHUNK_BLOCKS, dtype=torch.float64, device="cuda")
+        with Watch("cuda") as watch:
+            first_look(value, words[: len(value)], 3.0, 2.0**-20)
+        assert watch.peak <= 8 * value.nbytes
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
 def test_no_draw_waits_for_a_real_device() -> None:
-    noise = DeviceNoise(NoiseSource(1), torch.device("cuda"))
-    noise.standard_normal((8,))
+    value = torch.zeros(3000, dtype=torch.float64, device="cuda")
+    words = Stream(KEYS[0], 1, torch.device("cuda")).words(3000)
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        noise.standard_normal((1000, 3))
+        first_look(value, words, 3.0, 2.0**-20)
     finally:
         torch.cuda.set_sync_debug_mode(before)
 
@@ -192,6 +201,7 @@ def test_a_device_that_torch_can_use_is_taken(monkeypatch: pytest.MonkeyPatch) -
     assert check_device("cpu") == CPU
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(gpu, "check_ndtri", lambda device: None)
     assert [str(check_device(name)) for name in ("cuda", "cuda:1")] == ["cuda", "cuda:1"]
 
 

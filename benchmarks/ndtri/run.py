@@ -4,7 +4,7 @@
 
 Draws h from (0, 1/2]: half of the points uniform, a third log-uniform down to 2^-21, where the second look takes over,
 the rest at both ends. For z = ndtri(h), Arb computes Phi(z) to 128 bits; |Phi(z) - h| / phi(z) is the error of z. The
-third lemma of docs/proofs/gaussian.md uses the largest error with a factor of 64. About twenty minutes with 10^7 points.
+third lemma of docs/proofs/gaussian.md uses the largest error with a factor of 64. Takes about twenty minutes.
 """
 
 from __future__ import annotations

@@ -116,6 +116,10 @@ class _Observer(GaussianMechanism):
         """Settle `inner`."""
         self._inner.settle()
 
+    def ratchet(self) -> None:
+        """Ratchet `inner`."""
+        self._inner.ratchet()
+
 
 def play(
     method: Method,

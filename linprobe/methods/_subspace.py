@@ -43,12 +43,12 @@ class OrthonormalSubspace:
     """
 
     def __init__(self, directions: Weights, n_axes: int, squares: Squares | None = None) -> None:
-        self._directions, self._n_axes = directions, n_axes
+        self._directions, self._n_axes = _canonical(directions), n_axes
         # at least the squared spectral norm; the margin of every clip covers as much
-        longest = np.abs(directions.T @ directions).sum(axis=1).max(initial=0.0)
+        longest = np.abs(self._directions.T @ self._directions).sum(axis=1).max(initial=0.0)
         if not longest <= 1 + NOT_ORTHONORMAL:
             raise LinprobeError(f"the subspace's axes are not orthonormal: {longest - 1:.1e}; use --subspace none")
-        self.parts = (Part(n_axes, products(directions.T.astype(np.float32))),)
+        self.parts = (Part(n_axes, products(self._directions.T.astype(np.float32))),)
         self._squares = {} if squares is None else squares
         for key in [key for key in self._squares if key[0] != n_axes]:
             del self._squares[key]
@@ -94,6 +94,15 @@ class OrthonormalSubspace:
         small = squares < block.norms**2 / 4
         squares[small] = row_norms(on_axes[small]) ** 2
         return np.asarray(squares)
+
+
+def _canonical(directions: Weights) -> Weights:
+    """The orthonormal basis of the same span that is lower triangular on top, with a positive diagonal.
+
+    Noise is added to coordinates, so the released numbers depend on the basis, which rounding must not choose.
+    """
+    rotation, upper = np.linalg.qr(directions[: directions.shape[1]].T)
+    return np.asarray(directions @ (rotation * np.where(np.diagonal(upper) < 0, -1.0, 1.0)))
 
 
 def _orthonormal(columns: Weights) -> Weights:

@@ -46,8 +46,8 @@ def test_stdout_is_the_bound_and_the_table_goes_to_stderr(cli: Cli) -> None:
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_too_little_noise_exits_4_after_the_result(cli: Cli, monkeypatch: pytest.MonkeyPatch, form: list[str]) -> None:
-    drawn = NoiseSource.standard_normal
-    monkeypatch.setattr(NoiseSource, "standard_normal", lambda self, shape: drawn(self, shape) / 4)
+    real = NoiseSource.add_noise
+    monkeypatch.setattr(NoiseSource, "add_noise", lambda self, value, std: real(self, value, std / 4))
     outcome = cli(*AUDIT, *form)
     assert outcome.status == 4
     bound = json.loads(outcome.stdout)["epsilon_lower_bound"] if form else float(outcome.stdout)

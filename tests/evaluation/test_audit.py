@@ -85,10 +85,12 @@ class SameNoise(GaussianMechanism):
 
     def __init__(self, source: NoiseSource, *others: Any) -> None:
         class Stuck:
-            def standard_normal(self, shape: tuple[int, ...]) -> Any:
+            key, draws, ratchet = source.key, 0, source.ratchet
+
+            def add_noise(self, value: Any, std: float) -> Any:
                 if not hasattr(self, "drawn"):
-                    self.drawn = source.standard_normal(shape)
-                return self.drawn
+                    self.drawn = source.add_noise(np.zeros_like(value), 1.0)
+                return value + std * self.drawn
 
         super().__init__(Stuck(), *others)  # type: ignore[arg-type]
 

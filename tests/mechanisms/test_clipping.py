@@ -17,6 +17,7 @@ from linprobe.gradients.rounding import FLOAT32_ROUNDING, LEAST_ROWS, SUM_ROWS, 
 from linprobe.mechanisms.clipping import clip_factors
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._subspace import top_left_subspace
+from tests.methods.test_subspace import projected
 
 
 @pytest.fixture(autouse=True, scope="module", params=["numpy", "native"])
@@ -298,7 +299,7 @@ def test_projected_contribution_is_the_length_inside_the_subspace(seed, dim) -> 
         return
     inside = clipped_sum(rows, weights, 0.5, subspace=subspace)
     np.testing.assert_array_equal(inside.value, whole.value)
-    projector = subspace.project(np.eye(12))
+    projector = projected(subspace, np.eye(12))
     np.testing.assert_allclose(projector @ projector, projector, atol=1e-9)
     assert np.trace(projector) == pytest.approx(dim, abs=1e-6)
     lengths = np.linalg.norm(x @ projector, axis=1) / np.linalg.norm(x, axis=1)

@@ -12,6 +12,7 @@ from linprobe.mechanisms.gaussian import LEVELS, GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Method, Problem, Run, Schedule, find_method, paper_options
 from linprobe.options.declaration import declared
+from tests.methods.test_subspace import projected
 
 N, D, C, STEPS, SIGMA, RATE = 90, 7, 4, 6, 5.0, 0.4
 SPENDING = [method for method in METHODS.values() if method.spends]
@@ -64,7 +65,7 @@ class SpyMechanism(GaussianMechanism):
 
     def release(self, clipped, noise_multiplier, *, purpose, projection=None) -> Release:
         release = super().release(clipped, noise_multiplier, purpose=purpose, projection=projection)
-        self.sums.append(clipped.value if projection is None else projection.project(clipped.value))
+        self.sums.append(clipped.value if projection is None else projected(projection, clipped.value))
         if self._replay is not None:
             release = Release(self._replay[len(self.values)], release.event)
         self.values.append(release.value)

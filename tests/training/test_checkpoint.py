@@ -158,16 +158,16 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     with pytest.raises(KeyboardInterrupt):
         train(request, Stops(2))
     keys(2)
-    real, drawn = NoiseSource.standard_normal, []
+    real, drawn = NoiseSource.add_noise, []
 
-    def stops_before_the_third(self: NoiseSource, shape: tuple[int, ...]) -> Any:
-        drawn.append(shape)
+    def stops_before_the_third(self: NoiseSource, value: Any, std: float) -> Any:
+        drawn.append(value.shape)
         if len(drawn) == 3:
             raise KeyboardInterrupt
-        return real(self, shape)
+        return real(self, value, std)
 
     with monkeypatch.context() as patch:
-        patch.setattr(NoiseSource, "standard_normal", stops_before_the_third)
+        patch.setattr(NoiseSource, "add_noise", stops_before_the_third)
         with pytest.raises(KeyboardInterrupt):
             train(replace(request, resume=True, checkpoint_every=1e9), Silent())
     keys(3)
@@ -271,14 +271,39 @@ def test_the_key_lies_in_a_file_for_the_owner_alone_until_the_run_is_done(
 ) -> None:
     (partial,) = unfinished(stopped_run.out)
     assert stat.S_IMODE((partial / CHECKPOINT).stat().st_mode) == 0o600
-    holders = [path.name for path in partial.iterdir() if bytes([1]) * 32 in path.read_bytes()]
+    first, *used, current = key_chain(bytes([1]) * 32, 1 + 3)
+    holders = [path.name for path in partial.iterdir() if current in path.read_bytes()]
     assert holders == [CHECKPOINT]
     # what a process leaves that is killed in the middle of a checkpoint
-    (partial / f".{CHECKPOINT}.0123abcd.partial").write_bytes(bytes([1]) * 32)
+    (partial / f".{CHECKPOINT}.0123abcd.partial").write_bytes(current)
     train(stopped_run, Silent())
     check_equal(stopped_run.out, tmp_path / "expected")
-    assert all(bytes([1]) * 32 not in path.read_bytes() for path in stopped_run.out.iterdir())
+    for key in (first, *used, current):
+        assert all(key not in path.read_bytes() for path in stopped_run.out.iterdir())
     assert unfinished(stopped_run.out) == []
+
+
+def key_chain(first: bytes, n: int) -> list[bytes]:
+    """A key of noise and the `n` keys after it."""
+    source = NoiseSource()
+    source.key = first
+    chain = [first]
+    for _ in range(n):
+        source.ratchet()
+        chain.append(source.key)
+    return chain
+
+
+def test_a_checkpoint_opens_only_the_step_under_way(stopped_run: TrainRequest) -> None:
+    """Keys of the steps before are in no file, and the key in the checkpoint does not lead back to them."""
+    (partial,) = unfinished(stopped_run.out)
+    *used, current = key_chain(bytes([1]) * 32, 1 + 3)
+    with np.load(partial / CHECKPOINT, allow_pickle=False) as archive:
+        assert archive["key"].tobytes() == current
+        assert int(archive["draws"]) == 0
+    for path in partial.iterdir():
+        assert all(key not in path.read_bytes() for key in used)
+    assert set(used).isdisjoint(key_chain(current, 20))
 
 
 def test_a_checkpoint_holds_no_rows_and_no_pickle(stopped_run: TrainRequest) -> None:
@@ -540,7 +565,7 @@ def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
             result = real(*given, **named)
             if note:
                 with drawn.open("a") as stream:
-                    stream.write(f"{given[0].draws}\n")
+                    stream.write(f"{given[0].key.hex()} {given[0].draws}\n")
             point()
             return result
 
@@ -548,7 +573,7 @@ def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         around(Ledger, "append")
-        around(NoiseSource, "standard_normal", note=True)
+        around(NoiseSource, "add_noise", note=True)
         around(NoiseSource, "bernoulli")
         for name in ("replace", "unlink"):
             around(Path, name)
@@ -601,7 +626,7 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) 
                 continue
             lines = (partial / "ledger.jsonl").read_text().splitlines() if (partial / "ledger.jsonl").exists() else []
             known = [json.loads(line) for line in lines]
-            draws = {int(line) for line in drawn.read_text().splitlines()} if drawn.exists() else set()
+            draws = set(drawn.read_text().splitlines()) if drawn.exists() else set()
             assert len(known) >= len(draws), "noise was drawn that the ledger does not know"
             assert len(known) >= recorded, "the ledger has forgotten a release"
             recorded, resume = len(known), (partial / CHECKPOINT).exists()

@@ -84,14 +84,14 @@ def budgeted(request: TrainRequest) -> int:
 
 
 def counted_noise(patch: pytest.MonkeyPatch) -> list[int]:
-    """How many numbers each call of `standard_normal` in this process drew."""
-    real, drawn = NoiseSource.standard_normal, []
+    """How many numbers each call of `add_noise` in this process drew."""
+    real, drawn = NoiseSource.add_noise, []
 
-    def counting(self: NoiseSource, shape: tuple[int, ...]) -> Any:
-        drawn.append(int(np.prod(shape)))
-        return real(self, shape)
+    def counting(self: NoiseSource, value: Any, std: float) -> Any:
+        drawn.append(value.size)
+        return real(self, value, std)
 
-    patch.setattr(NoiseSource, "standard_normal", counting)
+    patch.setattr(NoiseSource, "add_noise", counting)
     return drawn
 
 

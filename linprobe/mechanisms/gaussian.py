@@ -40,12 +40,13 @@ class Release:
 
 
 class Contributed:
-    """What each private record itself put into the releases of a run. Private.
+    """What each private record contributed to the releases of a run. Private.
 
     Attributes:
-        squared_mu: mu_i^2 summed over releases from all rows (AdaMix, Proposition 14), shape (n_private,).
-        levels: number of sampled releases to which a record contributed, if it joined, at most (level / LEVELS)^2 of
-            the sensitivity; shape (n_private, LEVELS + 1). Both are empty before a release that looked.
+        squared_mu: mu_i^2 summed over full-batch releases (AdaMix, Proposition 14), shape (n_private,).
+        levels: counts of sampled releases by contribution, shape (n_private, LEVELS + 1). A count in column `level`
+            bounds the record's contribution by (level / LEVELS)^2 of the sensitivity, had it been in the sample.
+            Both are empty until a release has contributions.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class Contributed:
         self.levels: NDArray[np.unsignedinteger] = np.zeros((0, LEVELS + 1), dtype=np.uint16)
 
     def add(self, contributions: NDArray[np.float64], noise_multiplier: float, sampling_rate: float) -> None:
-        """Take in one release: contributions (n_private,) in units of its sensitivity, or nothing if empty."""
+        """Add one release: contributions (n_private,) in units of its sensitivity. An empty array adds nothing."""
         if not len(contributions):
             return
         if sampling_rate == 1:
@@ -89,17 +90,17 @@ class Noise(Protocol):
 
 
 class GaussianMechanism:
-    """The one way from private sums to the outside, one per run.
+    """The only way out for private sums. A run has one.
 
-    A step that does not end, because the process is stopped, must leave no trace in what is kept for going on; so what
-    records contributed is taken in by `settle`, once a step is over.
+    A step that is cut short must leave no trace in the checkpoint, so `settle` adds the contributions of a step when the
+    step is over.
 
     Args:
-        source: where the noise comes from.
+        source: source of the noise.
         record: called with each event before its noise is drawn, e.g. `Ledger.append`.
         first_step: number of the first release.
-        group: processes that hold a part of the rows each. Rank 0 draws the noise, once, and tells the others.
-        repeated: values already released by the run that this one goes on with, in order: they are given again.
+        group: the processes, each with a shard of the rows. Rank 0 draws the noise once and broadcasts the value.
+        repeated: values that the resumed run released before its first step, in order. They are returned again.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class GaussianMechanism:
         self._settled = False
 
     def settle(self) -> None:
-        """Take in what records contributed since the last call. From the first on, releases are not kept any more."""
+        """Add the contributions since the last call. After the first call `early` grows no more."""
         for contribution in self._waiting:
             self._contributed.add(*contribution)
         self._waiting.clear()
@@ -128,12 +129,12 @@ class GaussianMechanism:
 
     @property
     def contributed(self) -> Contributed:
-        """What records contributed to all releases so far. Private."""
+        """Contributions to all releases so far. Private."""
         self.settle()
         return self._contributed
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All that a mechanism needs to go on from here, noise included; as secret as the private rows."""
+        """All that a mechanism needs to continue, the key of the noise included. As secret as the private rows."""
         return {
             "next_step": np.array(self.next_step),
             "draws": np.array(self._source.draws),
@@ -144,11 +145,11 @@ class GaussianMechanism:
         }
 
     def ratchet(self) -> None:
-        """Forget the key of the noise released so far; a `state` from here on cannot give it away."""
+        """Forget the key of the noise released so far. No later `state` gives that noise away."""
         self._source.ratchet()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a `state`. Its key is the source's already."""
+        """Continue from a `state`. The source must have its key."""
         self.next_step, self._source.draws = int(state["next_step"]), int(state["draws"])
         self.settle()
         self._contributed.squared_mu, self._contributed.levels = state["squared_mu"], state["levels"]
@@ -163,10 +164,10 @@ class GaussianMechanism:
     ) -> Release:
         """`clipped.value + N(0, (noise_multiplier * sensitivity)^2 I)`, projected if asked.
 
-        Guarantee: (1 / noise_multiplier)-GDP under add/remove of one record, for every fixed sample it joined.
-        The value is rounded to a public grid of about 2^-20 of the noise, a post-processing of the mechanism on real
-        numbers. With a projection, noise is added to the sum's coordinates and the result embedded again: the law of
-        projecting sum and noise, so `clipped.contributions` may be measured in the subspace.
+        Guarantee: (1 / noise_multiplier)-GDP under add/remove of one record that is in the sample.
+        The value is rounded to a public grid of about 2^-20 of the noise: a post-processing of the mechanism on real
+        numbers (docs/proofs/gaussian.md). With a projection, noise is added to the coordinates of the sum, and the
+        result is embedded again, so `clipped.contributions` may be measured in the subspace.
 
         Raises:
             ValueError: a negative or non-finite multiplier, or noise asked for an unbounded sum.

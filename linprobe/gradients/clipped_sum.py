@@ -102,10 +102,13 @@ class _Worker:
         norms = clip.geometry.norms(block, r, r_norms)
         factors = clip_factors(norms, clip.clip_norm, clip.margin)
         self._note(block, norms, r_norms, factors)
-        narrow_factors = single(factors)
         if block.sampled is not None:
-            narrow_factors *= block.sampled
-        r *= narrow_factors[:, None]
+            factors = factors * block.sampled
+        narrow_factors = single(factors)
+        if clip.loss == "squared":  # residuals have any size, and factors may be denormal in float32
+            r = single(double(r) * factors[:, None])
+        else:
+            r *= narrow_factors[:, None]
         if clip.wide or self._weights is not None:
             self.sum.add(double(r).T @ double(x))
         else:

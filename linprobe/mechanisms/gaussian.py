@@ -92,8 +92,8 @@ class Noise(Protocol):
 class GaussianMechanism:
     """The only way out for private sums. A run has one.
 
-    A step that is cut short must leave no trace in the checkpoint, so `settle` adds the contributions of a step when the
-    step is over.
+    A step that is cut short must leave no trace in the checkpoint, so `settle` adds the contributions of a step when
+    the step is over.
 
     Args:
         source: source of the noise.

@@ -305,3 +305,18 @@ def test_projected_contribution_is_the_length_inside_the_subspace(seed, dim) -> 
     lengths = np.linalg.norm(x @ projector, axis=1) / np.linalg.norm(x, axis=1)
     np.testing.assert_allclose(inside.contributions, whole.contributions * lengths, atol=3e-3)
     assert (inside.contributions <= whole.contributions).all()
+
+
+@pytest.mark.parametrize("clip_norm", [1e-9, 1e6])
+@pytest.mark.parametrize("weight", [1e-20, 1.0, 1e26, 7.2e29, 9e29])
+def test_residuals_of_any_size_contribute_at_most_the_clip_norm(clip_norm: float, weight: float) -> None:
+    """Squared loss with weights up to the limit and rows up to the largest intercept: factors down to 1e-42."""
+    g = np.random.default_rng(4)
+    x = np.concatenate([g.normal(size=(40, 5)), np.full((40, 1), 1000.0)], axis=1).astype(np.float32)
+    x[7:, :] /= 1000
+    y, weights = g.integers(0, 3, 40), np.full((6, 3), weight / 5)
+    for removed in (0, 3, 20):
+        keep = np.arange(40) != removed
+        whole = clipped_sum(ArrayRows(x, y), weights, clip_norm, loss="squared")
+        without = clipped_sum(ArrayRows(x[keep], y[keep]), weights, clip_norm, loss="squared")
+        assert np.linalg.norm(whole.value - without.value) <= whole.contributions[removed] * clip_norm <= clip_norm

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from linprobe.extraction import partial
 from linprobe.extraction.network import Network
 from linprobe.extraction.partial import Partial
 from tests.extraction.samples import SMALL, contents, damaged, run_extract, write_images
+from tests.processes import ended, start_copy
 
 ALL_IMAGES = 36
 
@@ -47,32 +47,20 @@ class Killable:
         return sum(int(np.count_nonzero(np.fromfile(path, np.uint8))) for path in self.partial.glob("*.status"))
 
     def start(self, prepare: Callable[[], None] = lambda: None) -> int:
-        """Run the command in a copy of this process, which has imported everything; its process id."""
-        child = os.fork()
-        if child:
-            return child
-        status = 99
-        try:
+        """Run the command in a copy of this process; its process id."""
+
+        def work() -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             partial.SYNC_SECONDS = 0.0
             prepare()
-            status = run(self._command)
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            return run(self._command)
+
+        return start_copy(work)
 
 
 @pytest.fixture
 def killable(tmp_path: Path) -> Killable:
-    if not hasattr(os, "fork"):
-        pytest.skip("needs fork")
     return Killable(tmp_path)
-
-
-def ended(child: int) -> int:
-    """Exit status of a process, or minus the number of the signal that killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def slow_down() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ def start_copy(work: Callable[[], int]) -> int:
     child = os.fork()
     if child:
         return child
+    gc.freeze()  # so that the collector does not write to, and so copy, the memory shared with the parent
     status = 99
     try:
         status = work()

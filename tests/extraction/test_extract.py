@@ -475,7 +475,7 @@ def on_reading(patch: pytest.MonkeyPatch, name: str, action: Callable[[], Any]) 
 def test_a_read_that_hangs_is_given_up(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    on_reading(monkeypatch, "train/ant/005.png", lambda: time.sleep(3))
+    on_reading(monkeypatch, "train/ant/005.png", lambda: time.sleep(1.5))
     status, text = failure(images, tmp_path / "f.h5", batch_size=2, workers=workers, timeout=0.5)
     assert all(word in text for word in ("within 0.5 seconds", "train/ant/004.png", "--timeout")), text
     assert status == 1

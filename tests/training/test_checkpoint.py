@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -9,11 +10,8 @@ import random
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ import pytest
 
 from linprobe import atomic_files
 from linprobe.accounting.ledger import Ledger
+from linprobe.cli import run
 from linprobe.commands.train import TrainRequest, train
 from linprobe.commands.verify import verify
 from linprobe.data.feature_file import FeatureFile
@@ -36,6 +35,7 @@ from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.settings import Settings
 from tests.conftest import Outcome
+from tests.processes import ended, start_copy
 
 STEPS = 7
 BUDGETS: dict[str, Any] = {}
@@ -519,7 +519,7 @@ def test_exit_statuses_of_the_command(
 KILLS = 12  # of each of two methods
 
 
-@contextmanager
+@contextlib.contextmanager
 def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
     """SIGKILL when the process comes to point number `at`: before, within and after every write, draw and step.
 
@@ -559,24 +559,9 @@ def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
         yield passed
 
 
-def in_a_child(call: Callable[[], None]) -> int:
-    """`call` in a copy of this process; how that ended, as `os.waitpid` says."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            call()
-            status = 0
-        except BaseException as error:
-            print(type(error).__name__, error, file=sys.stderr)
-        os._exit(status)
-    return os.waitpid(child, 0)[1]
-
-
 def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) -> None:
     """Train in processes that are killed at random points until so many were, and look at what each leaves."""
     generator, expected = random.Random(seed), folder / "expected"
-    remember_budgets(pytest.MonkeyPatch())
     with fatal(-1, folder / "drawn") as passed:
         train(asked(features, expected, method), Silent())
     n_points, killed, run = passed[0], 0, 0
@@ -587,13 +572,14 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) 
             at = generator.randrange(1, n_points // 4)
             request = asked(features, out, method, resume=resume)
 
-            def attempt(request: TrainRequest = request, at: int = at, drawn: Path = drawn) -> None:
+            def attempt(request: TrainRequest = request, at: int = at, drawn: Path = drawn) -> int:
                 with fatal(at, drawn):
                     train(request, Silent())
+                return 0
 
-            ended = in_a_child(attempt)
-            assert ended in (0, signal.SIGKILL), f"a process ended with {ended}, not by the signal"
-            killed += ended == signal.SIGKILL
+            status = ended(start_copy(attempt))
+            assert status in (0, -signal.SIGKILL), f"a process ended with {status}, not by the signal"
+            killed += status == -signal.SIGKILL
             if out.exists():
                 break
             (partial,) = unfinished(out) or (None,)
@@ -616,46 +602,29 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) 
         assert verify(out, features)["private"] is True
 
 
-def main() -> None:
-    """`kill_many` with the feature file and the folder that the command line gives."""
-    features, folder = map(Path, sys.argv[1:])
-    for seed, method in enumerate(("noisy-gd", "dp-sgd")):
-        (folder / method).mkdir()
-        kill_many(features, folder / method, method, KILLS, seed)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
 def test_killed_at_any_point_a_run_goes_on_and_its_ledger_never_undercounts(
-    features_file: Path, tmp_path: Path
+    features_file: Path, tmp_path: Path, method: str
 ) -> None:
-    # children are copied from a process that has no threads yet
-    done = subprocess.run(
-        [sys.executable, "-c", "from tests.training.test_checkpoint import main; main()", features_file, tmp_path],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    kill_many(features_file, tmp_path, method, KILLS, seed=0)
 
 
 def test_a_killed_command_goes_on(cli: Callable[..., Outcome], features_file: Path, tmp_path: Path) -> None:
     words = ["train", features_file, "--method", "noisy-gd", "--eps", 3, "--steps", 1000, "--noise-seed", 4]
     words += ["--insecure-seed", "--checkpoint", 0]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "linprobe", *map(str, words), "--out", "run"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+
+    def command() -> int:
+        with (tmp_path / "stdout").open("w") as stdout, contextlib.redirect_stdout(stdout):
+            return run([*map(str, words), "--out", "run"])
+
+    child = start_copy(command)
     until = time.monotonic() + 60
     while not any((partial / CHECKPOINT).exists() for partial in unfinished(tmp_path / "run")):
-        assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < until
         time.sleep(0.01)
-    process.kill()
-    assert process.communicate()[0] == b""
+    os.kill(child, signal.SIGKILL)
+    assert ended(child) == -signal.SIGKILL
+    assert (tmp_path / "stdout").read_text() == ""
     (partial,) = unfinished(tmp_path / "run")
     with np.load(partial / CHECKPOINT) as state:
         assert 0 <= int(state["done"]) < 1000

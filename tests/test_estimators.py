@@ -62,10 +62,14 @@ def fitted(name: str, rows, **changes):
     return make(name, **changes).fit(x, y, X_public=x_public, y_public=y_public, text_weights=np.eye(8)[:, :3])
 
 
+def faster(name: str) -> dict[str, str]:
+    """The accountant that calibrates a sampled method in a tenth of the time."""
+    return {} if METHODS[name].sampling is None else {"accountant": "rdp"}
+
+
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_method_has_an_estimator_that_fits_predicts_and_clones(name, rows) -> None:
-    faster = {} if METHODS[name].sampling is None else {"accountant": "rdp"}
-    probe = fitted(name, rows, **faster)
+    probe = fitted(name, rows, **faster(name))
     assert probe.predict(rows[0]).shape == (240,)
     assert probe.decision_function(rows[0]).shape == (240, 3)
     assert clone(probe).get_params() == probe.get_params()
@@ -77,7 +81,7 @@ def test_every_method_has_an_estimator_that_fits_predicts_and_clones(name, rows)
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.spends])
 def test_the_guarantee_never_exceeds_what_was_asked(name, rows) -> None:
     for epsilon in (0.3, 2.0):
-        privacy = fitted(name, rows, epsilon=epsilon).privacy_
+        privacy = fitted(name, rows, epsilon=epsilon, **faster(name)).privacy_
         assert epsilon * 0.999 <= privacy["epsilon"] <= privacy["epsilon_target"] == epsilon
         if METHODS[name].sampling is None:
             assert privacy["gdp_mu"] == pytest.approx(privacy["steps"] ** 0.5 / privacy["noise_multiplier"], abs=1e-12)

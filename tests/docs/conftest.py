@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -77,3 +77,15 @@ def path_with_linprobe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+@pytest.fixture
+def bash(tmp_path: Path, path_with_linprobe: str) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Run a script in the temporary folder; it stops at the first command that fails."""
+    environment = {**os.environ, "PATH": path_with_linprobe}
+
+    def run_script(script: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-eu", "-c", script]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+
+    return run_script

@@ -23,12 +23,12 @@ TINY_CLIP: dict[str, Any] = {
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
 }
 
-# a network of 0.5 million weights: what these tests prove holds for any, and wrn-16-4 takes ten times longer
+# 0.5 million weights. The tests hold for any network, and wrn-16-4 takes ten times longer.
 SMALL: dict[str, Any] = {"backbone": "timm:test_resnet", "random_weights": True, "resize": 16, "crop": 16}
 
 
 class Notes:
-    """Progress that remembers what it was told."""
+    """Progress that keeps its notes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -72,7 +72,7 @@ def write_images(
     first_seed: int = 0,
     size: tuple[int, int] = (WIDTH, HEIGHT),
 ) -> Path:
-    """`root/GROUP/CLASS/000.png` and so on, so many of each class; the group "" leaves that level out."""
+    """Write `root/GROUP/CLASS/000.png` and so on. `groups`: images per class; the group "" leaves that level out."""
     seed = first_seed
     for group, count in groups.items():
         for name in classes:
@@ -98,7 +98,7 @@ def damaged(root: Path, names: dict[str, bytes] | None = None) -> Path:
 def run_extract(
     source: Path | str, out: Path, notes: Notes | None = None, *, backbone: str = "pixels", **options: Any
 ) -> ExtractOutcome:
-    """Extract in this process; pixels of 8 x 8 unless told otherwise."""
+    """Extract in this process; by default the features are pixels of 8 x 8."""
     if backbone == "pixels":
         options = {"resize": 8, "crop": 8, **options}
     request = ExtractRequest(source=str(source), backbone=backbone, out=out, device="cpu", **options)

@@ -42,7 +42,7 @@ from tests.extraction.samples import (
 
 @contextmanager
 def after_batches(count: int, action: Callable[[Any], Any]) -> Iterator[list[int]]:
-    """Let so many batches through the network, then call `action` with each further one; yields what was seen."""
+    """Let `count` batches through the network, then call `action` on each further one; yields all batch sizes."""
     seen: list[int] = []
     forward = Network._forward
 
@@ -60,7 +60,7 @@ def interrupt(_: Any) -> Any:
 
 
 def interrupted(count: int, source: Path, out: Path, **options: Any) -> Notes:
-    """An extraction that Ctrl-C stops after so many batches."""
+    """An extraction that Ctrl-C stops after `count` batches."""
     notes = Notes()
     with after_batches(count, interrupt), pytest.raises(KeyboardInterrupt):
         run_extract(source, out, notes, **options)
@@ -160,7 +160,7 @@ OUT_OF_MEMORY = {
 
 @contextmanager
 def memory_for(count: int, error: Exception) -> Iterator[list[int]]:
-    """A device whose memory holds so many images."""
+    """A device whose memory holds `count` images."""
     forward, taken = Network._forward, []
 
     def limited(self: Network, pixels: Any) -> Any:

@@ -38,7 +38,7 @@ needs_kernel = pytest.mark.skipif(host.LIBRARY is None, reason="the kernel is no
 
 @pytest.fixture
 def room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel takes as many classes as it can."""
+    """The kernel takes the largest number of classes it has room for."""
     monkeypatch.setattr(host, "NATIVE_CLASSES", 64)
 
 

@@ -21,7 +21,7 @@ from linprobe.methods._subspace import top_left_subspace
 
 @pytest.fixture(autouse=True, scope="module", params=["numpy", "native"])
 def way(request):
-    """Every shape is summed by NumPy, then by the kernel if it has room for so many classes."""
+    """Sum every shape by NumPy, then by the kernel if it has room for that number of classes."""
     if request.param == "native" and host.LIBRARY is None:
         pytest.skip("the kernel is not built")
     with pytest.MonkeyPatch.context() as patch:

@@ -233,7 +233,7 @@ def test_a_clipped_sum_is_the_same_for_any_threads_and_any_order(
 def test_a_clipped_sum_is_the_same_where_rows_do_not_fit_in_memory(
     precision: Precision, sample: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run may go on, or its processes be as many, that each has more or less memory than before."""
+    """A run may resume, or its processes run, with more or less memory than before."""
     found = []
     for available in (1 << 40, 0):
         monkeypatch.setattr(available_memory, "available", lambda available=available: available)

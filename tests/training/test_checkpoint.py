@@ -88,7 +88,7 @@ def remember_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Stops(Silent):
-    """Ends the run after so many steps, and remembers what was said."""
+    """Ends the run after `after` steps and keeps its notes."""
 
     def __init__(self, after: int, error: BaseException | None = None) -> None:
         self.left, self.error, self.notes = after, KeyboardInterrupt() if error is None else error, []
@@ -560,7 +560,7 @@ def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
 
 
 def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) -> None:
-    """Train in processes that are killed at random points until so many were, and look at what each leaves."""
+    """Train in processes killed at random points, until `kills` have been, and check what each leaves."""
     generator, expected = random.Random(seed), folder / "expected"
     with fatal(-1, folder / "drawn") as passed:
         train(asked(features, expected, method), Silent())

@@ -249,7 +249,7 @@ def test_torchrun_trains_and_prints_one_path(group_runs: GroupRuns, tmp_path: Pa
 
 
 class Second(Alone):
-    """The second of so many processes, as far as it can be told without the others."""
+    """The second process of a group whose other processes do not exist."""
 
     def __init__(self, size: int = 2, told: Any = None) -> None:
         self.rank, self.size, self._told = 1, size, told

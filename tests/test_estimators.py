@@ -279,5 +279,5 @@ def test_a_run_folder_starts_an_estimator_and_is_charged(trained_run, private_fi
     with pytest.raises(DataError, match="shape"):
         NoisyGD(epsilon=5.0, classes=range(5), init=first).fit(x, y)
     # arrays cannot be compared with the public rows of a first run
-    with pytest.raises(PrivacyError, match="took rows for public"):
+    with pytest.raises(PrivacyError, match="had public rows that are not"):
         NoisyGD(epsilon=5.0, classes=range(4), init=str(trained_run)).fit(x, y, *public)

@@ -1,4 +1,4 @@
-"""Calibration: from a target (epsilon, delta) to steps or noise, always rounded to the safe side."""
+"""Calibration: from a target (epsilon, delta) to steps or noise, rounded so that the target is never exceeded."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ def smallest_multiplier(epsilon_at: Callable[[float], float], epsilon: float, gu
     while excess(high) > 0:
         if high > math.log(MAX_SIGMA):
             raise PrivacyError(
-                f"epsilon is {epsilon:g}, which the accountant finds at no noise multiplier up to {MAX_SIGMA:g}; "
-                "allowed: more than that; raise --eps or --delta, or choose another accountant"
+                f"epsilon is {epsilon:g}, and the accountant finds more at every noise multiplier up to {MAX_SIGMA:g}; "
+                "allowed: a larger epsilon; raise --eps or --delta, or choose another accountant"
             )
         low, high, reach = high, high + reach, 2 * reach
     while low == high or excess(low) <= 0:

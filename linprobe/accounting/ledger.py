@@ -123,7 +123,7 @@ def read_ledger(path: Path) -> list[GaussianEvent]:
         if not (math.isfinite(event.noise_multiplier) and event.noise_multiplier > 0 and 0 < event.sampling_rate <= 1):
             raise PrivacyError(
                 f"ledger {path} line {number} has noise multiplier {event.noise_multiplier} and sampling rate "
-                f"{event.sampling_rate}; allowed: finite above 0, and above 0 up to 1; restore the file"
+                f"{event.sampling_rate}; allowed: finite above 0, and in (0, 1]; restore the file"
             )
         events.append(event)
     return events

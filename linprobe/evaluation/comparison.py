@@ -34,7 +34,7 @@ class Result:
 
     Attributes:
         row: name of the table row: the method and its options.
-        spends: whether the run spent its target epsilon; if not, `epsilon` is None and the run stands for all.
+        spends: whether the run spent its target epsilon. If not, `epsilon` is None, and the result is for every epsilon.
         accuracy: on the test rows. auc: of the threshold membership attack, private; None without an attack.
     """
 

@@ -214,7 +214,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(images: Path, tmp_path: Pat
     with after_batches(99, interrupt) as seen:
         outcome = run_extract(images, tmp_path / "f.h5", notes, batch_size=2, workers=workers, **SMALL)
     assert sum(seen) == outcome.extracted == notes.steps == 22
-    assert "going on with" in notes.text
+    assert "resuming" in notes.text
     assert contents(tmp_path / "f.h5") == contents(tmp_path / "whole.h5")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.h5", "whole.h5"]
 

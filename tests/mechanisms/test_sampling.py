@@ -174,7 +174,7 @@ def test_a_step_without_a_sampler_of_its_rate_is_refused() -> None:
     mechanism = GaussianMechanism(NoiseSource(1), lambda event: None)
     for sampler in (None, PoissonSampler(NoiseSource(1), 0.2)):
         run = Run(Schedule(1, 1.0, 1.0, 0.1), mechanism, lambda: None, sampler)
-        with pytest.raises(ValueError, match=r"no sampler of rate 0\.1"):
+        with pytest.raises(ValueError, match=r"the run has no sampler of rate 0\.1"):
             run.batch(rows)
     assert Run(Schedule(1, 1.0, 1.0), mechanism, lambda: None).batch(rows) is rows
 

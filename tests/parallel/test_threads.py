@@ -61,10 +61,10 @@ def in_time(call: Callable[[], Any]) -> Any:
     return outcome[0]
 
 
-@pytest.mark.parametrize("n_takers", [1, 2, 4])
+@pytest.mark.parametrize("n_consumers", [1, 2, 4])
 @pytest.mark.parametrize("n", [0, 1, 3, 200])
-def test_every_piece_is_taken_once(n: int, n_takers: int) -> None:
-    taken: list[list[int]] = [[] for _ in range(n_takers)]
+def test_every_piece_is_taken_once(n: int, n_consumers: int) -> None:
+    taken: list[list[int]] = [[] for _ in range(n_consumers)]
     share(pieces_of(n), [mine.append for mine in taken])
     assert sorted(number for mine in taken for number in mine) == list(range(n))
     assert all(mine == sorted(mine) for mine in taken)
@@ -96,8 +96,8 @@ def failing_iterator(n: int) -> Iterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize("where", ["piece", "taker", "iterator"])
-@pytest.mark.parametrize("n_takers", [1, 3])
-def test_an_error_anywhere_ends_the_pass_and_reaches_the_caller(where: str, n_takers: int) -> None:
+@pytest.mark.parametrize("n_consumers", [1, 3])
+def test_an_error_anywhere_ends_the_pass_and_reaches_the_caller(where: str, n_consumers: int) -> None:
     called = []
 
     def take(number: int) -> None:
@@ -110,12 +110,12 @@ def test_an_error_anywhere_ends_the_pass_and_reaches_the_caller(where: str, n_ta
         return failing(7)(number) if where == "piece" else number
 
     def whole() -> None:
-        share(failing_iterator(8) if where == "iterator" else pieces_of(1000, work), [take] * n_takers)
+        share(failing_iterator(8) if where == "iterator" else pieces_of(1000, work), [take] * n_consumers)
 
     how, error = in_time(whole)
     assert (how, type(error)) == ("raised", ValueError)
     assert len(called) < 100
-    share(pieces_of(20), [called.append] * n_takers)
+    share(pieces_of(20), [called.append] * n_consumers)
     assert called[-20:].count(19) == 1
 
 

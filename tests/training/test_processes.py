@@ -202,7 +202,7 @@ def test_when_one_process_dies_the_others_end_with_one_line(group_runs: GroupRun
     notes, error = group_runs.stderr[0].splitlines()
     assert (
         notes
-        == f"unfinished run kept; the same command with --resume --out {group_runs.folder / 'killed'} goes on with it"
+        == f"unfinished run kept; the same command with --resume --out {group_runs.folder / 'killed'} resumes it"
     )
     assert error.startswith("linprobe: error: another process is gone (")
     assert error.endswith("; start all of them again, with --resume if a checkpoint was kept")

@@ -1,4 +1,4 @@
-"""Seeded runs of every contract variant, and hashes of what they left: the weights, the ledger, the per-record file.
+"""Seeded runs of every contract variant, and hashes of their weights, ledgers and per-record files.
 
     python tests/golden.py FOLDER > hashes.json             one process
     torchrun --nproc-per-node 2 tests/golden.py FOLDER      two; rank 0 prints
@@ -87,7 +87,7 @@ def main(folder: Path) -> None:
     from linprobe.cli import run
 
     rank = int(os.environ.get("RANK", 0))
-    if "WORLD_SIZE" in os.environ:  # one group for all runs: gloo does not meet twice at one address
+    if "WORLD_SIZE" in os.environ:  # one group for all runs: gloo cannot connect twice at one address
         import torch.distributed as dist
 
         dist.init_process_group("gloo")

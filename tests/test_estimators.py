@@ -1,4 +1,4 @@
-"""The scikit-learn face: its conventions, declared classes, the guarantee it carries."""
+"""The scikit-learn interface: conventions, declared classes, guarantees."""
 
 import inspect
 from dataclasses import fields
@@ -19,7 +19,7 @@ from linprobe.methods import METHODS
 
 
 class _ReadsClassesOffLabels:
-    """For scikit-learn's checks only, which declare no classes: what linprobe itself must never do."""
+    """Takes classes from private labels, for scikit-learn's checks only, as they declare no classes."""
 
     def _declared_classes(self, y, y_public):
         classes = np.unique(y)
@@ -36,7 +36,7 @@ class CheckedNonPrivate(_ReadsClassesOffLabels, NonPrivate):
     pass
 
 
-# The seed is there because two private fits differ on purpose, which the checks on repeated fits cannot know.
+# The checks expect equal results of repeated fits, so the noise needs a seed.
 @parametrize_with_checks(
     [CheckedNoisyGD(epsilon=50.0, delta=1e-3, insecure_seed=0), CheckedNonPrivate()],
 )

@@ -1,14 +1,15 @@
 """Accountants: releases in, epsilon out. The only file that imports autodp and dp_accounting.
 
-`gdp`, of record if every sum is over all rows: exact Gaussian differential privacy. A composition of Gaussian
-mechanisms with multipliers sigma_t is mu-GDP with mu = sqrt(sum_t 1 / sigma_t^2) (Dong, Roth, Su 2022, Corollary 3.3),
+`gdp` is exact Gaussian differential privacy. It is the accountant of record if all sums are over all rows. A composition
+of Gaussian mechanisms with multipliers sigma_t is mu-GDP with mu = sqrt(sum_t 1 / sigma_t^2) (Dong, Roth, Su 2022,
+Corollary 3.3),
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)      (Balle, Wang 2018, Theorem 8)
 
 inverted by autodp, then rounded so that the epsilon reported is never below the true one.
-`pld`, of record if any sum is over a Poisson sample: dp-accounting's privacy-loss distributions, on a grid that rounds
-towards more loss. `rdp`: dp-accounting's Renyi bounds, looser and without a grid.
-Another of the three cross-checks every epsilon of record.
+`pld` uses dp-accounting's privacy-loss distributions, on a grid that rounds towards more loss. It is the accountant of
+record if any sum is over a Poisson sample. `rdp` uses dp-accounting's Renyi bounds, which are looser and need no grid.
+A second accountant cross-checks every epsilon of record.
 """
 
 from __future__ import annotations

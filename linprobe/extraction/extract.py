@@ -90,7 +90,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
             if group.broadcast(np.array(finished)):
                 if group.rank > 0:
                     return None
-                progress.note(f"{plan.out} is there already, made with the same settings")
+                progress.note(f"{plan.out} exists, made with the same settings")
                 return _outcome(plan, 0, 0.0, 0.0)
             _restore_threads(plan.folder, device)
             return _run(plan, request, group, progress)
@@ -138,7 +138,7 @@ def _finished(plan: Plan, request: ExtractRequest) -> bool:
     for name, value in wanted.items():
         if made.get(name) != value:
             raise UsageError(
-                f"{plan.out} is there already, made with {name} {shown(made.get(name))} where this run has "
+                f"{plan.out} exists, made with {name} {shown(made.get(name))} where this run has "
                 f"{shown(value)}; give --overwrite, or another --out"
             )
     (plan.folder / SETTINGS).unlink(missing_ok=True)  # left by a run that was killed after it renamed the file

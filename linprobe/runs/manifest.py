@@ -255,7 +255,9 @@ def _recomputed(manifest: dict[str, Any], folder: Path, events: list[GaussianEve
     _check_digests(manifest, folder)
     if manifest["accountant"] is None:
         if events:
-            raise PrivacyError(f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says none were made")
+            raise PrivacyError(
+                f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says that none were made"
+            )
         return {
             "epsilon": manifest["epsilon"],
             "epsilon_cross_check": manifest["epsilon"],

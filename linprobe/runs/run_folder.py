@@ -100,7 +100,7 @@ def unfinished_folder(out: Path) -> Path:
     found, complete = unfinished_folders(out), unfinished_folders(out, MANIFEST)
     if not found and complete:
         raise UsageError(
-            f"--resume has nothing to do: the run is complete and only lacks its name; rename {complete[0]} to {out}"
+            f"--resume has nothing to do: the run is complete, only its name is not; rename {complete[0]} to {out}"
         )
     if len(found) != 1:
         listed = f": {', '.join(str(path) for path in found)}; remove all but one" if found else "; train without it"

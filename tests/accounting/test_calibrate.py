@@ -1,4 +1,4 @@
-"""Targets to steps or noise: never above the target, hardly below it."""
+"""Calibration of steps or noise: never above the target, and only slightly below it."""
 
 import math
 import time
@@ -26,7 +26,7 @@ TARGETS = [
 
 
 def independent_epsilon(budget: Budget, accountant: PLDAccountant | RdpAccountant) -> float:
-    """What `accountant`, told release by release, finds for a budget."""
+    """Epsilon of a budget by `accountant`, with one event per release."""
     for release in budget.releases:
         event = PoissonSampledDpEvent(release.sampling_rate, GaussianDpEvent(release.noise_multiplier))
         accountant.compose(SelfComposedDpEvent(event, release.count))

@@ -1,4 +1,4 @@
-"""Every bad command: its exit status, one line that names the problem, and nothing half-written."""
+"""Every bad command: its exit status, one line that names the problem, and no partial output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _edited(source: Path, path: Path, change: Callable[[h5py.File], Any]) -> Pat
 def bad_files(
     tmp_path_factory: pytest.TempPathFactory, features_file: Path, private_file: Path, trained_run: Path
 ) -> dict[str, Path]:
-    """Files by the name that stands for them in the commands below."""
+    """Files by the names that the commands below use."""
     folder = tmp_path_factory.mktemp("bad")
     for name, content in {
         "text.h5": b"label\n",

@@ -1,4 +1,4 @@
-"""Runs on Poisson samples, runs that vote, and runs that start from a run: what they write and what a reviewer sees."""
+"""Runs on Poisson samples, runs that vote, and runs that start from a run: their files and their verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/cli.md says what the code says."""
+"""docs/cli.md is what the generator writes."""
 
 from __future__ import annotations
 

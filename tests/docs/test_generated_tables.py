@@ -1,4 +1,4 @@
-"""The tables of docs/python.md and docs/methods/README.md say what the code says."""
+"""The tables of docs/python.md and docs/methods/README.md are what the generator writes."""
 
 from __future__ import annotations
 

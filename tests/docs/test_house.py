@@ -1,4 +1,4 @@
-"""The map of the house in docs/README.md is that of the code, and every room has a floor."""
+"""The map in docs/README.md matches the code, and every folder has a floor."""
 
 from __future__ import annotations
 

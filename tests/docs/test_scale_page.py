@@ -1,4 +1,4 @@
-"""The page on a billion rows holds the tables of its script, and the script's formulas what is simulated."""
+"""The page on a billion rows has the tables of its script, and the formulas of the script match its simulation."""
 
 from __future__ import annotations
 

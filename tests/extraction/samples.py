@@ -1,4 +1,4 @@
-"""What the tests of extraction share: small images, folders of them, one call to extract, and the whole of a file."""
+"""Helpers of the tests of extraction: images, folders, calls to `extract`, and contents of its files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Notes:
 
 
 def photo(seed: int, width: int = WIDTH, height: int = HEIGHT) -> Image.Image:
-    """An RGB image of random blots, a different one for every seed."""
+    """An RGB image of random blots, one per seed."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)).resize((width, height))
     noise = rng.integers(-20, 21, (height, width, 3))

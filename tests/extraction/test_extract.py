@@ -1,4 +1,4 @@
-"""The extraction loop: the same rows whatever the batches, workers and interruptions; what goes wrong is named."""
+"""The extraction loop: batches, workers and interruptions do not change the rows, and errors name the problem."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_the_same_command_on_a_finished_file_does_nothing(images: Path, tmp_path
     with after_batches(0, interrupt) as seen:
         outcome = run_extract(images, tmp_path / "f.h5", notes)
     assert seen == []
-    assert "is there already" in notes.text
+    assert "exists, made with the same settings" in notes.text
     assert outcome.extracted == 0
     assert outcome.rows == {"train": 21, "test": 9}
     after = (tmp_path / "f.h5").stat()
@@ -339,7 +339,7 @@ def test_a_run_that_makes_a_finished_file_again_is_not_disturbed_by_another(imag
 
 
 def failure(*arguments: Any, **options: Any) -> tuple[int, str]:
-    """Exit status and text of the error that extracting ends with; nothing that its traceback holds stays open."""
+    """Exit status and text of the error of an extraction; closes everything that the traceback keeps open."""
     with pytest.raises(LinprobeError) as caught:
         run_extract(*arguments, **options)
     found = caught.value.exit_status, str(caught.value)

@@ -1,4 +1,4 @@
-"""Poisson samples: the right rate, independent records, a stream of their own, and sums that nobody's look changes."""
+"""Poisson samples: stated rate, independent records, a separate stream; tracking of records does not change sums."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def test_batch_sizes_are_binomial(rate) -> None:
     n, count = 3000, 400
     sizes = draws(rate, n, count).sum(axis=1)
     assert stats.binomtest(int(sizes.sum()), n * count, rate).pvalue > 1e-6
-    # neither of a fixed size nor more spread out than independent records make them
+    # sizes vary, and no more than those of independent records
     spread = sizes.var(ddof=1) / (n * rate * (1 - rate)) * (count - 1)
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], count - 1)
     assert low < spread < high
@@ -79,7 +79,7 @@ def test_no_stream_is_used_twice_by_samples_or_noise(monkeypatch) -> None:
 
     monkeypatch.setattr(noise, "ChaCha20", watched)
     probe = DPSGDF(epsilon=3, classes=range(4), n_steps=6, accountant="rdp").fit(X[:300], Y[:300])
-    # one for the mean, then who joins and what noise for each step
+    # one for the mean, then one sample and one noise for each step
     assert len(keys) == 1 + 2 * 6 == len(set(keys))
     assert len({key for key, _ in keys}) == 1
     assert probe.privacy_["steps"] == 6

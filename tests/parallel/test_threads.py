@@ -1,4 +1,4 @@
-"""Threads that share a pass over rows: one result whoever does what, and an end whatever goes wrong."""
+"""Threads that share a pass over rows: the schedule does not change the result, and every error ends the pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import blas_held_to_one_thread, in_order, n_threads, share
 
-N, D, C = 10_300, 24, 5  # ten whole blocks and a part of one
+N, D, C = 10_300, 24, 5  # ten whole blocks and a shorter one
 RNG = np.random.default_rng(3)
 RAW = RNG.standard_normal((N, D)).astype(np.float32)
 LABELS = np.arange(N) % C
@@ -40,12 +40,12 @@ PATIENCE = 20.0
 
 
 def pieces_of(n: int, work: Callable[[int], int] = int) -> Iterator[Callable[[], int]]:
-    """So many calls that return their number."""
+    """`n` calls; call i returns `work(i)`."""
     return (partial(work, number) for number in range(n))
 
 
 def in_time(call: Callable[[], Any]) -> Any:
-    """What `call` returns or raises; the test fails if it has not ended after `PATIENCE` seconds."""
+    """The result of `call`; the test fails if it takes longer than `PATIENCE` seconds."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -189,7 +189,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 class Scrambled(Blocks):
-    """The blocks of others, in another order."""
+    """The blocks of other rows, in another order."""
 
     def __init__(self, rows: Blocks, seed: int) -> None:
         self._rows, self._seed = rows, seed

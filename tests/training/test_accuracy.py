@@ -1,4 +1,4 @@
-"""What the defaults reach on real images, as means over seeds of the public split; noise is fresh in every run."""
+"""Accuracy of the defaults on real images, as means over seeds of the public split. Every run has fresh noise."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs that stop and go on: same weights, same ledger, no noise on other data, however and whenever they stop."""
+"""Interrupted and resumed runs: same weights, same ledger, and no noise reused on other data, at every interruption."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ every_case = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibration is most of the time of a run this small, and the same each time."""
+    """Calibrate once: calibration takes most of the time of such small runs, and its result is the same."""
     remember_budgets(monkeypatch)
 
 
 def remember_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each budget calibrated once."""
+    """Cache calibrated budgets."""
     real = Settings.budget
 
     def remembered(self: Settings, n_private: int, inherited: Any = ()) -> Any:
@@ -115,7 +115,7 @@ def unfinished(out: Path) -> list[Path]:
 
 
 def contents(run: Path) -> dict[str, Any]:
-    """What two equal runs have in common."""
+    """The contents that two equal runs share."""
     found: dict[str, Any] = {name: (run / name).read_bytes() for name in ("ledger.jsonl", "history.csv")}
     for name in ("model.npz", "per_record.npz"):
         with np.load(run / name) as archive:
@@ -125,7 +125,7 @@ def contents(run: Path) -> dict[str, Any]:
 
 
 def check_equal(run: Path, expected: Path) -> None:
-    """Both hold the same, bit for bit, and nothing else."""
+    """Both runs have the same contents, bit for bit."""
     assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in expected.iterdir())
     ours, theirs = contents(run), contents(expected)
     assert [name for name in theirs if ours[name] != theirs[name]] == []
@@ -133,7 +133,7 @@ def check_equal(run: Path, expected: Path) -> None:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make the operating system give this key of noise from now on."""
+    """Make the operating system return this noise key from now on."""
 
     def give(number: int) -> None:
         monkeypatch.setattr(noise.os, "urandom", lambda n: bytes([number]) * n)
@@ -256,7 +256,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 
 @pytest.fixture
 def stopped_run(features_file: Path, tmp_path: Path, keys: Callable[[int], None]) -> TrainRequest:
-    """A run that ended after its third step, its checkpoint, and what it would have become in `expected`."""
+    """A run that stopped after its third step, with its checkpoint; `expected` is the complete run."""
     keys(1)
     request = asked(features_file, tmp_path / "run", "adamix", public_shots=2)
     train(replace(request, out=tmp_path / "expected"), Silent())
@@ -273,7 +273,7 @@ def test_the_key_lies_in_a_file_for_the_owner_alone_until_the_run_is_done(
     assert stat.S_IMODE((partial / CHECKPOINT).stat().st_mode) == 0o600
     holders = [path.name for path in partial.iterdir() if bytes([1]) * 32 in path.read_bytes()]
     assert holders == [CHECKPOINT]
-    # what a process leaves that is killed in the middle of a checkpoint
+    # files of a process that was killed while it wrote a checkpoint
     (partial / f".{CHECKPOINT}.0123abcd.partial").write_bytes(bytes([1]) * 32)
     train(stopped_run, Silent())
     check_equal(stopped_run.out, tmp_path / "expected")
@@ -389,7 +389,7 @@ def test_public_rows_that_are_protected_count_as_private_ones(features_file: Pat
 def test_other_text_weights_and_another_first_model_are_refused(
     features_file: Path, trained_run: Path, tmp_path: Path
 ) -> None:
-    """They decide at which weights the noise of a step is used again."""
+    """They change the weights at which the noise of a step would be reused."""
     text = asked(features_file, tmp_path / "text", options={"init": "text"})
     first = tmp_path / "first"
     shutil.copytree(trained_run, first)
@@ -431,7 +431,7 @@ def test_only_one_process_goes_on_with_a_run(stopped_run: TrainRequest, tmp_path
     tried = []
 
     class Second(Silent):
-        """Tries to go on with the same run at every step, and while the result is written."""
+        """Tries to resume the same run at every step, and while the result is written."""
 
         def step(self, count: int = 1) -> None:
             with pytest.raises(LinprobeError, match="another process"):
@@ -466,7 +466,7 @@ def test_nobody_takes_over_a_run_whose_result_is_being_written(
 
 
 def test_a_whole_run_that_lacks_its_name_is_pointed_at(stopped_run: TrainRequest, tmp_path: Path) -> None:
-    """A process killed between its last two calls leaves it."""
+    """A process killed between its last two calls leaves such a run."""
     (partial,) = unfinished(stopped_run.out)
     shutil.rmtree(partial)
     shutil.copytree(tmp_path / "expected", partial)
@@ -523,7 +523,7 @@ KILLS = 12  # of each of two methods
 def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
     """SIGKILL when the process comes to point number `at`: before, within and after every write, draw and step.
 
-    `drawn` gets a line for each noise that was made, before anybody sees it.
+    `drawn` gets a line for each noise that was generated, before it is used.
     """
     passed = [0]
 

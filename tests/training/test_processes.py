@@ -1,4 +1,4 @@
-"""Training in several processes: what one process would have made, noise drawn once, an end when one of them dies."""
+"""Training in several processes: same result as one process, noise drawn once, and an error if a process dies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def command(folder: Path, out: str, *words: object) -> list[str]:
 
 
 def write_many(path: Path) -> Path:
-    """A feature file whose private rows fall into four parts, the last one small and not whole."""
+    """A feature file with private rows for four shards, the last one shorter."""
     names = ("ant", "bee", "cat")
     with FeatureWriter(path, Description(class_names=names)) as writer:
         for group, size in (("train", N_PRIVATE), ("test", 60), ("public", N_PUBLIC)):
@@ -78,7 +78,7 @@ def write_many(path: Path) -> Path:
 
 
 def counted_noise(patch: pytest.MonkeyPatch) -> list[int]:
-    """How many numbers each call of `standard_normal` in this process drew."""
+    """Number of variates of each call of `standard_normal` in this process."""
     real, drawn = NoiseSource.standard_normal, []
 
     def counting(self: NoiseSource, shape: tuple[int, ...]) -> Any:
@@ -161,7 +161,7 @@ class GroupRuns:
         )
 
     def expect(self) -> None:
-        """Make the runs of one process."""
+        """Make the reference runs in one process."""
         with pytest.MonkeyPatch.context() as patch:
             remember_budgets(patch)
             patch.setattr(noise.os, "urandom", lambda n: bytes([1]) * n)
@@ -177,7 +177,7 @@ class GroupRuns:
 # 13 runs alone, 19 shared by two to four processes and one that is killed: about 8 seconds in all
 @pytest.fixture(scope="module")
 def group_runs(tmp_path_factory: pytest.TempPathFactory) -> GroupRuns:
-    """All of it, once."""
+    """All runs of the four processes, made once."""
     pytest.importorskip("torch.distributed")
     return GroupRuns(tmp_path_factory.mktemp("distributed"))
 
@@ -201,8 +201,7 @@ def test_when_one_process_dies_the_others_end_with_one_line(group_runs: GroupRun
     assert group_runs.stdout[:2] == ["", ""]
     notes, error = group_runs.stderr[0].splitlines()
     assert (
-        notes
-        == f"unfinished run kept; the same command with --resume --out {group_runs.folder / 'killed'} resumes it"
+        notes == f"unfinished run kept; the same command with --resume --out {group_runs.folder / 'killed'} resumes it"
     )
     assert error.startswith("linprobe: error: another process is gone (")
     assert error.endswith("; start all of them again, with --resume if a checkpoint was kept")

@@ -57,7 +57,7 @@ class RecordLosses:
         return epsilons
 
     def charged(self, squared_mu: float) -> RecordLosses:
-        """The losses after further releases that cost every record `squared_mu`, their sum of 1 / sigma^2."""
+        """The losses after further releases from all rows; `squared_mu` is their sum of 1 / sigma^2."""
         return RecordLosses(np.sqrt(self.mu**2 + squared_mu), self.renyi)
 
 

@@ -22,7 +22,7 @@ The tests and their sources:
 - `one run` counts correct guesses and assumes no distribution (Steinke, Nasr, Jagielski 2023, "Privacy Auditing with
   One (1) Training Run", Theorem 5.2). R runs on disjoint records are one run on all of them, so all n trials count.
 
-Each holds at confidence 1 - (1 - confidence) / (number of tests), so that all hold together (Bonferroni).
+Each bound has confidence 1 - (1 - confidence) / (number of tests), so all hold together at `confidence` (Bonferroni).
 """
 
 from __future__ import annotations

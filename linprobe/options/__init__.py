@@ -238,7 +238,7 @@ class AdaMixOptions(
     takes=(*PRIVATE, *ROWS),
     on_gpu=True,
 ):
-    """Options of `adamix`. Its variant `theory` takes no others than `radius` and `strong_convexity`."""
+    """Options of `adamix`. Variant `theory` has only the options `radius` and `strong_convexity`."""
 
     clip_quantile: float = option(0.9, "Quantile of public gradient norms.", above=0, most=1)
     subspace: Literal["none", "gradient", "features"] = option(

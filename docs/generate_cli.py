@@ -59,7 +59,7 @@ def _command(name: str, command: Any) -> str:
 
 def _exit_statuses() -> str:
     """The exit-status table, from the error classes and their docstrings."""
-    rows = ["| 0 | Done. A reader of stdout that went away early is no error. |"]
+    rows = ["| 0 | Done. A reader that closes stdout early is no error. |"]
     found: dict[int, str] = {}
     for error in (errors.LinprobeError, *errors.LinprobeError.__subclasses__()):
         found.setdefault(error.exit_status, _cell(error.__doc__ or ""))

@@ -1,6 +1,6 @@
 """Differentially private linear probing on frozen features.
 
-Estimators, one a method: `NoisyGD`, `AdaMix`, `DPSGD` and the others of `linprobe.__all__`. Run folders: `load_run`.
+Estimators, one per method: `NoisyGD`, `AdaMix`, `DPSGD` and the others of `linprobe.__all__`. Run folders: `load_run`.
 Nothing heavy is imported until one of these names is used.
 """
 

@@ -123,5 +123,7 @@ def path_from(argument: str) -> Path:
         return Path(argument)
     lines = [line.strip() for line in sys.stdin if line.strip()]
     if not lines:
-        raise UsageError("- asks for a path on standard input, which is empty; did the command before it fail?")
+        raise UsageError(
+            "argument - reads a path from standard input, which is empty; check that the previous command succeeded"
+        )
     return Path(lines[-1])

@@ -19,7 +19,7 @@ class UsageError(LinprobeError):
 
 
 class DataError(LinprobeError, ValueError):
-    """A file is missing, damaged, or holds what it should not."""
+    """A file is missing, damaged, or has content that is not allowed."""
 
     exit_status = 3
 
@@ -31,7 +31,7 @@ class PrivacyError(LinprobeError):
 
 
 class ParameterError(UsageError, ValueError):
-    """A parameter's value is not among those allowed."""
+    """A parameter has a value that is not allowed."""
 
 
 class ArgumentError(UsageError, TypeError):
@@ -39,5 +39,5 @@ class ArgumentError(UsageError, TypeError):
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's error says, in one line: the first of its own, or its type where it says nothing."""
+    """The first line of the message of another library's error, or the type of the error if the message is empty."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__

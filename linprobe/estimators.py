@@ -1,11 +1,11 @@
-"""scikit-learn estimators, one a method: the Python face of the training engine.
+"""scikit-learn estimators, one per method: the Python interface of the training engine.
 
     probe = AdaMix(epsilon=3, classes=range(10)).fit(X, y, X_public=X_pub, y_public=y_pub)
     probe.predict(X_new); probe.privacy_["epsilon"]
 
-Rows are L2-normalised, and centred on the public mean where there are public rows; both are folded into `coef_` and
-`intercept_`, so predictions take raw feature rows. Classes are declared by the caller (or read off public labels),
-never off private ones.
+Rows are L2-normalised and, if there are public rows, centred on their mean. Both steps are folded into `coef_` and
+`intercept_`, so predictions take raw feature rows. Classes are declared by the caller or taken from public labels,
+never from private labels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from linprobe.training.settings import Settings
 
 
 class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """What every probe shares: declared classes, fitting through the engine, predicting.
+    """Base of all probes: declared classes, training by the engine, predictions.
 
     Adjacency: add or remove one private record; the number of private records is public.
 
@@ -52,7 +52,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             setattr(self, name, value)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give the class a constructor that takes what `linprobe.options` declares for its method, by keyword."""
+        """Give the class a constructor with the arguments that `linprobe.options` declares, all by keyword."""
         super().__init_subclass__(**kwargs)
         options = METHODS[cls._method].options
         arguments = arguments_of(options)
@@ -111,12 +111,14 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         public = None
         if (X_public is None) != (public_labels is None):
             missing = "y_public" if public_labels is None else "X_public"
-            raise UsageError(f"{missing} is None, and the other half of the public rows is not; give both or neither")
+            raise UsageError(f"{missing} is None, but X_public and y_public belong together; give both or neither")
         if X_public is not None and public_labels is not None:
             rows = np.asarray(validate_data(self, X_public, dtype=[np.float32, np.float64], reset=False))
             self._check_range(rows, "X_public")
             if len(rows) != len(public_labels):
-                raise DataError(f"X_public has {len(rows)} rows and y_public {len(public_labels)}; allowed: as many")
+                raise DataError(
+                    f"X_public has {len(rows)} rows and y_public {len(public_labels)}; allowed: equal numbers"
+                )
             public = ArraySource(rows, self._indices(public_labels, "y_public"))
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
         return self._fit(Sources(private, len(self.classes_), public, text))
@@ -133,11 +135,11 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on streamed rows whose labels are indices into the declared classes.
 
         Args:
-            private, public: rows that can be passed over any number of times.
+            private, public: rows that can be read any number of times.
             text_weights: class-name encodings (n_features, n_classes).
-            runtime: how rows are kept, on which device and by which processes; what is fitted is the same in all
-                processes but for `private_record_losses_`, which rank 0 has.
-            ledger: where events go before their results exist; in memory if None.
+            runtime: precision, device, processes and checkpoints. All processes get the same attributes, except
+                `private_record_losses_`, which only rank 0 gets in full.
+            ledger: records each event before its result exists; None for a ledger in memory.
         """
         self.classes_ = self._declared_classes(None, None)
         return self._fit(Sources(private, len(self.classes_), public, text_weights), runtime, ledger)
@@ -153,26 +155,26 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def settings(self) -> Settings:
-        """What this estimator's parameters ask the engine for."""
+        """Settings for the engine, from the parameters of this estimator."""
         parameters = self.get_params(deep=False)
         parameters.pop("classes")
         return Settings.of(self.method, parameters)
 
     @staticmethod
     def _check_range(x: NDArray[np.floating], name: str) -> None:
-        """Refuse what single precision cannot hold: rows are float32."""
+        """Refuse numbers outside the range of float32, in which rows are stored."""
         if x.size and not np.abs(x).max() <= np.finfo(np.float32).max:
             raise DataError(f"{name} holds numbers beyond 3.4e38, which float32 cannot hold; scale the rows down")
 
     def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
-        """Classes in label order: as declared, else from public labels. `y` is private and not looked at."""
+        """Classes in label order: as declared, else from public labels. `y` is private and is not used."""
         if self.classes is not None:
             classes = np.asarray(list(self.classes))
         elif y_public is not None:
             classes = np.unique(y_public)
         else:
             raise ParameterError(
-                "classes is None; allowed: the list of classes, which must not be read off private labels; "
+                "classes is None; allowed: the list of classes, which must not come from private labels; "
                 "pass classes=[...]"
             )
         if len(classes) < 2 or len(np.unique(classes)) != len(classes):
@@ -182,7 +184,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return classes
 
     def _indices(self, labels: NDArray[Any], name: str) -> NDArray[np.int64]:
-        """Labels to indices into `classes_`, shape (n,)."""
+        """Labels as indices into `classes_`, shape (n,)."""
         order = np.argsort(self.classes_, kind="stable")
         ordered = self.classes_[order]
         try:
@@ -198,7 +200,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(order[places], dtype=np.int64)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class scores of raw rows `X`, nats or votes: (n, n_classes); (n,) for two, positive for the second."""
+        """Class scores of raw rows `X`, in nats or votes: (n, n_classes); for two classes (n,), second minus first."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=[np.float32, np.float64], reset=False)
         weights = np.swapaxes(self.coef_, -1, -2).astype(np.float64)
@@ -213,7 +215,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _documentation(method: Method) -> str:
-    """The text at the head of the method's file, and every argument."""
+    """The docstring of the method's module, and every argument."""
     arguments = [f"    {name}: {option.documentation}" for name, option in arguments_of(method.options).items()]
     return "\n".join([method.documentation.rstrip(), "", "Args (all by keyword):", *arguments, ""])
 
@@ -229,4 +231,4 @@ globals().update({estimator.__name__: estimator for estimator in ESTIMATORS.valu
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> type[LinearProbe]:
-        """`NoisyGD` and the others."""
+        """An estimator, such as `NoisyGD`."""

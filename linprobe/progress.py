@@ -1,4 +1,4 @@
-"""Progress of a long command, for a person to watch."""
+"""Progress of a long command, as it is shown to the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests. Two workers share two cores, so each of them multiplies on one."""
+"""Tests. Each of two parallel workers uses one BLAS thread, since they share two cores."""
 
 import os
 

@@ -20,7 +20,7 @@ from linprobe.cli import run
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
 
-# no test is about time; a busy machine must not fail one
+# no test measures time, so a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None)
 settings.load_profile("linprobe")
 
@@ -29,8 +29,24 @@ N_FEATURES = 10
 SIZES = {"train": 400, "test": 120, "public": 12}
 
 
+# files with fixtures or tests of over 2 seconds, the longest first
+LONG = (
+    "test_real_photographs.py",
+    "test_processes.py",
+    "test_tutorial.py",
+    "test_feature_readme.py",
+    "test_accuracy.py",
+    "test_killed.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first: no worker is left with one at the end, and none makes their fixtures a second time."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
 class Outcome(NamedTuple):
-    """What a command did: exit status and everything it printed."""
+    """The outcome of a command: exit status, stdout and stderr."""
 
     status: int
     stdout: str
@@ -38,7 +54,7 @@ class Outcome(NamedTuple):
 
 
 def gaussian_rows(group: str, n_rows: int, width: int = N_FEATURES, classes: int = 4) -> tuple[Any, Any]:
-    """Rows (n_rows, width) around one direction a class, and labels; the same for the same arguments."""
+    """Rows (n_rows, width) around one direction per class, and labels; a function of the arguments only."""
     rng = np.random.default_rng([*group.encode(), n_rows, width])
     labels = np.arange(n_rows) % classes
     rows = 1.0 + 3.0 * np.eye(classes, width)[labels] + 0.5 * rng.standard_normal((n_rows, width))
@@ -82,7 +98,7 @@ def private_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make_features() -> Callable[..., Path]:
-    """`write_features`, for a test that needs a file of its own."""
+    """`write_features`, for tests that need a different file."""
     return write_features
 
 
@@ -109,7 +125,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Callable[..., Outcome]:
-    """Run `linprobe` as a user does, in a process of its own; `script` gives a whole pipeline to bash instead."""
+    """Run `linprobe` in a new process, or with `script` a pipeline in bash."""
 
     def run_process(*words: object, script: str | None = None, env: dict[str, str] | None = None) -> Outcome:
         command = [sys.executable, "-m", "linprobe", *map(str, words)]

@@ -1,4 +1,4 @@
-"""Files are whole or not there, and private ones are so from their first byte."""
+"""Files are complete or absent, and private files are private from their first byte."""
 
 from __future__ import annotations
 

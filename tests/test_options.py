@@ -1,4 +1,4 @@
-"""Declarations of options: complete, consistent, and the checks and hints that are made from them."""
+"""Declarations of options are complete and consistent; checks and hints derived from them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What was released, and what it cost: events, the ledger, the accountants, calibration, per-record losses."""
+"""Privacy accounting: events, the ledger, the accountants, calibration, per-record losses."""

@@ -1,14 +1,15 @@
 """Accountants: releases in, epsilon out. The only file that imports autodp and dp_accounting.
 
-`gdp`, of record if every sum is over all rows: exact Gaussian differential privacy. A composition of Gaussian
-mechanisms with multipliers sigma_t is mu-GDP with mu = sqrt(sum_t 1 / sigma_t^2) (Dong, Roth, Su 2022, Corollary 3.3),
+`gdp` is exact Gaussian differential privacy. It is the accountant of record if all sums are over all rows. A
+composition of Gaussian mechanisms with multipliers sigma_t is mu-GDP with mu = sqrt(sum_t 1 / sigma_t^2) (Dong, Roth,
+Su 2022, Corollary 3.3),
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)      (Balle, Wang 2018, Theorem 8)
 
 inverted by autodp, then rounded so that the epsilon reported is never below the true one.
-`pld`, of record if any sum is over a Poisson sample: dp-accounting's privacy-loss distributions, on a grid that rounds
-towards more loss. `rdp`: dp-accounting's Renyi bounds, looser and without a grid.
-Another of the three cross-checks every epsilon of record.
+`pld` uses dp-accounting's privacy-loss distributions, on a grid that rounds towards more loss. It is the accountant of
+record if any sum is over a Poisson sample. `rdp` uses dp-accounting's Renyi bounds, which are looser and need no grid.
+A second accountant cross-checks every epsilon of record.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ EXCESS_ABSOLUTE = 3.0
 PLD_GRID = 3e-5
 SMALLEST_DIVERGENCE = 1e-13
 RENYI_ROUNDING = 1e-15
-NEGLIGIBLE_NOISE = 1e-3  # smaller multipliers count as no noise: the libraries overflow there, one of them to epsilon 0
+NEGLIGIBLE_NOISE = 1e-3  # smaller multipliers are treated as 0, as the libraries overflow; one then returns epsilon 0
 
 
 def accountant_versions() -> dict[str, str]:
@@ -114,7 +115,7 @@ def composed_epsilon(releases: Sequence[Releases], delta: float, accountant: str
 
 
 def resolved_rate(noise_multiplier: float, sampling_rate: float) -> float:
-    """`sampling_rate`, or 1, an upper bound, if float64 cannot resolve the divergence of the sampled release."""
+    """`sampling_rate`, or the upper bound 1 if float64 cannot resolve the divergence of the sampled release."""
     return sampling_rate if sampling_rate**2 > SMALLEST_DIVERGENCE * noise_multiplier**2 else 1.0
 
 
@@ -169,10 +170,10 @@ def _quiet() -> Iterator[None]:
 def accountants_agree(accountant: str, record: float, cross_check: float) -> bool:
     """Whether the epsilon of record and that of its cross-check can both be right.
 
-    Two exact accountants agree within the discretisation error. For sampled sums both figures are upper bounds. The
-    epsilon of record is then refused only if the other is several times higher: it would be far too low. Measured at
-    delta 1e-5, the Renyi bound is usually 1.09 times the other, but 2.3 times where that is 0.18 (q = 0.0001,
-    100 steps): a coarse check at small epsilon.
+    Two exact accountants agree within the discretisation error. For sampled sums, both figures are upper bounds. An
+    epsilon of record is then refused as too low only if the other figure is several times higher. The check is coarse
+    at small epsilon: at delta 1e-5 the Renyi bound is usually 1.09 times the PLD figure, but 2.3 times a PLD figure of
+    0.18 (q = 0.0001, 100 steps).
     """
     if not (math.isfinite(record) and math.isfinite(cross_check)):
         return record == cross_check

@@ -1,4 +1,4 @@
-"""Calibration: from a target (epsilon, delta) to steps or noise, always rounded to the safe side."""
+"""Calibration: from a target (epsilon, delta) to steps or noise, rounded so that the target is never exceeded."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ def smallest_multiplier(epsilon_at: Callable[[float], float], epsilon: float, gu
     while excess(high) > 0:
         if high > math.log(MAX_SIGMA):
             raise PrivacyError(
-                f"epsilon is {epsilon:g}, which the accountant finds at no noise multiplier up to {MAX_SIGMA:g}; "
-                "allowed: more than that; raise --eps or --delta, or choose another accountant"
+                f"epsilon is {epsilon:g}, and the accountant finds more at every noise multiplier up to {MAX_SIGMA:g}; "
+                "allowed: a larger epsilon; raise --eps or --delta, or choose another accountant"
             )
         low, high, reach = high, high + reach, 2 * reach
     while low == high or excess(low) <= 0:
@@ -249,9 +249,9 @@ def calibrate(
 
 
 def _cross_checked(budget: Budget) -> Budget:
-    """`budget`, refused before it is spent if its accountant and the cross-check are too far apart.
+    """Return `budget`, or raise PrivacyError if its accountant and the cross-check disagree.
 
-    Exact Gaussian DP has a closed form; `verify` cross-checks it.
+    Exact Gaussian DP has a closed form, so only `verify` cross-checks it.
     """
     judge = budget.accountant
     if judge == "gdp":
@@ -267,14 +267,14 @@ def _cross_checked(budget: Budget) -> Budget:
 
 
 def _mu_spent(others: Sequence[Releases], spent: float, delta: float, judge: str) -> float:
-    """mu of `others`: exact for gdp, else that of a Gaussian mechanism with the same epsilon, as a first guess."""
+    """mu of `others`: exact for gdp, else a first guess, mu of a Gaussian mechanism with the same epsilon `spent`."""
     if judge == "gdp" or not others:
         return gdp_mu(others)
     return largest_mu(spent, delta)
 
 
 def _squared_mu(sigma: float, rate: float) -> float:
-    """What one step adds to mu^2: exact at rate 1, else in the limit of many steps (Bu, Dong, Long, Su 2020)."""
+    """Contribution of one step to mu^2: exact at rate 1, else in the limit of many steps (Bu, Dong, Long, Su 2020)."""
     squared = 1 / max(sigma, SMALLEST_GUESS) ** 2
     return squared if rate == 1 else rate**2 * math.expm1(squared)
 

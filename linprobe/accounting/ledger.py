@@ -21,7 +21,7 @@ class Ledger:
 
     Args:
         path: file to append to, created if absent; None keeps the ledger in memory only.
-        again: for a resumed run: the events in the file are expected again, from the first, and not counted twice.
+        again: whether the run is resumed. It then repeats the events in the file, which are not counted twice.
 
     Attributes:
         events: all events. position: number of events that this process recorded, or found as expected.
@@ -39,10 +39,10 @@ class Ledger:
         self.position = 0 if again else len(self.events)
 
     def append(self, event: GaussianEvent) -> None:
-        """Record `event`; it reaches the operating system before this returns.
+        """Record `event`. The operating system has received it when this returns.
 
         Raises:
-            PrivacyError: the resumed run recorded another event here.
+            PrivacyError: the run is resumed and had another event at this position.
         """
         if self.position < len(self.events):
             before = self.events[self.position]
@@ -71,7 +71,7 @@ class Ledger:
         self.position = position
 
     def expect(self, events: Iterable[GaussianEvent]) -> None:
-        """Expect `events` once more, from the first, whatever the file holds."""
+        """Expect that the run repeats `events`, from the first one, in place of the events of the file."""
         self.events = list(events)
 
     def sync(self) -> None:
@@ -123,7 +123,7 @@ def read_ledger(path: Path) -> list[GaussianEvent]:
         if not (math.isfinite(event.noise_multiplier) and event.noise_multiplier > 0 and 0 < event.sampling_rate <= 1):
             raise PrivacyError(
                 f"ledger {path} line {number} has noise multiplier {event.noise_multiplier} and sampling rate "
-                f"{event.sampling_rate}; allowed: finite above 0, and above 0 up to 1; restore the file"
+                f"{event.sampling_rate}; allowed: finite above 0, and in (0, 1]; restore the file"
             )
         events.append(event)
     return events

@@ -5,9 +5,10 @@ Source: AdaMix (Golatkar et al. 2022), Definition 13 and Proposition 14; Wang 20
     mu_i^2 = sum_t (contribution norm of i at step t / noise std at step t)^2,
 
 and epsilon_i is the exact Gaussian-DP epsilon at mu_i and the run's delta. mu_i <= mu, so max_i epsilon_i <= epsilon.
-On Poisson samples: individual Renyi accounting (Feldman and Zrnic 2021; Yu et al. 2023), each release's divergence at
-the record's own share of the sensitivity, rounded up, summed over steps at integer orders and converted by Canonne,
-Kamath, Steinke 2020, Proposition 12; never above the run's epsilon, which bounds every record too.
+For Poisson samples it is individual Renyi accounting (Feldman and Zrnic 2021; Yu et al. 2023). Each release contributes
+its Renyi divergence at the record's own share of the sensitivity, rounded up. The sum over steps at integer orders is
+converted to epsilon by Canonne, Kamath, Steinke 2020, Proposition 12. The run's epsilon bounds every record, so no
+figure is above it.
 The figures depend on the private rows: they are stored with mode 0600 and shown only on request.
 """
 
@@ -56,7 +57,7 @@ class RecordLosses:
         return epsilons
 
     def charged(self, squared_mu: float) -> RecordLosses:
-        """The losses after further releases that cost every record `squared_mu`, their sum of 1 / sigma^2."""
+        """The losses after further releases from all rows; `squared_mu` is their sum of 1 / sigma^2."""
         return RecordLosses(np.sqrt(self.mu**2 + squared_mu), self.renyi)
 
 
@@ -98,7 +99,7 @@ def record_losses(
 def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
     """epsilon_i of every record, shape (n,), from mu_i, shape (n,), by bisection from above.
 
-    Guarantee: each figure is at least the exact one, and above it by less than one part in 10^12 of its range.
+    Guarantee: each figure is at least the exact one, and the excess is below one part in 10^12 of the search range.
     """
     positive = mu > 0
     m = mu[positive]
@@ -116,7 +117,7 @@ def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.fl
         high = np.where(too_low, high, middle)
     result = np.zeros_like(mu)
     result[positive] = high
-    # delta alone covers a loss this small
+    # for a loss this small, delta suffices at epsilon 0
     result[positive] = np.where(high < 1e-12, 0.0, result[positive])
     return result
 

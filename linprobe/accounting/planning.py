@@ -1,8 +1,9 @@
-"""Planning: which sampling rate and noise a budget buys, without reading data.
+"""Planning: the noise that each sampling rate needs for a budget. Planning reads no data.
 
 At a fixed epsilon after a fixed number of epochs the noise multiplier needed grows about as sqrt(q) (Tramèr,
 Boneh 2021, figure 6; Dörmann et al. 2021, figure 2). Rates are compared by the noise of a whole epoch: 1/q steps, each
-with noise sigma, add up to sigma / sqrt(q), while the signal of an epoch, every record about once, is the same.
+with noise sigma, add up to sigma / sqrt(q). The signal of an epoch, in which each record is read about once, is the
+same at every rate.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class PlanRow:
         sampling_rate: q, the Poisson probability with which a record joins a step; 1 for all rows.
         noise_multiplier: sigma, noise standard deviation of a step's sum divided by the clip norm; rounded up.
         steps: releases; epochs / q to the nearest whole number, at least 1.
-        batch_size: rows a step reads on average, q N.
+        batch_size: average number of rows per step, q N.
         noise_per_epoch: sigma / sqrt(q), noise standard deviation of an epoch's summed gradients in clip norms.
         noise_over_signal: sigma / (q sqrt(steps)), noise standard deviation of the whole run's summed gradients divided
             by the largest expected contribution of one record.
@@ -100,7 +101,7 @@ def plan(
         accountant: `auto`, or one of `ACCOUNTANTS`; `gdp` for rate 1 only.
         on_row: called after each row, for a progress bar.
 
-    Returns: one row a rate, by rising rate.
+    Returns: one row per rate, by rising rate.
 
     Raises:
         ParameterError: a value outside its range. PrivacyError: `delta >= 1/n_rows`, or a target out of reach.

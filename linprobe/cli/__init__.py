@@ -85,7 +85,7 @@ def _fail(message: str, status: int) -> int:
 
 
 def _hint(error: Any) -> str:
-    """Which flag was meant by someone who gave an estimator's argument."""
+    """Suggest the flag for an unknown option that has the name of an estimator's argument."""
     name = getattr(error, "option_name", None)
     meant = None if name is None else flag_of_argument(name.lstrip("-").replace("-", "_"))
     known = [flag for parameter in error.ctx.command.params for flag in parameter.opts] if meant else []
@@ -93,7 +93,8 @@ def _hint(error: Any) -> str:
 
 
 def _reader_left() -> int:
-    """The exit status when the reader closed stdout, as `| head` does; the dup keeps Python from raising once more."""
+    """The exit status after the reader closed stdout, as `| head` does."""
+    # Python would raise again when it flushes stdout at exit
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -109,7 +110,7 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         return _reader_left()
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # typer has handled it
+        if isinstance(error.__context__, BrokenPipeError):  # typer has handled the broken pipe
             return _reader_left()
         raise
     except KeyboardInterrupt:  # before typer handles it

@@ -13,48 +13,48 @@ import typer
 from linprobe.options import METHOD_OPTIONS, TRAIN, Budget, Choice, Confirmation, RunOptions
 from linprobe.options.declaration import Option, arguments_of, declared, methods_on_gpu
 
-FEW = 2  # methods that a help text names
+FEW = 2  # largest number of methods that a help text lists
 
 
 @dataclass
 class Flag:
-    """One parameter of the command, which may mean something else to other methods.
+    """One parameter of the command. Methods may declare it differently.
 
     Attributes:
-        option: as first declared. others: methods for which it is declared otherwise, and how.
-        methods: those that take it, empty where it belongs to the command.
+        option: the first declaration. others: the declarations that differ from it, by method.
+        methods: methods that take the option; empty for options of the command.
         is_of_a_method: whether it is an option of methods, not an argument that estimators share.
-        ours: whether it belongs to the command, which then has its default. Of the others it must know whether they
-            were given at all: a method refuses those it does not have.
+        of_command: whether it is an option of the command, which applies its default. The other options are None
+            unless they are given, so that a method can refuse an option that it does not have.
     """
 
     option: Option
-    ours: bool = False
+    of_command: bool = False
     others: dict[str, Option] = field(default_factory=dict)
     methods: list[str] = field(default_factory=list)
     is_of_a_method: bool = False
 
     @property
     def help(self) -> str:
-        """Who takes it, what it is, its words and its default."""
-        takers = self._takers
+        """Its methods, description, words and default."""
+        methods = self._listed_methods
         text = self.option.sentence.format(methods_on_gpu=", ".join(methods_on_gpu()))
-        if takers and text[:1].isupper() and text[1:2].islower():
+        if methods and text[:1].isupper() and text[1:2].islower():
             text = text[0].lower() + text[1:]
         elsewhere = {method: other.listed_words for method, other in self.others.items() if other.words}
         differing = "".join(
             f"; {method}: {words}" for method, words in elsewhere.items() if words != self.option.listed_words
         )
         default = "" if self._has_default else self._default
-        return f"{takers}{text.removesuffix('.')}{differing}.{default and f' [default: {default}]'}"
+        return f"{methods}{text.removesuffix('.')}{differing}.{default and f' [default: {default}]'}"
 
     @property
     def _has_default(self) -> bool:
-        """Whether typer has a default to show."""
-        return self.ours and self.option.default is not None and self.option.default is not MISSING
+        """Whether typer gets a default, which it shows."""
+        return self.of_command and self.option.default is not None and self.option.default is not MISSING
 
     @property
-    def _takers(self) -> str:
+    def _listed_methods(self) -> str:
         on_samples = [method for method, options in METHOD_OPTIONS.items() if "sampling_rate" in arguments_of(options)]
         if self.methods == on_samples:
             return "On samples: "
@@ -74,7 +74,7 @@ class Flag:
             argument = typer.Argument(metavar=option.argument, help=self.help)
             return _parameter(option.parameter, Annotated[str | None, argument], None)
         spellings = option.spellings
-        if option.kind is bool and not self.ours:
+        if option.kind is bool and not self.of_command:
             spellings = (f"{spellings[0]}/--no-{spellings[0].removeprefix('--')}",)
         marked = typer.Option(*spellings, help=self.help, metavar=option.metavar)
         if self._has_default:
@@ -87,15 +87,15 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def train_flags() -> list[Flag]:
-    """All flags of `linprobe train`, those of the command before those of methods."""
+    """All flags of `linprobe train`, the flags of the command before those of methods."""
     flags: dict[str, Flag] = {}
     for group in TRAIN:
         for option in declared(group).values():
-            flags[option.parameter] = Flag(option, ours=group in (Budget, Choice, RunOptions, Confirmation))
+            flags[option.parameter] = Flag(option, of_command=group in (Budget, Choice, RunOptions, Confirmation))
     for method, options in METHOD_OPTIONS.items():
         for option in arguments_of(options).values():
             if option.name == "classes":
-                continue  # those of the feature file
+                continue  # the feature file declares the classes
             flag = flags.setdefault(option.parameter, Flag(option, is_of_a_method=True))
             flag.methods.append(method)
             if option != flag.option:
@@ -109,7 +109,7 @@ def flag_of_argument(name: str) -> str | None:
 
 
 def with_flags(command: Callable[..., None], flags: Iterable[inspect.Parameter]) -> Callable[..., None]:
-    """`command(**given)`, of which typer reads that it takes these flags."""
+    """`command` with a signature from which typer reads `flags`."""
 
     @wraps(command)
     def called(**given: Any) -> None:

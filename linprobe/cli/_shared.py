@@ -25,7 +25,7 @@ def print_json(value: Any) -> None:
 
 
 def words(text: str) -> list[str]:
-    """The words of a list with commas between; blank ones are left out."""
+    """The words of a comma-separated list, without blank ones."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 

@@ -57,7 +57,7 @@ class TerminalProgress:
 
 
 def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = ("", "")) -> None:
-    """Print a table: a column of names, then columns of values, one such column without a header."""
+    """Print a table: a column of names, then columns of values; by default one column, without a header."""
     grid = Table(title=title, show_header=any(header), title_justify="left")
     for place, name in enumerate(header):
         grid.add_column(name, justify="right" if place else "left")

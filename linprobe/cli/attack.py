@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         resamples: Annotated[int, typer.Option(help="Bootstrap resamples for the interval; 0 for none.")] = 1000,
     ) -> None:
-        """Try to tell a run's private rows from test rows by its scores. Private."""
+        """Try to distinguish a run's private rows from test rows by its scores. Private."""
         from linprobe.cli import _terminal
         from linprobe.commands.attack import AttackRequest, attack
 

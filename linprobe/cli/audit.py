@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
         ] = 0.999,
         as_json: Json = False,
     ) -> None:
-        """Measure a lower bound on epsilon by telling which planted records were trained on.
+        """Measure a lower bound on epsilon by guessing which planted records were trained on.
 
         Trains on the built-in digits. stdout carries the lower bound; exit 4 if it is above the claim.
         """

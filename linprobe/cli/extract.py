@@ -46,9 +46,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         test_fraction: Annotated[
             float | None,
-            typer.Option(
-                help="Share of the images for testing, where there is no test group.", rich_help_panel=_IMAGES
-            ),
+            typer.Option(help="Share of the images for testing, if there is no test group.", rich_help_panel=_IMAGES),
         ] = None,
         public: Annotated[
             Path | None,

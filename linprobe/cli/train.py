@@ -1,4 +1,4 @@
-"""`linprobe train`: one private training run. Its flags are those declared in `linprobe.options`."""
+"""`linprobe train`: one private training run. `linprobe.options` declares its flags."""
 
 from __future__ import annotations
 

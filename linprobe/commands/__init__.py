@@ -1,4 +1,4 @@
-"""One file per command, named as the command line names it: the only place that sees both data and accounting.
+"""One file per command, with the name of the command: the only folder that uses both data and accounting.
 
-Every function returns plain data for the command line to print and prints nothing itself.
+Every function returns plain data for the command line to print, and prints nothing itself.
 """

@@ -1,4 +1,4 @@
-"""The folder of a comparison: its lock, the rows it compares, and what every run in it has spent."""
+"""The folder of a comparison: its lock, the rows it compares, and the cost of every run in it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ComparisonFolder:
     """An open comparison; made by `open_comparison`.
 
     `spent.jsonl` has one line for every run that ever finished here. A line is written as soon as its run finishes and
-    is never removed: a run whose folder is deleted has been released all the same.
+    is never removed, since a run whose folder is deleted was still released.
     """
 
     def __init__(self, out: Path, of: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ class ComparisonFolder:
         Returns: private_runs (runs that released something, killed ones included), not_private_runs, epsilon, delta,
             accountant.
         """
-        # read before the finished runs: a run that finishes in between is counted twice, not missed
+        # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
         unfinished = [read_ledger(ledger) for ledger in sorted(self.runs.glob(f".*.partial/{run_folder.LEDGER}"))]
         for run in self.finished():
             self.record(run)

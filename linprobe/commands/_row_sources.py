@@ -181,6 +181,6 @@ def features_of(run: LoadedRun, features: Path | None) -> Path | None:
 
 
 def check_width(run: LoadedRun, n_features: int, where: Path) -> None:
-    """DataError unless rows of `where` have as many features as the run."""
+    """DataError unless `n_features`, the width of the rows of `where`, is that of the run."""
     if n_features != run.weights.shape[-2]:
         raise DataError(f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}")

@@ -182,7 +182,7 @@ def _lira(
     """The likelihood-ratio attack. Each shadow probe trains on a random half of members and non-members together, with
     the run's method, options and budget.
 
-    Shadow probes are not released and spend nothing: the output, which is private, is all that depends on them.
+    Shadow probes are not released and spend nothing. Only the private output depends on them.
     """
     from linprobe.estimators import ESTIMATORS
 
@@ -192,8 +192,8 @@ def _lira(
     settings = ESTIMATORS[manifest["method"]](**options).settings()
     if settings.first_run is not None:
         raise UsageError(
-            f"run {run.folder} started from {settings.first_run}, which was trained on members; so would shadow "
-            "probes; leave --lira out, or attack that run"
+            f"run {run.folder} started from {settings.first_run}, which was trained on members; shadow probes would "
+            "start from it too; leave --lira out, or attack that run"
         )
     settings = replace(settings, per_record=False)
     public = _public_rows(features, request.public, run)

@@ -52,7 +52,7 @@ class AuditRequest:
 def audit(
     request: AuditRequest, progress: Progress, *, mechanism: MechanismFactory = GaussianMechanism
 ) -> dict[str, Any]:
-    """Train on digits and canaries many times, and bound epsilon from below by guessing which canaries were in.
+    """Train on digits and canaries many times, guess which canaries were in, and bound epsilon from below.
 
     The audited code is the code that `train` runs; tests pass another `mechanism`.
 

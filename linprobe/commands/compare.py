@@ -189,7 +189,7 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
 
 
 def _announce(missing: Sequence[_Planned], progress: Progress) -> None:
-    """Note beforehand how many models without protection will be trained."""
+    """Note the number of runs without privacy before they are trained."""
     unprotected = sum(not METHODS[run.request.method].private for run in missing)
     if unprotected:
         progress.note(
@@ -322,7 +322,7 @@ def _train(run: _Planned, features: Features, other: Features) -> Path:
             if run.request.out is None or not run.request.out.exists():
                 raise
             raise UsageError(
-                f"run {run.folder} was finished meanwhile by a process of an earlier compare that was killed; wait "
+                f"run {run.folder} was finished by a process of an earlier compare that was killed; wait "
                 "until its processes have ended, then give the same command again"
             ) from None
     return run.folder

@@ -53,7 +53,7 @@ OUTCOME_KEYS = (
 
 @dataclass(frozen=True)
 class TrainRequest(Confirmation, RunOptions, Choice):
-    """What `linprobe train` was asked for. None means: use the default.
+    """The arguments of `linprobe train`. None means the default.
 
     `options` holds the method's own options by name; `features` None is the built-in digits.
     """
@@ -72,7 +72,7 @@ class TrainRequest(Confirmation, RunOptions, Choice):
 
 
 def make_settings(request: TrainRequest, method: Method) -> Settings:
-    """What the engine trains; whatever was not asked for is as the method's estimator has it.
+    """Settings for the engine; arguments that are not given have the defaults of the method's estimator.
 
     Raises:
         ParameterError, UsageError: an option that is not allowed.
@@ -84,7 +84,7 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
 
 
 def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -> dict[str, Any]:
-    """Parameters of the method's estimator, of which `known` are all names."""
+    """Parameters for the method's estimator; `known` are the names of all its parameters."""
     declared(RunOptions)["preset"].check(request.preset)
     settings: dict[str, Any] = dict(request.options or {})
     sigma, centre = request.sigma, request.centre
@@ -147,18 +147,18 @@ def _default_out(request: TrainRequest) -> Path:
 
 
 def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> dict[str, Any]:
-    """Train once, write a run folder, and say how it went. One release, one charge.
+    """Train once, write a run folder, and return a summary. Each call spends privacy budget.
 
-    Processes of a `group` make the same call, each of which trains on its part of the private rows; rank 0 writes.
+    All processes of `group` make the same call, and each trains on its shard of the private rows. Rank 0 writes.
 
     Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, n_private,
         n_public, n_features, n_classes, test_accuracy, seconds, seed_kind.
 
     Raises:
-        LinprobeError: whatever went wrong, with its exit status; no run folder is then left behind.
+        LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
     method = find_method(request.method)
-    settings = make_settings(request, method)  # a wrong option is told before the data is read
+    settings = make_settings(request, method)  # a wrong option is reported before data is read
     for name, option in declared(RunOptions).items():
         option.check(getattr(request, name))
     if request.resume and request.out is None:
@@ -176,7 +176,7 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     request = replace(request, public_shots=shots)
     if request.out is not None and not request.resume and group.rank == 0:
         for folder in run_folder.unfinished_folders(request.out):
-            progress.note(f"an unfinished run of {request.out} is in {folder}; go on with --resume, or delete it")
+            progress.note(f"an unfinished run of {request.out} is in {folder}; resume it with --resume, or delete it")
     with open_features(request.features) as features:
         if request.public is None:
             _warn_of_random_weights((features,), progress)
@@ -194,10 +194,12 @@ def train_on(
     progress: Progress,
     group: Group = ALONE,
 ) -> dict[str, Any]:
-    """`train` on feature files that are open, or in memory, and checked; `other` holds public rows."""
+    """`train` on checked feature files, open or in memory; `other` contains public rows."""
     started = time.perf_counter()
     method, out = settings.method, request.out or _default_out(request)
-    shots = 0 if method.joins_public and request.public_shots else request.public_shots  # all rows are protected there
+    shots = (
+        0 if method.joins_public and request.public_shots else request.public_shots
+    )  # such a method protects all rows
     public, taken = public_source(features, other, shots, request.split_seed)
     private = FileSource(features, "train", None if taken is None else ~taken)
     protected: list[FileSource | PublicRows] = [private]
@@ -241,7 +243,7 @@ def train_on(
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:
-            progress.note(f"unfinished run kept; the same command with --resume --out {out} goes on with it")
+            progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None
         raise
@@ -263,7 +265,7 @@ def _warn_of_random_weights(files: Iterable[FeatureReader], progress: Progress) 
 
 
 def _refuse_missing_public(method: Method, path: Path) -> None:
-    """Tell a user who forgot public rows so before the whole file is read."""
+    """Refuse a run that lacks public rows before the whole file is read."""
     if "public" not in method.needs or not path.is_file():
         return
     with FeatureFile(path) as features:
@@ -275,7 +277,7 @@ def _refuse_missing_public(method: Method, path: Path) -> None:
 
 
 def _private_records(protected: Sequence[FileSource | PublicRows], trained: Trained) -> PrivateRecords | None:
-    """What the run folder keeps of the records that were protected, the private rows first; None if none were."""
+    """Digest, ids and losses of the protected records, private rows first; None if nothing was protected."""
     if trained.losses is None:
         return None
     ids = [name for source in protected for name in source.ids()]
@@ -290,7 +292,7 @@ def _manifest(
     shots: int | None,
     trained: Trained,
 ) -> dict[str, Any]:
-    """The guarantee, what was trained on what, and how accurate it is on the test rows."""
+    """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     description = features.description
     names = description.class_names
     correct, total = class_accuracy(features.blocks("test"), trained.weights, trained.bias)

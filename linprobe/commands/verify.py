@@ -67,9 +67,9 @@ def verify(folder: Path, features: Path | None) -> dict[str, Any]:
 
 
 def verify_data(run: VerifiedRun, features: FeatureReader) -> NDArray[np.bool_] | None:
-    """Which training rows of `features` the run held private, (n_train,), checked against its data commitment.
+    """Mask of the training rows of `features` that were private, (n_train,), checked against the data commitment.
 
-    None for a run that made no release about private rows, which commits to none.
+    None for a run that released nothing about private rows, and so commits to none.
 
     Raises:
         DataError: no per-record file. PrivacyError: not the rows that the run was trained on.

@@ -211,7 +211,7 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
     ids = arrays.get(f"id_{group}")
     names_of_rows = [str(i) for i in ids] if ids is not None else [f"{group}/{row:07d}" for row in range(len(x))]
     if len(names_of_rows) != len(x):
-        raise DataError(f"id_{group} has {len(names_of_rows)} entries for {len(x)} rows; allowed: one a row")
+        raise DataError(f"id_{group} has {len(names_of_rows)} entries for {len(x)} rows; allowed: one per row")
 
     def blocks() -> Iterator[NDArray[Any]]:
         with np.errstate(over="ignore"):

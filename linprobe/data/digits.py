@@ -19,7 +19,7 @@ TEST_SHARE = 0.25
 
 
 def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Pixels (1797, 64) and labels (1797,), read from scikit-learn's data file: importing its loader is slow."""
+    """Pixels (1797, 64) and labels (1797,), read from scikit-learn's data file, as its loader is slow to import."""
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise LinprobeError(

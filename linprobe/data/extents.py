@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 class Extents:
     """Byte ranges of an uncompressed HDF5 data set, for direct reads from the file.
 
-    HDF5 would copy the rows once more, under a lock that blocks other threads.
+    The HDF5 library would copy the rows once more, under a lock that blocks other threads.
 
     Args:
         descriptor: of the open file.

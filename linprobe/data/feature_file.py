@@ -242,7 +242,7 @@ class FeatureFile(FeatureReader):
         if y.shape != (x.shape[0],) or ids.shape != (x.shape[0],):
             raise DataError(
                 f"{self.path}: {name} has {x.shape[0]} rows, {y.size} labels and {ids.size} ids; "
-                "allowed: one of each a row"
+                "allowed: one of each per row"
             )
         if y.dtype.kind not in "iu" or h5py.check_string_dtype(ids.dtype) is None:
             raise DataError(

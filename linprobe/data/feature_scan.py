@@ -1,4 +1,4 @@
-"""One full pass over a feature file: every value is finite, and every id names one record of one kind."""
+"""Checks that read a whole feature file: every value is finite, and every id belongs to one record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def scan(features: FeatureReader) -> None:
         _refuse_non_finite_rows(features, group)
         hashes[group] = _id_hashes(features, group)
         if repeated := _repeated(features, group, hashes[group]):
-            raise DataError(f"{features.path}: {group} has {repeated} repeated ids; a record has one")
+            raise DataError(f"{features.path}: {group} has {repeated} repeated ids; allowed: one id per record")
         if group == "public":
             common = np.intersect1d(hashes[group], hashes["train"])
             if common.size and _share_ids(features, common):

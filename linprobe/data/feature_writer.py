@@ -117,7 +117,7 @@ class FeatureWriter:
             if self._stream.failure is not None:
                 raise self._stream.failure
         if start != n_rows:
-            raise DataError(f"{self._path}: {name} got {start} rows; allowed: the {n_rows} that were announced")
+            raise DataError(f"{self._path}: {name} got {start} rows; allowed: {n_rows}, the number given")
         group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
         group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
 

@@ -59,7 +59,7 @@ def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
 
 
 def widened(x: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[Any]:
-    """float16, or bfloat16 as bits in uint16, as the same numbers in float32, in `out` if given; other types as is."""
+    """`x` converted from float16, or from the bits of bfloat16 in uint16, to float32, in `out` if given; else `x`."""
     if x.dtype not in STORED[1:]:
         return x
     wide: NDArray[np.float32] = aligned_empty(x.shape, np.float32) if out is None else out

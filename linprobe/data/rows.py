@@ -247,10 +247,10 @@ class ShardRows(Rows):
 
 
 def prepare_shard(source: Source, preprocessing: Preprocessing, precision: Precision, group: Group) -> Rows:
-    """`prepare` for this process's shard of `source`. Shard sizes differ by `SHARD_ROWS` rows at most.
+    """`prepare` for the shard of `source` of this process. Shard sizes differ by `SHARD_ROWS` rows at most.
 
     Raises:
-        UsageError: fewer than one multiple of `SHARD_ROWS` for each process.
+        UsageError: more processes than blocks of `SHARD_ROWS` rows.
     """
     if group.size == 1:
         return prepare(source, preprocessing, precision)

@@ -75,7 +75,7 @@ class Membership:
 
     def tpr_at(self, rate: float) -> float:
         """The highest true-positive rate at a false-positive rate of at most `rate`."""
-        allowed = rate * (1 + 1e-9)  # 3 of 1,000 is a rate of 0.003, however it was rounded
+        allowed = rate * (1 + 1e-9)  # a rate of 0.003 allows 3 of 1,000 despite rounding
         return float(self.tpr[np.searchsorted(self.fpr, allowed, side="right") - 1])
 
 
@@ -123,7 +123,7 @@ def tpr_limit(fpr: Scores, epsilon: float, delta: float) -> Scores:
 
 
 def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]) -> Scores:
-    """ratio_i: log likelihood ratio of the target's log odds with record i against without it, nats, shape (n,).
+    """ratio_i: log likelihood ratio of the target's log odds, trained with record i against without it; nats, (n,).
 
     Each record has its own two means. The two variances are shared by all records, as Carlini et al. do when there are
     few shadow models.

@@ -22,7 +22,7 @@ The tests and their sources:
 - `one run` counts correct guesses and assumes no distribution (Steinke, Nasr, Jagielski 2023, "Privacy Auditing with
   One (1) Training Run", Theorem 5.2). R runs on disjoint records are one run on all of them, so all n trials count.
 
-Each holds at confidence 1 - (1 - confidence) / (number of tests), so that all hold together (Bonferroni).
+Each bound has confidence 1 - (1 - confidence) / (number of tests), so all hold together at `confidence` (Bonferroni).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Trials:
 
 
 class _Present(ArrayRows):
-    """Rows with empty places, as in the definition of adjacency. Only for sums without contributions."""
+    """Rows with empty places, as in the definition of adjacency. Use it only for sums without contributions."""
 
     def __init__(self, x: NDArray[np.float32], y: NDArray[np.int64], present: NDArray[np.bool_]) -> None:
         super().__init__(x, y)
@@ -87,7 +87,7 @@ class _Present(ArrayRows):
 
 
 class _Observer(GaussianMechanism):
-    """Passes sums on to another mechanism and records the canaries' scores in its releases.
+    """Releases sums through another mechanism, and records the scores of the canaries in the releases.
 
     Args:
         inner: the mechanism under audit.
@@ -173,11 +173,11 @@ def _padded(x: NDArray[np.float32], columns: int) -> NDArray[np.float32]:
 
 
 def _nothing() -> None:
-    """No observer of single steps."""
+    """Callback of steps that does nothing."""
 
 
 def _forget(event: GaussianEvent) -> None:
-    """No ledger: the rows are digits and canaries, so nothing is spent."""
+    """Ledger that records nothing: the rows are digits and canaries, so no budget is spent."""
 
 
 def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Summaries of runs of several methods: mean and spread over seeds, the best, the boost over public rows alone.
+"""Summaries of runs: mean and spread over seeds, the best row, and the boost over training on public rows only.
 
 Figures of merit: Golatkar et al. 2022 (AdaMix), section 4: test error against epsilon, and the performance boost.
 """
@@ -34,7 +34,7 @@ class Result:
 
     Attributes:
         row: name of the table row: the method and its options.
-        spends: whether the run spent its target epsilon; if not, `epsilon` is None and the run stands for all.
+        spends: whether the run spent its target epsilon. If not, `epsilon` is None, and it is for every epsilon.
         accuracy: on the test rows. auc: of the threshold membership attack, private; None without an attack.
     """
 

@@ -1,4 +1,4 @@
-"""From the rows in the partial folder to the feature file."""
+"""Write the feature file from the rows in the partial folder."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import Group
 from linprobe.progress import Progress
 
-TIMEOUT = timedelta(days=7)  # one process may have far slower images than another
+TIMEOUT = timedelta(days=7)  # one process may have images that take far longer than those of another
 NEXT_STEP = "start all of them again; the same command continues"
 
 
@@ -86,11 +86,11 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
                 if not finished and Partial.begin(
                     plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
                 ):
-                    progress.note(f"going on with {plan.folder}")
+                    progress.note(f"resuming {plan.folder}")
             if group.broadcast(np.array(finished)):
                 if group.rank > 0:
                     return None
-                progress.note(f"{plan.out} is there already, made with the same settings")
+                progress.note(f"{plan.out} exists, made with the same settings")
                 return _outcome(plan, 0, 0.0, 0.0)
             _restore_threads(plan.folder, device)
             return _run(plan, request, group, progress)
@@ -102,7 +102,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _restore_threads(folder: Path, device: torch.device) -> None:
-    """Use the number of CPU threads that the extraction was begun with: on a CPU it changes the last digits."""
+    """Use the number of CPU threads of the first attempt: on a CPU, this number changes the last digits."""
     if device.type == "cpu":
         torch.set_num_threads(int(json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["threads"]))
 
@@ -138,7 +138,7 @@ def _finished(plan: Plan, request: ExtractRequest) -> bool:
     for name, value in wanted.items():
         if made.get(name) != value:
             raise UsageError(
-                f"{plan.out} is there already, made with {name} {shown(made.get(name))} where this run has "
+                f"{plan.out} exists, made with {name} {shown(made.get(name))} where this run has "
                 f"{shown(value)}; give --overwrite, or another --out"
             )
     (plan.folder / SETTINGS).unlink(missing_ok=True)  # left by a run that was killed after it renamed the file

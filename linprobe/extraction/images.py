@@ -1,4 +1,4 @@
-"""What a source argument means: an image folder, array file, tar archive or torchvision data set."""
+"""Open the SOURCE argument: an image folder, array file, tar archive or torchvision data set."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:
     more = "" if len(unread) <= NAMED_IN_ERROR else f"; and {len(unread) - NAMED_IN_ERROR} more of this batch"
     return (
         f"{len(unread)} image{'s' if len(unread) > 1 else ''} cannot be used: {named}{more}; repair or remove, then "
-        "give --overwrite; or give --on-error skip to go on without"
+        "give --overwrite; or give --on-error skip to skip them"
     )
 
 

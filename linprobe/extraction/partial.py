@@ -161,7 +161,7 @@ class Partial:
                 except ValueError:  # half a line, left by a killed process
                     continue
                 if not left_out[item["group"]][item["row"]]:
-                    continue  # it could be read when its batch was computed again
+                    continue  # readable when its batch was computed again
                 found[item["group"], item["row"]] = (item["group"], item["id"], item["reason"])
         order = list(self.sizes)
         return [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
@@ -225,7 +225,7 @@ def locked(folder: Path) -> Iterator[None]:
         UsageError: `folder` is a file, or holds files of something else. LinprobeError: another extraction holds it.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is no folder and stands in the way; move it, or give another --out")
+        raise UsageError(f"{folder} is no folder and prevents the extraction; move it, or give another --out")
     with ExitStack() as stack:
         while True:
             folder.mkdir(exist_ok=True)
@@ -235,7 +235,7 @@ def locked(folder: Path) -> Iterator[None]:
                     raise UsageError(
                         f"{folder} holds {foreign[0]!r}, which no extraction wrote; move it, or give another --out"
                     )
-                busy = f"another extraction is at work in {folder}; wait for it, or give another --out"
+                busy = f"another extraction is running in {folder}; wait for it, or give another --out"
                 descriptor = stack.enter_context(held(folder / LOCK, busy, create=True))
                 if descriptor is None or os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
                     break

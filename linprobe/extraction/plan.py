@@ -1,4 +1,4 @@
-"""Everything that an extraction decides before it reads the first image: checked options, device, sizes, settings."""
+"""Decisions before the first image is read: checked options, device, sizes, settings."""
 
 from __future__ import annotations
 
@@ -181,7 +181,9 @@ def _refuse_repeated_ids(group: str, members: Members) -> None:
     _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
     if (counts > 1).any():
         name = members.id(int(first[np.argmax(counts > 1)]))
-        raise DataError(f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; a record has one; rename")
+        raise DataError(
+            f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: one id per image; rename"
+        )
 
 
 def _file_name(backbone: str) -> str:

@@ -1,4 +1,4 @@
-"""What `linprobe extract` is asked for, and what it did. This module imports nothing heavy."""
+"""The arguments and the outcome of `linprobe extract`. This module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_BACKBONE = "resnet50"
 
 @dataclass(frozen=True)
 class ExtractRequest:
-    """One extraction. Fields are the options of `linprobe extract`; None means the default."""
+    """The arguments of `linprobe extract`; None means the default."""
 
     source: str
     backbone: str = DEFAULT_BACKBONE
@@ -82,10 +82,10 @@ def read_lines(path: Path, what: str, one: str) -> list[str]:
     """
     try:
         if path.exists() and not path.is_file():
-            raise DataError(f"{what} {path} is no file; give {one} a line in a text file")
+            raise DataError(f"{what} {path} is no file; give {one} per line in a text file")
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{what} {path} cannot be read ({error}); give {one} a line") from None
+        raise DataError(f"{what} {path} cannot be read ({error}); give {one} per line") from None
     if not lines:
-        raise DataError(f"{what} {path} is empty; give {one} a line")
+        raise DataError(f"{what} {path} is empty; give {one} per line")
     return lines

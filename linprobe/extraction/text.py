@@ -59,7 +59,9 @@ def _templates(wanted: str | None) -> tuple[str, ...]:
         return tuple(template("{}") for template in kept)
     path = Path(wanted)
     if not path.is_file():
-        raise UsageError(f"templates is {wanted!r}; allowed: {', '.join(TEMPLATE_SETS)}, or a file with one a line")
+        raise UsageError(
+            f"templates is {wanted!r}; allowed: {', '.join(TEMPLATE_SETS)}, or a file with one template per line"
+        )
     lines = read_lines(path, "template file", "one template")
     for line in lines:
         if "{}" not in line:

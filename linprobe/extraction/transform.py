@@ -60,7 +60,7 @@ class ImageTransform:
         channels = len(self.mode)  # "RGB" or "L"
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != channels:
-                raise ParameterError(f"{name} has {len(values)} values; allowed: {channels}, one a channel, or one")
+                raise ParameterError(f"{name} has {len(values)} values; allowed: {channels}, one per channel, or one")
         if any(not abs(value) <= 1e3 for value in self.mean):
             raise ParameterError(f"mean is {self.mean}; allowed: numbers from -1000 to 1000")
         if any(not 1e-6 <= value <= 1e6 for value in self.std):

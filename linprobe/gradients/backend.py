@@ -16,7 +16,7 @@ from linprobe.parallel.array_api import Array
 
 
 class ClippedBlock(NamedTuple):
-    """What clipping computed of a block.
+    """Intermediate results of clipping a block.
 
     Attributes:
         r_norms: norms of the residuals, shape (b,).

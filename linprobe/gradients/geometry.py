@@ -58,7 +58,7 @@ class Origin(Geometry):
         self._narrow = np.ascontiguousarray(origin, dtype=np.float32)
         self._origin = self._narrow.astype(np.float64)  # the rounded origin, as in `norms`
         self._length = float(np.linalg.norm(self._origin))
-        # error of an inner product of n terms: at most n roundings, in any order; of a row norm: one segment's
+        # an inner product of n terms has an error of at most n roundings, in any order; a row norm, that of one segment
         self._slack = 2 * (origin.shape[0] + 1) * FLOAT32_ROUNDING * self._length
         self._own_slack = 1 + 2 * (SEGMENT + 2) * FLOAT32_ROUNDING
 

@@ -23,7 +23,7 @@ from linprobe.mechanisms.noise import NoiseSource
 
 DEVICE_ROWS = 1 << 16  # rows of a block
 SUMS_BYTES = 1 << 28  # for float32 sums of one batched product
-NO_SAMPLES = "samples cannot be taken of rows on a device; use device cpu"
+NO_SAMPLES = "rows on a GPU cannot be sampled; use device cpu"
 
 
 def check_device(name: str) -> torch.device:
@@ -138,7 +138,7 @@ class GpuBackend:
         """
         if not isinstance(rows, ArrayRows):
             raise UsageError(
-                f"the rows do not fit into this machine's memory, from where {str(self.device)!r} takes them; use cpu"
+                f"the rows do not fit into this machine's memory, as device {str(self.device)!r} needs; use cpu"
             )
         return DeviceRows(rows, self.device)
 

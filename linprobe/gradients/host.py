@@ -17,7 +17,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY
 from linprobe.parallel.threads import n_threads
 
-NATIVE_CLASSES = 48  # with more, BLAS scores as fast as the kernel; the kernel's limit is MOST in clipped_sum.c
+NATIVE_CLASSES = 48  # with more classes, BLAS is as fast; at most MOST of clipped_sum.c
 WORK_PER_THREAD = 1 << 23  # least number of multiplications
 
 

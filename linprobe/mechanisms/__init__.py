@@ -1,1 +1,1 @@
-"""The only code that turns private rows into something that may leave: clip, sum, add noise."""
+"""The only code that computes releases from private rows: clip, sum, add noise."""

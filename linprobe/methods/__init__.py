@@ -1,6 +1,6 @@
-"""One published algorithm a file, and the registry of them by the name given to `--method`.
+"""One published algorithm per file, and the registry of methods by their name for `--method`.
 
-A file of this folder that defines `METHOD` is a method. `linprobe.options` gives their order.
+Every module of this folder that defines `METHOD` is registered, in the order of `linprobe.options`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ METHODS: dict[str, Method] = {}
 
 
 def register(method: Method) -> None:
-    """Add a method to those that `--method` takes. Call it before `linprobe.estimators` is imported."""
+    """Register a method. Call this before `linprobe.estimators` is imported."""
     found = {**METHODS, method.name: method}
     METHODS.clear()
     METHODS.update({name: found[name] for name in METHOD_OPTIONS if name in found})
@@ -30,7 +30,7 @@ for _module in iter_modules(__path__, f"{__name__}."):
 
 
 def find_method(name: str) -> Method:
-    """The registered method called `name`; UsageError with the nearest name otherwise."""
+    """The registered method `name`. Raises UsageError, which suggests the nearest name, if there is none."""
     if name in METHODS:
         return METHODS[name]
     near = nearest(name, {known: known for known in METHODS})
@@ -52,7 +52,7 @@ PAPER_NOISE_MULTIPLIER = 20.0
 
 
 def paper_options(method: Method) -> dict[str, Any]:
-    """The AdaMix paper's settings (section 4, A.6), those of them that `method` has."""
+    """Settings of the AdaMix paper (section 4, A.6) for the options that `method` has."""
     settings = {name: value for name, value in PAPER_SETTINGS.items() if name in declared(method.options)}
     if method.name == "noisy-gd":
         settings["init"] = "zero"

@@ -1,7 +1,6 @@
-"""More public rows out of few: draws from one Gaussian a class with a shared covariance, in feature space.
+"""Synthetic public rows: samples from one Gaussian per class in feature space, with a shared covariance.
 
-Mood 1950's synthesiser at its simplest, in place of the image generators of Nasr et al. 2023 (section 3). Everything
-here is public.
+This simple model (Mood 1950) replaces the image generators of Nasr et al. 2023 (section 3). It uses public rows only.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from linprobe.methods._base import public_generator
 
 
 def gaussian_rows(public: ArrayRows, n_classes: int, n_rows: int) -> ArrayRows:
-    """`n_rows` rows of unit norm, classes in turn: class mean + N(0, pooled within-class covariance).
+    """Sample `n_rows` rows of class mean + N(0, pooled within-class covariance), scaled to unit norm, class by class.
 
-    A combination of the public rows' own residuals with standard normal weights has that law, so that no covariance
-    matrix is formed. Classes without public rows get none.
+    A sum of the public rows' residuals with normal weights has this covariance, so no covariance matrix is formed.
+    Classes without public rows get no samples.
 
     Raises:
-        UsageError: no class with two rows, which leaves no covariance to fit.
+        UsageError: no class has two public rows, so there is no covariance to estimate.
     """
     means = np.zeros((n_classes, public.n_features))
     labels = public.y.astype(np.intp)

@@ -1,4 +1,4 @@
-"""What every method is given, what it returns, and the few pieces several of them share."""
+"""The interface of a method: `Problem` and `Run` in, `Fitted` out. Also functions that several methods share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Problem:
 
     Attributes:
         n_features, n_classes: shape of the weights.
-        private: rows protected under add/remove of one record; None where a method reads none.
+        private: rows protected under add/remove of one record; None if the method reads none.
         public: labelled public rows, or None.
         text_weights: unit-norm class encodings, shape (n_features, n_classes), or None.
         run_weights: weights of an earlier run, shape (n_features, n_classes), or None.
@@ -50,14 +50,14 @@ class Problem:
 
     @property
     def private_rows(self) -> Rows:
-        """The private rows, which the caller's method declares it needs."""
+        """The private rows. Raises UsageError if there are none."""
         if self.private is None:
             raise UsageError("no private rows were given; this method trains on them; give training rows")
         return self.private
 
     @property
     def public_rows(self) -> Rows:
-        """The public rows, which the caller's method declares it needs."""
+        """The public rows. Raises UsageError if there are none."""
         if self.public is None:
             raise UsageError("no public rows were given; give --public FILE or --public-shots K")
         return self.public
@@ -65,14 +65,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many releases of which samples at which noise: the one object behind the loop, the sampler and the ledger.
+    """Number, noise and sampling rate of the releases of a run.
 
     Attributes:
         n_steps: number of gradient releases T.
-        noise_multiplier: their noise std divided by the clip norm; 0 adds none and is not private.
-        nominal_mu: q sqrt(T) / noise_multiplier, signal over noise of the whole run; the GDP parameter where q = 1.
-        sampling_rate: q, with which each private record joins each step.
-        others: noise multipliers of the releases the method makes besides, by purpose.
+        noise_multiplier: noise std of a gradient release divided by the clip norm; 0 means no noise and no privacy.
+        nominal_mu: q sqrt(T) / noise_multiplier, signal over noise of the whole run; the GDP parameter if q = 1.
+        sampling_rate: q, the probability that a private record joins a step.
+        others: noise multipliers of the other releases of the method, by purpose.
     """
 
     n_steps: int
@@ -83,37 +83,37 @@ class Schedule:
 
 
 class Sampler(Protocol):
-    """Who joins a step: `linprobe.mechanisms.sampling.PoissonSampler`."""
+    """Selects the records of a step. The implementation is `linprobe.mechanisms.sampling.PoissonSampler`."""
 
     rate: float
 
     def draw(self, n_rows: int, first: int = 0) -> NDArray[np.bool_]:
-        """Whether each of `n_rows` records joins, from number `first` on."""
+        """Mask of the records of a step, shape (n_rows,), for a shard that begins at record `first`."""
 
 
 class Iterating(Protocol):
-    """What a method changes from step to step: `linprobe.methods._iterates.Iterates`."""
+    """The state that a method updates at every step. The implementation is `linprobe.methods._iterates.Iterates`."""
 
     weights: Weights
 
     def state(self) -> dict[str, Any]:
-        """All of it."""
+        """The whole state, for a checkpoint."""
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a `state`."""
+        """Restore a `state`."""
 
 
 class Keeper(Protocol):
-    """Where the state of a run is kept, so that it can go on after its process is gone."""
+    """Keeps the state of a run, so that another process can resume the run."""
 
     def restored(self) -> Mapping[str, NDArray[Any]] | None:
-        """The state to go on from; None to begin."""
+        """The state to resume from; None for a new run."""
 
     def offer(self, state: Mapping[str, Any]) -> None:
-        """Keep the state after a step, now or later."""
+        """Receive the state after a step, and write it now or later."""
 
     def withdraw(self) -> None:
-        """Forget what was offered last, as its arrays will change; what was kept stays."""
+        """Drop the state that was offered last, as its arrays will change. A state already written stays."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ class Run:
     """Everything a method needs besides the data and its options.
 
     Attributes:
-        schedule, mechanism, sampler: how many releases of what. on_step: called after every step.
-        per_record: whether every record's own contribution is computed.
-        keeper: where checkpoints go. group: the processes, each of which holds a shard of the private rows.
-        backend: where rows, weights and noise are.
+        schedule: number and noise of the releases. mechanism, sampler: make the releases and the samples.
+        on_step: called after every step. per_record: whether to compute the contribution of each record.
+        keeper: writes checkpoints. group: the processes, each with a shard of the private rows.
+        backend: holds rows, weights and noise.
     """
 
     schedule: Schedule
@@ -137,7 +137,11 @@ class Run:
     backend: Backend = HOST
 
     def steps(self, iterates: Iterating) -> Iterator[int]:
-        """The numbers 1..T of the steps, each to be taken before the next is asked for; those left, after a restart."""
+        """Yield the numbers of the steps: 1 to T, or those that remain in a resumed run.
+
+        The caller changes `iterates` before it requests the next step. Then the weights of rank 0 are broadcast and the
+        state is offered to the keeper.
+        """
         done = 0
         state = None if self.keeper is None else self.keeper.restored()
         if state is not None:
@@ -174,7 +178,7 @@ class Run:
         geometry: Geometry = PLAIN,
         loss: Loss = "softmax",
     ) -> Weights:
-        """The noised sum of clipped gradients of one step: of a Poisson sample, or of all rows where the rate is 1.
+        """The noised sum of clipped gradients over a Poisson sample, or over all rows if the sampling rate is 1.
 
         Shape (n_features, n_classes); one release of sensitivity `clip_norm`.
         """
@@ -193,11 +197,11 @@ class Run:
         return self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace).value
 
     def batch(self, rows: Rows) -> Blocks:
-        """The rows of the next step: a Poisson sample at the schedule's rate, all of them where that is 1."""
+        """The rows of the next step: a Poisson sample, or all rows if the sampling rate is 1."""
         if self.schedule.sampling_rate == 1:
             return rows
         if self.sampler is None or self.sampler.rate != self.schedule.sampling_rate:
-            raise ValueError(f"no sampler of rate {self.schedule.sampling_rate}; give the run one")
+            raise ValueError(f"the run has no sampler of rate {self.schedule.sampling_rate}; give it one")
         sampled = self.sampler.draw(rows.n_local, rows.first)
         return SampledRows(rows, sampled, self.schedule.sampling_rate, observed=self.per_record)
 
@@ -208,7 +212,7 @@ class Fitted:
 
     Attributes:
         weights: in training space, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes.
-        history: one dictionary of public facts a step.
+        history: one dictionary of public facts per step.
         bias: class scores of a zero row, shape (n_classes,) or (ensemble, n_classes), or 0.
     """
 
@@ -219,10 +223,11 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Share:
-    """Part of the budget that a method spends besides its steps.
+    """A part of the budget for releases other than the steps.
 
     Attributes:
-        purpose: as in the ledger. epsilon_share: of the target epsilon, in (0, 1). count: number of releases.
+        purpose: of the releases, as in the ledger. count: number of releases.
+        epsilon_share: fraction of the target epsilon, in (0, 1).
     """
 
     purpose: str
@@ -239,7 +244,7 @@ class Sampling:
 
 
 def no_shares(options: Any) -> tuple[Share, ...]:
-    """A method whose steps are all it releases."""
+    """No releases besides the steps."""
     return ()
 
 
@@ -249,15 +254,15 @@ class Method:
 
     Attributes:
         summary, paper: one line each.
-        options: the method's own options, which also say its name and whether it trains on a GPU.
+        options: class of the method's options, with its name and whether it trains on a GPU.
         fit: (problem, options, run) -> Fitted.
-        needs: which of `private`, `public`, `text` it cannot do without.
-        spends: whether it releases anything about private rows with noise.
-        private: whether the result carries a guarantee at all.
-        joins_public: whether public rows are protected as private ones.
+        needs: which of `private`, `public` and `text` it requires.
+        spends: whether it releases private sums with noise, which costs budget.
+        private: whether the result has a privacy guarantee.
+        joins_public: whether public rows are protected like private ones.
         centres: whether rows are centred on the public mean by default.
         sampling: defaults of a method that trains on Poisson samples; None for one that uses all rows at every step.
-        shares: (options) -> parts of the budget it spends besides its steps.
+        shares: (options) -> parts of the budget for releases other than the steps.
     """
 
     summary: str
@@ -274,21 +279,21 @@ class Method:
 
     @property
     def name(self) -> str:
-        """As given to `--method`."""
+        """The name for `--method`."""
         return self.options.method
 
     @property
     def documentation(self) -> str:
-        """The text at the head of its file: citation, pseudo-code, symbols, guarantee."""
+        """The docstring of its module: citation, pseudo-code, symbols, guarantee."""
         return sys.modules[self.fit.__module__].__doc__ or ""
 
     @property
     def on_device(self) -> bool:
-        """Whether it can train on rows that lie on a GPU."""
+        """Whether it can train on a GPU."""
         return self.options.on_gpu
 
     def make_options(self, given: Mapping[str, Any]) -> Any:
-        """The method's options from the values given; anything else keeps its default.
+        """The method's options with the values of `given`; the others have their defaults.
 
         Raises:
             UsageError: an option this method does not have. ParameterError: a value that is not allowed.
@@ -297,7 +302,7 @@ class Method:
 
 
 def public_generator(step: int = 0) -> np.random.Generator:
-    """A reproducible generator for choices that are public: which public rows, in which order. Never for noise."""
+    """A reproducible generator for public choices, such as the order of public rows. Never use it for noise."""
     return np.random.Generator(np.random.PCG64(step))
 
 
@@ -310,12 +315,12 @@ def initial_weights(
     loss: Loss = "softmax",
     backend: Backend = HOST,
 ) -> Weights:
-    """W_1: zeros, the public optimum, scaled text encodings, an earlier run's; shape (n_features, n_classes).
+    """W_1, shape (n_features, n_classes): zeros, the public optimum, scaled text weights, or weights of an earlier run.
 
-    `auto` takes the public optimum where there are public rows, text weights where there are those, else zeros.
+    `auto` is `public` if there are public rows, else `text` if there are text weights, else `zero`.
 
     Raises:
-        UsageError: `public` without public rows, `text` without text weights, `run` without those of a run.
+        UsageError: `public` without public rows, `text` without text weights, or `run` without weights of a run.
     """
     if init == "auto":
         init = "public" if problem.public is not None else "text" if problem.text_weights is not None else "zero"
@@ -336,10 +341,10 @@ def initial_weights(
 
 
 def learning_rate(given: float | None, score_noise: float, schedule: Schedule, clip_norm: float) -> float:
-    """eta_t: the rate given, or the one under which the noise of all T steps adds up to `score_noise` nats.
+    """eta_t: `given`, or the rate at which the noise of all T steps adds up to `score_noise` nats.
 
-    A step adds noise of std eta sigma tau / q to every weight, so to the score of a unit-norm row; over T steps that is
-    sqrt(T) eta sigma tau / q = T eta tau / mu. Setting it to s gives eta_t = s mu / (T tau_t): public quantities only.
+    A step adds noise of std eta sigma tau / q to every weight, and so to the score of a unit-norm row. Over T steps the
+    std is sqrt(T) eta sigma tau / q = T eta tau / mu. It equals s for eta_t = s mu / (T tau_t), a public number.
     """
     if given is not None:
         return given
@@ -356,5 +361,5 @@ def project_to_ball(weights: Weights, centre: Weights, radius: float | None) -> 
 
 
 def reference_weights(kind: Reference, start: Weights) -> Weights:
-    """W_ref, what weight decay pulls towards: the initial weights (`init`) or `zero`."""
+    """W_ref, the point that weight decay pulls towards: the initial weights (`init`) or zeros (`zero`)."""
     return start if kind == "init" else 0.0 * start

@@ -1,6 +1,6 @@
-"""What every method on Poisson samples does with a release: optimiser, weight decay, step, output. All of it free.
+"""Optimisers of the methods on Poisson samples: SGD, heavy-ball momentum and Adam (Kingma and Ba 2015).
 
-SGD, heavy-ball momentum and Adam (Kingma and Ba 2015) act on released gradients only: post-processing.
+They use released gradients only. This is post-processing, at no privacy cost.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ADAM_EPSILON = 1e-12
 
 
 class Descent(Iterates):
-    """Iterates and what an optimiser remembers of earlier releases.
+    """Iterates with the state of an optimiser.
 
     Args:
-        problem, options, schedule: as the method got them.
-        start: W_1 where it is not that of `options.init`.
-        move: (W, step) -> W_{t+1}, where that is not W - step.
-        clip: clip norm where it is not that of `options`.
+        problem, options, schedule: arguments of the method.
+        start: W_1; None for that of `options.init`.
+        move: (W, step) -> W_{t+1}; None for W - step.
+        clip: clip norm; None for that of `options`.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Descent(Iterates):
 
     @property
     def learning_rate(self) -> float:
-        """eta of every step, on the estimated sum of gradients or on Adam's direction."""
+        """eta, which multiplies the estimated sum of gradients or Adam's direction; the same at every step."""
         if self._options.optimizer == "adam" and self._options.learning_rate is None:
             return self._options.score_noise / math.sqrt(self._schedule.n_steps)
         return learning_rate(self._options.learning_rate, self._options.score_noise, self._schedule, self._clip_norm)
 
     def step(self, gradient: Weights, **facts: float) -> None:
-        """Move by an estimate of the summed gradient (n_features, n_classes); `facts` join the history."""
+        """Take a step with an estimate of the summed gradient (n_features, n_classes); add `facts` to the history."""
         pull = self._options.weight_decay * (self.weights - self._reference)
         after = self._move(self.weights, self.learning_rate * self._direction(gradient + pull))
         self.move(after, clip_norm=self._clip_norm, learning_rate=self.learning_rate, **facts)
@@ -87,10 +87,10 @@ class Descent(Iterates):
         return np.asarray(self._first / (1 - first**t) / unbiased, dtype=np.float64)
 
     def state(self) -> dict[str, Any]:
-        """All of it, to be kept in a checkpoint."""
+        """The whole state, for a checkpoint."""
         return {**super().state(), "first_moment": self._first, "second_moment": self._second}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a `state`."""
+        """Restore a `state`."""
         super().restore(state)
         self._first, self._second = state["first_moment"], state["second_moment"]

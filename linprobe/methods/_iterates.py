@@ -1,4 +1,4 @@
-"""Where an iterative method stands: all that it needs to go on, besides the rows and the noise."""
+"""The state of an iterative method: everything it needs to resume, except rows and noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from linprobe.options import Output
 
 
 class Iterates:
-    """W_t, what will be released of W_1..W_T, and the public facts of each step.
+    """The iterate W_t, the output computed from W_1..W_T, and public facts of each step.
 
     Args:
         start: W_1, shape (n_features, n_classes).
@@ -22,7 +22,7 @@ class Iterates:
         output, ensemble: as in `IterateOutput`.
 
     Attributes:
-        weights: W_t. history: one dictionary a step.
+        weights: W_t. history: one dictionary per step.
     """
 
     def __init__(self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None) -> None:
@@ -31,22 +31,22 @@ class Iterates:
         self._output = IterateOutput(output, n_steps, ensemble)
 
     def move(self, after: Weights, **facts: float) -> None:
-        """Go from W_t to W_{t+1}; `facts` join the history."""
+        """Replace W_t with `after`, which is W_{t+1}; add `facts` to the history."""
         t = len(self.history) + 1
         self._output.add(t, self.weights, after)
         self.weights = after
         self.history.append({"step": t, **facts})
 
     def result(self) -> Weights:
-        """What is released, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
+        """The released weights, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
         return self._output.result()
 
     def state(self) -> dict[str, Any]:
-        """All of it, to be kept in a checkpoint: arrays, and the list of facts."""
+        """The whole state, for a checkpoint: arrays, and the history as a list."""
         return {"weights": self.weights, "history": list(self.history), **self._output.state()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a `state`."""
+        """Restore a `state`."""
         self.weights = state["weights"]
         self.history = json.loads(str(state["history"]))
         self._output.restore(state)

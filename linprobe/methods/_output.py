@@ -1,4 +1,4 @@
-"""Which function of the iterates is released: post-processing of what was released already, free of privacy cost.
+"""The released weights as a function of the iterates: post-processing, at no privacy cost.
 
 Last-n averages, exponential averages and majority votes: De et al. 2022 and DOPE-SGD (section 4, "ensembles");
 `weighted` is the average of NoisyGD's Theorem 3.
@@ -26,11 +26,14 @@ class IterateOutput:
     """The released weights as a function of the iterates.
 
     Args:
-        kind: `last` iterate; mean of the last n (`average`); sum_t 2t / (T(T+1)) W_t (`weighted`); exponential moving
-            average of decay 1 - 2/(n+1), which has the span of n iterates (`ema`); or the last n themselves, each a
-            voter (`vote`).
+        kind: `last`: the last iterate. `average`: the mean of the last n. `weighted`: sum_t 2t / (T(T+1)) W_t. `ema`:
+            an exponential moving average with decay 1 - 2/(n+1), which spans n iterates. `vote`: the last n iterates,
+            each with one vote.
         n_steps: T.
-        ensemble: n; None is a tenth of the steps. Does nothing for `last` and `weighted`.
+        ensemble: n; None for a tenth of the steps.
+
+    Raises:
+        UsageError: `ensemble` with `last` or `weighted`. ParameterError: `ensemble` is not from 1 to `n_steps`.
     """
 
     def __init__(self, kind: Output, n_steps: int, ensemble: int | None = None) -> None:
@@ -46,7 +49,7 @@ class IterateOutput:
         self._voters: deque[Weights] = deque(maxlen=self._size)
 
     def add(self, t: int, before: Weights, after: Weights) -> None:
-        """Take in step t = 1..T, which led from `before` (W_t) to `after` (W_{t+1})."""
+        """Add step t = 1..T, from `before` (W_t) to `after` (W_{t+1})."""
         if self._kind == "weighted":
             self._sum = self._sum + before * (2 * t / (self._n_steps * (self._n_steps + 1)))
         elif self._kind == "ema":
@@ -59,17 +62,17 @@ class IterateOutput:
                 self._sum = self._sum + after / self._size
 
     def state(self) -> dict[str, NDArray[np.float64]]:
-        """What was taken in so far, to be kept in a checkpoint."""
+        """The output of the steps so far, for a checkpoint."""
         total = np.asarray(self._sum) if isinstance(self._sum, float) else self._sum
         return {"output": total, **{f"voter_{place}": voter for place, voter in enumerate(self._voters)}}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a `state`."""
+        """Restore a `state`."""
         self._sum = state["output"]
         self._voters.extend(state[f"voter_{place}"] for place in range(self._size) if f"voter_{place}" in state)
 
     def result(self) -> Weights:
-        """What is released, on the host: (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
+        """Released weights, on the host: (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
         if self._kind == "vote":
             return on_host(namespace(self._voters[0]).stack(list(self._voters)))
         return on_host(self._sum)

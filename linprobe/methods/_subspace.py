@@ -1,12 +1,13 @@
-"""Orthogonal projections of the feature axis, as cheap as the range of a public gradient is narrow.
+"""Orthogonal projections of the feature axis on the top P left singular vectors of a public gradient.
 
-Where P directions are asked of a matrix of rank k < P, the others are arbitrary, and coordinate axes cost least. Take
-the first P - k axes S, and an orthonormal basis Q of the range of the other rows. What a column of the matrix has on S
-lies in the span of S, and the rest of it in that of Q, so that
+If the matrix has rank k < P, then P - k of the directions are arbitrary, and coordinate axes are the cheapest choice.
+Let S be the first P - k axes, and Q an orthonormal basis of the range of the remaining rows of the matrix. Every column
+of the matrix is the sum of a vector in span(S) and a vector in span(Q), so
 
     span(U) = span(S) + span(Q),   U U^T = I on S, Q Q^T on the other features
 
-holds the whole range and has P dimensions, once S has an axis more for each dimension that the other rows fall short.
+contains the range of the matrix. If the remaining rows have a rank below k, S gets one more axis for each missing
+dimension, so that U has P dimensions.
 """
 
 from __future__ import annotations
@@ -26,20 +27,22 @@ from linprobe.gradients.loss import Weights
 from linprobe.parallel.array_api import norm
 
 Squares = dict[tuple[int, int], NDArray[np.float64]]
-SLACK = 2.0**-14  # at least twice the worst rounding found, of terms made for it, up to so many features
+# Bounds on rounding errors of lengths and of squared lengths, at least twice the largest error found with rows built
+# to maximise it. SLACK holds for up to SLACK_FEATURES features and grows in proportion to their number beyond.
+SLACK = 2.0**-14
 SLACK_FEATURES = 4096
 SQUARED_SLACK = 2.0**-14
 NOT_ORTHONORMAL = 2.0**-20  # of the squared length of the directions
 
 
 class OrthonormalSubspace:
-    """The span of the first `n_axes` coordinate axes and of some directions of the other features.
+    """The span of the first `n_axes` coordinate axes and of orthonormal directions in the other features.
 
     Args:
         directions: Q, shape (n_features - n_axes, r), float64, orthonormal columns.
         n_axes: size of S.
-        squares: squared lengths on the axes of blocks met before, by number of axes and start; for one set of rows.
-            Those on other axes are dropped.
+        squares: cache of squared lengths of rows on the axes, by number of axes and start of the block, for one set
+            of rows. Entries for another number of axes are removed.
     """
 
     def __init__(self, directions: Weights, n_axes: int, squares: Squares | None = None) -> None:
@@ -63,18 +66,17 @@ class OrthonormalSubspace:
         return np.concatenate([coordinates[: self._n_axes], self._directions @ coordinates[self._n_axes :]])
 
     def energy(self, matrix: Weights) -> float:
-        """Share of the squared norm of `matrix` (n_features, m) that is inside; 1 of zeros."""
+        """Fraction of the squared norm of `matrix` (n_features, m) inside the subspace; 1 for a zero matrix."""
         inside = self._directions.T @ matrix[self._n_axes :]
         whole = norm(matrix)
         return 1.0 if whole == 0 else float((norm(matrix[: self._n_axes]) / whole) ** 2 + (norm(inside) / whole) ** 2)
 
     def row_norms(self, block: Block, scores: Sequence[NDArray[np.float32]] | None = None) -> NDArray[np.float64]:
-        """||U^T x|| of the rows of a block, rounded up, never above their full norms.
+        """||U^T x|| for the rows of a block, shape (b,), rounded up but at most ||x||.
 
-        Lengths inside Q are in error by at most `SLACK` of x, in proportion for more than `SLACK_FEATURES`, and squares
-        on S by at most `SQUARED_SLACK` of themselves. As much is added, so that no length is understated, and with so
-        many features none is overstated by more than 0.00016 of x.
-        tests/methods/test_subspace.py measures both.
+        The error of ||Q^T x|| is at most `SLACK` ||x||, and the relative error of squared lengths on S is at most
+        `SQUARED_SLACK`. Both bounds are added, so that no length is understated. With up to `SLACK_FEATURES` features,
+        none is overstated by more than 0.00016 ||x||. tests/methods/test_subspace.py measures both.
         """
         (inside,) = [part.scores(block.x) for part in self.parts] if scores is None else scores
         squares: NDArray[np.float64] = np.einsum("ij,ij->i", inside, inside, dtype=np.float64)
@@ -86,7 +88,7 @@ class OrthonormalSubspace:
         return np.minimum(block.norms, np.sqrt(squares) + self._slack * block.norms)
 
     def _on_axes(self, block: Block) -> NDArray[np.float64]:
-        """Squared lengths of rows on S, from the smaller of the two parts."""
+        """Squared lengths of rows on S, computed from the smaller of the two parts."""
         on_axes, off_axes = block.x[:, : self._n_axes], block.x[:, self._n_axes :]
         if on_axes.shape[1] <= off_axes.shape[1]:
             return np.asarray(row_norms(on_axes) ** 2)
@@ -106,20 +108,20 @@ def _canonical(directions: Weights) -> Weights:
 
 
 def _orthonormal(columns: Weights) -> Weights:
-    """The same span; columns are orthonormal already but for digits lost."""
+    """Orthonormal columns with the span of `columns`, which must be orthonormal up to rounding errors."""
     lower = np.linalg.cholesky(columns.T @ columns)
     return np.asarray(scipy.linalg.solve_triangular(lower, columns.T, lower=True)).T
 
 
 def _top_left(matrix: Weights, dim: int, max_rank: int) -> Weights:
-    """Orthonormal basis of the top `dim` left singular vectors, or of the range where that has fewer dimensions."""
+    """Orthonormal basis of the top `dim` left singular vectors, or of the range if it has fewer dimensions."""
     tolerance = matrix.shape[0] * float(np.finfo(np.float32).eps)
     if matrix.shape[0] < matrix.shape[1]:
         matrix = np.asarray(np.linalg.qr(matrix.T, mode="r")).T
-    # squaring the matrix halves the digits, and leaves more of them than the float32 tolerance asks for
+    # squaring halves the number of correct digits; more remain than the float32 tolerance needs
     squares = matrix.T @ matrix
     if dim >= max_rank:
-        # as many columns as there are dimensions, if so many are far from dependent, have the whole range
+        # `max_rank` columns that are far from linearly dependent span the whole range
         least = tolerance**2 * float(squares.trace())
         factor, order, rank, _ = scipy.linalg.lapack.dpstrf(squares, tol=least)
         if rank >= max_rank:
@@ -135,10 +137,10 @@ def _top_left(matrix: Weights, dim: int, max_rank: int) -> Weights:
 def top_left_subspace(
     matrix: Weights, dim: int, max_rank: int, squares: Squares | None = None
 ) -> OrthonormalSubspace | None:
-    """Top-`dim` left singular vectors of `matrix` (n_features, m); None when that is the whole space.
+    """The span of the top `dim` left singular vectors of `matrix` (n_features, m); None if it is the whole space.
 
-    `max_rank` is the rank of `matrix` in exact arithmetic, which rounding hides. Beyond it the remaining directions are
-    arbitrary: coordinate axes. `squares` are kept from one subspace for the next: see `OrthonormalSubspace`.
+    `max_rank` bounds the rank of `matrix` in exact arithmetic; rounding can raise the rank. Directions beyond it are
+    coordinate axes. `squares` is a cache that successive subspaces share: see `OrthonormalSubspace`.
     """
     if dim >= matrix.shape[0]:
         return None

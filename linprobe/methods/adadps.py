@@ -6,7 +6,7 @@ Li, Zaheer, Reddi, Smith, "Private Adaptive Optimization with Side Information",
     1  W_1 <- init
     2  for t = 1..T:
     3      A   <- sqrt(mean over public records of g_j(W_t) * g_j(W_t)), divided by its root mean square, plus a floor
-    4      B   <- every private record on its own with probability q
+    4      B   <- Poisson sample of the private records at rate q
     5      G   <- 1/q (sum_{i in B} clip_C(g_i(W_t) / A) + N(0, sigma^2 C^2 I))
     6      W   <- W - eta * optimiser(G + lambda (W - W_ref))
     7  return the last iterate, or an average or a vote of the last ones
@@ -16,8 +16,8 @@ Li, Zaheer, Reddi, Smith, "Private Adaptive Optimization with Side Information",
 | C       | clip_norm   |  | sigma | noise_multiplier |
 | epsilon | scale_floor |  | q     | sampling_rate    |
 
-Products and quotients of matrices are elementwise. The paper's scale has the units of a gradient; divided by its root
-mean square it has none, so that C and eta mean what they mean in `dp-sgd`.
+Products and quotients of matrices are elementwise. The paper's scale has the units of a gradient. Here it is divided by
+its root mean square, so it has no units, and C and eta mean the same as in `dp-sgd`.
 Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
 """
 
@@ -33,7 +33,7 @@ from linprobe.options import AdaDPSOptions
 
 
 def public_scale(moment: Weights, floor: float) -> Weights:
-    """A from the public second moment, same shape; ones where the public gradient vanishes."""
+    """A from the public second moment, same shape; ones if the public gradient is zero."""
     root_mean_square = float(np.sqrt(moment.mean()))
     if root_mean_square == 0:
         return np.ones_like(moment)

@@ -1,4 +1,4 @@
-"""AdaMix: NoisyGD warm-started on public rows, clipped and projected by what public gradients look like.
+"""AdaMix: NoisyGD warm-started on public rows, with clip norm and projection from public gradients.
 
 Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Algorithm 2.
 

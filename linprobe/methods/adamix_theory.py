@@ -9,10 +9,10 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Alg
     5      W <- Proj_B(W - 2 / (lambda (t + 1)) (G_pub(W_t) + G + lambda (W - W_ref)))
     6  return sum_t 2t / (T(T+1)) W_t
 
-L = sqrt(2), a true Lipschitz bound on unit rows, so that line 4 clips nothing there; it enforces the sensitivity.
-lambda = (L / B) sqrt(2 d / rho) minimises d L^2 / (lambda rho) + lambda B^2 / 2, the terms of Theorem 3's proof that
-stay as T grows, where B bounds ||W* - W_ref||. The paper prints lambda with rho above and d below the line; its own
-proof gives the form used here. Guarantee: sqrt(T)/sigma - Gaussian DP under add/remove.
+L = sqrt(2) is a Lipschitz bound for rows of unit norm, so line 4 clips no gradient and only enforces the sensitivity.
+lambda = (L / B) sqrt(2 d / rho) minimises d L^2 / (lambda rho) + lambda B^2 / 2, where B bounds ||W* - W_ref||. These
+terms of Theorem 3's proof do not vanish as T grows. The paper prints lambda with d and rho interchanged; its proof
+gives the form used here. Guarantee: sqrt(T)/sigma - Gaussian DP under add/remove.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LIPSCHITZ = math.sqrt(2)
 
 
 def one_pass_sgd(public: Rows, n_classes: int, *, strong_convexity: float, radius: float | None) -> np.ndarray:
-    """Line 1: a single pass over public rows in file order, shape (n_features, n_classes).
+    """Line 1: weights (n_features, n_classes) after a single pass over the public rows.
 
-    Rows of one class after another would bias the last iterate, so the order is a fixed permutation.
+    The order is a fixed permutation, as rows sorted by class would bias the last iterate.
     """
     x = np.concatenate([block.x for block in public.blocks()])
     y = np.concatenate([block.y for block in public.blocks()])

@@ -1,4 +1,4 @@
-"""DOPE-SGD: clip private gradients around an estimate of them that public rows give.
+"""DOPE-SGD: clip private gradients around an estimate from public rows.
 
 Nasr, Mahloujifar, Tang, Mittal, Houmansadr, "Effectively Using Public Data in Privacy Preserving Machine Learning",
 ICML 2023, Algorithms 1 and 2, equation 2.
@@ -7,7 +7,7 @@ ICML 2023, Algorithms 1 and 2, equation 2.
     2  for t = 1..T:
     3      g   <- mean public gradient at W_t over a fresh public batch
     4      g   <- g min(1, lambda_o / ||g||)                                                   (equation 2, if asked)
-    5      B   <- every private record on its own with probability q
+    5      B   <- Poisson sample of the private records at rate q
     6      G   <- 1/q (b g + sum_{i in B} clip_C(g_i(W_t) - g) + N(0, sigma^2 C^2 I)),   b = qN
     7      W   <- W - eta * optimiser(G + lambda (W - W_ref))
     8  return the last iterate, or an average or a vote of the last ones
@@ -17,9 +17,9 @@ ICML 2023, Algorithms 1 and 2, equation 2.
 | C        | clip_norm   |  | sigma  | noise_multiplier |
 | lambda_o | origin_norm |  | q      | sampling_rate    |
 
-The paper adds |B_t| g with the realised batch size, and takes that for independent of the data. Under add/remove with
-Poisson sampling |B_t| changes with the data, so the public constant qN stands in its place; then the sensitivity is C.
-`extended` treats a share of the public rows as private ones too: they train and are clipped like them, at no cost.
+The paper adds |B_t| g with the realised batch size, which it assumes to be independent of the data. Under add/remove
+with Poisson sampling |B_t| depends on the data, so the public constant qN replaces it; then the sensitivity is C.
+`extended` adds a share of the public rows to the private rows. They are clipped in the same way, at no privacy cost.
 Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
 """
 

@@ -5,7 +5,7 @@ Dörmann et al., "Not all noise is accounted equally", 2021.
 
     1  W_1 <- init
     2  for t = 1..T:
-    3      B   <- every private record on its own with probability q
+    3      B   <- Poisson sample of the private records at rate q
     4      G   <- 1/q (sum_{i in B} clip_C(g_i(W_t)) + N(0, sigma^2 C^2 I))
     5      W   <- W - eta * optimiser(G + lambda (W - W_ref))
     6  return the last iterate, or an average or a vote of the last ones

@@ -13,8 +13,8 @@ Algorithm 3 (`practical`) and Algorithm 2 (`theory`, in dpsgd_f_theory.py).
 | C_G     | clip_norm      |  | epsilon_F | feature_epsilon_share |
 | tau     | bias_scale     |  | sigma_F   | schedule.others["mean"] |
 
-The paper leaves 1/N off the noise. N is public. Guarantee: one Gaussian mechanism and the T-fold Poisson-subsampled one
-of `dp-sgd`, composed by one accountant.
+The paper omits the factor 1/N of the noise. N is public. Guarantee: one Gaussian mechanism and the T-fold
+Poisson-subsampled one of `dp-sgd`, composed by one accountant.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from linprobe.options.declaration import refuse_idle
 
 
 def shares(options: DPSGDFOptions) -> tuple[Share, ...]:
-    """What the budget pays for before the descent."""
+    """Parts of the budget for releases before the descent."""
     if options.variant == "theory":
         return dpsgd_f_theory.SHARES
     return () if options.centre == "public" else (Share("mean", options.feature_epsilon_share),)
@@ -50,7 +50,7 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
 
 
 def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:
-    """W_1 for translated rows: the scores of x' are those that `options.init` gives x."""
+    """W_1 for translated rows; the scores of x' equal those of x under the weights of `options.init`."""
     start = initial_weights(
         problem,
         init=options.init,
@@ -64,7 +64,7 @@ def translated_start(problem: Problem, options: DescentOptions, shift: Weights, 
 def descend(
     private: Rows, problem: Problem, options: DescentOptions, run: Run, *, shift: Weights, column: float, clip: float
 ) -> Fitted:
-    """Lines 3 and 4 on translated rows; history and guarantee as DP-SGD's."""
+    """Lines 3 and 4 on translated rows; history and guarantee as in DP-SGD."""
     schedule = run.schedule
     descent = Descent(problem, options, schedule, start=translated_start(problem, options, shift, column), clip=clip)
     for _ in run.steps(descent):

@@ -4,15 +4,15 @@ Sun, Suresh, Menon, ICLR 2024, Algorithm 2, lines 1 to 4; the mean as in Huang, 
 Estimation Under Differential Privacy", NeurIPS 2021.
 
     1  rotate rows by random signs and a cosine transform (public, orthonormal), so that no coordinate stands out
-    2  m     <- every coordinate's private median, K rounds of noisy bisection of [-1, 1]: rows below the middle are
-                counted, all coordinates in one vector of sensitivity sqrt(d)
+    2  m     <- private median of every coordinate, K rounds of noisy bisection of [-1, 1]: numbers of rows below the
+                middle, one vector of all coordinates with sensitivity sqrt(d)
     3  rho   <- private quantile of ||x_i - m||, K rounds of noisy bisection of [0, 2]: counts of sensitivity 1
     4  mu    <- m + 1/N (sum_i clip_rho(x_i - m) + N(0, sigma^2 rho^2 I))
     5  tau   <- private quantile of ||x_i - mu||, as in 3
     6  rows  <- (x_i - mu, tau), clipped at sqrt(2) tau; their gradients are at most 2 tau long
 
-Lines 2 to 4 get a third of epsilon, line 5 a third, and the descent what one accountant finds left. Every release is
-a Gaussian mechanism on a sum over all rows, so that they compose exactly among themselves.
+Lines 2 to 4 get a third of epsilon, line 5 a third, and the descent the rest, as one accountant computes it. Every
+release of lines 2 to 5 is a Gaussian mechanism on a sum over all rows, so their composition is exact.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SHARES = (
 
 
 def _rotation(n_features: int) -> tuple[Callable[[NDArray[Any]], Weights], Callable[[NDArray[Any]], Weights]]:
-    """A fixed orthonormal map of the last axis and its inverse."""
+    """A fixed orthonormal map of the last axis, and the inverse map."""
     signs = np.where(public_generator().random(n_features) < 0.5, -1.0, 1.0)
     return (
         lambda x: np.asarray(scipy.fft.dct(x * signs, norm="ortho", axis=-1)),
@@ -56,7 +56,7 @@ def _rotation(n_features: int) -> tuple[Callable[[NDArray[Any]], Weights], Calla
 def _noisy_count(
     rows: Rows, run: Run, purpose: str, indicators: Callable[[Block], NDArray[np.bool_]], width: int
 ) -> Weights:
-    """Noisy number of rows for which each of `width` indicators (b, width) holds, shape (width,)."""
+    """Noisy number of rows for which each indicator is true, shape (width,); `indicators` returns (b, width)."""
     total = np.zeros(width)
     for block in rows.blocks():
         total += indicators(block).sum(axis=0)
@@ -65,7 +65,7 @@ def _noisy_count(
 
 
 def _radius(rows: Rows, run: Run, purpose: str, centre: Weights) -> float:
-    """Lines 3 and 5: about the `QUANTILE` quantile of the distances from `centre`."""
+    """Lines 3 and 5: noisy `QUANTILE` quantile of the distances from `centre`."""
     low, high = 0.0, 2.0
     for _ in range(ROUNDS):
         middle = (low + high) / 2
@@ -79,7 +79,7 @@ def _radius(rows: Rows, run: Run, purpose: str, centre: Weights) -> float:
 
 
 def ball(rows: Rows, run: Run) -> tuple[Weights, float]:
-    """Lines 1 to 5: the centre (n_features,) and radius of a ball that holds most rows, which have unit norm."""
+    """Lines 1 to 5: centre (n_features,) and radius of a ball that contains most rows, all of unit norm."""
     rotate, rotate_back = _rotation(rows.n_features)
     low, high = np.full(rows.n_features, -1.0), np.full(rows.n_features, 1.0)
     for _ in range(ROUNDS):
@@ -99,14 +99,14 @@ def ball(rows: Rows, run: Run) -> tuple[Weights, float]:
 
 
 class FeatureClipped(ChangedRows):
-    """Line 6: rows shortened to at most sqrt(2) tau, block by block; the norm of a row is all that is looked at."""
+    """Line 6: rows scaled down to a norm of at most sqrt(2) tau. The result for a row depends on its own norm only."""
 
     def __init__(self, rows: Rows, tau: float) -> None:
         super().__init__(rows, rows.n_features)
         self._longest = math.sqrt(2) * tau
 
     def change(self, block: Block) -> Block:
-        """Its rows, shortened where they are longer."""
+        """The block with its longer rows scaled down."""
         factors = np.minimum(1.0, self._longest / block.norms).astype(np.float32)
         x = block.x * factors[:, None]
         return replace(block, stored=x, norms=row_norms(x))

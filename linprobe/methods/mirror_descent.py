@@ -5,7 +5,7 @@ for Private Model Training", ICML 2022, Algorithm 1 and equation 1.
 
     1  W_1 <- optimum of the public loss Psi
     2  for t = 1..T:
-    3      B   <- every private record on its own with probability q
+    3      B   <- Poisson sample of the private records at rate q
     4      G   <- 1/q (sum_{i in B} clip_C(g_i(W_t)) + N(0, sigma^2 C^2 I)), shortened to N L if asked
     5a     first-order:  W <- W - eta * optimiser(alpha_t G + (1 - alpha_t) N grad Psi(W_t) + lambda (W - W_ref))
     5b     exact:        W <- V with  grad Phi(V) = grad Phi(W) - eta * optimiser(G + lambda (W - W_ref)),
@@ -18,9 +18,9 @@ for Private Model Training", ICML 2022, Algorithm 1 and equation 1.
 | L       | extra_clip |  | q     | sampling_rate    |
 | alpha_t | alpha: cos(pi t / (2K)), K = horizon |  | kappa | ridge * mean ||x||^2 / D |
 
-Psi is the mean public loss. Without the ridge the softmax loss has directions of no curvature and 5b no solution. With
-it the least eigenvalue is kappa for softmax, and that of X^T X / n + kappa I for squared loss, whose step is a linear
-solve. Divided by it, Phi moves no direction further than DP-SGD does. alpha = 1 is DP-SGD.
+Psi is the mean public loss. Without the ridge, the softmax loss has directions without curvature, and 5b has no
+solution. With it, the least eigenvalue is kappa for softmax. For squared loss it is that of X^T X / n + kappa I, and a
+step is a linear solve. Because of the division, no direction moves further than in DP-SGD. 5a with alpha = 1 is DP-SGD.
 Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
 """
 
@@ -60,7 +60,7 @@ def alphas(options: MirrorDescentOptions, n_steps: int) -> NDArray[np.float64]:
 
 
 def _least_eigenvalue(matrix: Weights, factor: tuple[Weights, bool]) -> float:
-    """Of a positive definite matrix with its Cholesky factor; by Lanczos on the inverse where it is large."""
+    """Least eigenvalue of a positive definite matrix, given its Cholesky factor; by Lanczos if the matrix is large."""
     if len(matrix) < LANCZOS_FROM:
         return float(scipy.linalg.eigvalsh(matrix, subset_by_index=(0, 0))[0])
     inverse = LinearOperator(matrix.shape, matvec=lambda v: scipy.linalg.cho_solve(factor, v), dtype=np.float64)
@@ -69,7 +69,7 @@ def _least_eigenvalue(matrix: Weights, factor: tuple[Weights, bool]) -> float:
 
 
 def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights, Weights], Weights]:
-    """Line 5b: (W, eta G) -> V, shapes (n_features, n_classes)."""
+    """Line 5b: the function (W, eta G) -> V, each of shape (n_features, n_classes)."""
     rows = join(public)
     kappa = options.ridge * float(np.mean(rows.norms**2)) / rows.n_features
     if options.loss == "squared":

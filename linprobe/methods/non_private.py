@@ -1,4 +1,4 @@
-"""Non-private: softmax regression on all rows, the paragon that private methods are held against.
+"""Non-private: softmax regression on all rows, the paragon to which private methods are compared.
 
 Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Table 1, column Non-Private.
 

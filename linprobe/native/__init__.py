@@ -1,4 +1,4 @@
-"""The kernel in C: built on installation where there is a C compiler, and called through ctypes.
+"""The kernel in C: built on installation if there is a C compiler, and called through ctypes.
 
 `LIBRARY` is None if the kernel was not built, or with LINPROBE_NATIVE=0 in the environment; NumPy replaces it then.
 """

@@ -1,12 +1,13 @@
 """Every option of `linprobe train` and every argument of an estimator, declared once.
 
-A declaration says the name, type and default of an option, its range or words, its help text, and which of its values
-work on a GPU. The class of a method says which options the method takes. `linprobe.options.declaration` makes the rest.
+A declaration states the name, type and default of an option, its range or words, its help text, and which of its values
+work on a GPU. The class of a method states which options the method takes. `linprobe.options.declaration` derives the
+checks, hints and help texts.
 
-To add a method: declare a class for it below the others, whose fields are the options that no class above has.
-A subclass may change a default by naming the field again.
+To add a method, declare a class for it below the others. Its fields are the options that no class above has. A subclass
+may change a default by repeating the field.
 
-This module imports nothing heavy: `linprobe --help` reads it.
+This module imports nothing heavy, as `linprobe --help` imports it.
 """
 
 from dataclasses import dataclass
@@ -30,12 +31,12 @@ Output = Literal["last", "average", "weighted", "ema", "vote"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Reference = Literal["init", "zero"]
 
-# What `linprobe train` takes besides an estimator's arguments.
+# Options of `linprobe train` that are not arguments of estimators.
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which method, on which rows."""
+    """The method and the rows."""
 
     method: str = option("adamix", "Method; see `linprobe methods`.", flags=("--method", "-m"))
     features: Path | None = option(None, "Feature file; - reads its path; none: digits.", argument="[FEATURES|-]")
@@ -43,35 +44,35 @@ class Choice:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where the run goes, which rows are public, and what changes speed only."""
+    """Output, public rows, and how the run is computed."""
 
     out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME")
     public: Path | None = option(None, "Feature file with public rows, same backbone; they join the shots, if any.")
     public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.")
     split_seed: int = option(0, "Which rows become public shots.")
-    precision: Precision = option("float32", "Rows in memory", after="; the last two take half as much")
+    precision: Precision = option("float32", "Type of rows in memory", after="; the last two take half the memory")
     device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.")
     checkpoint_every: float | None = option(
         None,
-        "Between checkpoints; 0: one after every step.",
+        "Seconds between checkpoints; 0: one after every step.",
         unset="60",
         least=0,
         unit=" seconds",
         flags=("--checkpoint",),
         metavar="SECONDS",
     )
-    resume: bool = option(False, "Go on with the unfinished run of --out from its checkpoint.", flags=("--resume",))
+    resume: bool = option(False, "Resume the unfinished run of --out from its checkpoint.", flags=("--resume",))
     preset: Literal["default", "paper"] = option("default", "", after=" (the AdaMix paper's settings)")
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The second word that a run without privacy needs."""
+    """The confirmation that a run without privacy requires."""
 
     insecure_seed: bool = option(False, "Confirm that --noise-seed voids the guarantee.", flags=("--insecure-seed",))
 
 
-# Arguments that estimators of several methods share.
+# Arguments that the estimators of several methods share.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +87,14 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Classes:
-    """The classes, which must not be read off private labels."""
+    """The classes, which must not come from private labels."""
 
     classes: Any = option(None, "List of classes.", unset="those of the public labels")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """How the budget is spent."""
+    """Noise multiplier or steps, and the accountant."""
 
     noise_multiplier: float | None = option(None, "Noise multiplier; fixes the steps.", asked="sigma")
     n_steps: int | None = option(
@@ -113,9 +114,9 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True)
 class PerRecord:
-    """Whether every record's own privacy loss is followed."""
+    """Whether to track each record's own privacy loss."""
 
-    per_record: bool = option(True, "Follow each record's own loss.", shown="follow")
+    per_record: bool = option(True, "Track each record's own loss.", shown="track")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class Intercept:
 
 @dataclass(frozen=True, kw_only=True)
 class Seed:
-    """Noise that can be drawn again, for tests."""
+    """Reproducible noise, for tests."""
 
     insecure_seed: int | None = option(None, "Reproducible noise: NOT PRIVATE.", asked="noise_seed")
 
@@ -155,14 +156,14 @@ class WeightDecay:
 
 @dataclass(frozen=True, kw_only=True)
 class TextScale:
-    """beta, of weights made from text."""
+    """beta, the scale of text weights."""
 
     text_scale: float = option(100.0, "Scale of text weights.", above=0, most=1e6)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """W_1, and what weight decay pulls towards."""
+    """W_1, and the point that weight decay pulls towards."""
 
     init: Init = option("auto", "First weights", also=("run", "a run folder"), after=", whose releases then count too")
     reference: Reference = option("init", "What weight decay pulls towards")
@@ -177,14 +178,14 @@ class ClipNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFloor:
-    """Lower bound of a clip norm that follows public gradients: steps in proportion to its inverse must not diverge."""
+    """Lower bound on a clip norm from public gradients. Step sizes are proportional to its inverse."""
 
     clip_floor: float = option(0.02, "Least clip norm.", above=1e-9, most=1e6)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(WeightDecay):
-    """The steps, and what is released of the iterates."""
+    """Step size, and the output as a function of the iterates."""
 
     learning_rate: float | None = option(
         None, "Constant rate on summed gradients.", unset="from --score-noise", above=0, most=1e9
@@ -198,7 +199,7 @@ class Steps(WeightDecay):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """As practised, or as the paper analyses it."""
+    """The practical variant, or the one that the paper analyses."""
 
     variant: Literal["practical", "theory"] = option("practical", "", on_gpu=("practical",))
 
@@ -237,7 +238,7 @@ class AdaMixOptions(
     takes=(*PRIVATE, *ROWS),
     on_gpu=True,
 ):
-    """Options of `adamix`. Its variant `theory` takes no others than `radius` and `strong_convexity`."""
+    """Options of `adamix`. Variant `theory` has only the options `radius` and `strong_convexity`."""
 
     clip_quantile: float = option(0.9, "Quantile of public gradient norms.", above=0, most=1)
     subspace: Literal["none", "gradient", "features"] = option(
@@ -263,8 +264,8 @@ class PPGDOptions(Steps, ClipFloor, Options, method="ppgd", takes=(*PRIVATE, *RO
 class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
     """Options of every method on Poisson samples.
 
-    `clip_norm` bounds a gradient as the method measures it. `momentum` scales directions by 1 - beta, and
-    `learning_rate` is on the estimated sum of all gradients (of `adam`, on its unit-free direction).
+    `clip_norm` bounds gradients in the geometry of the method. `momentum` scales directions by 1 - beta.
+    `learning_rate` multiplies the estimated sum of all gradients, or the unit-free direction of `adam`.
     """
 
     optimizer: Literal["sgd", "momentum", "adam"] = option("momentum", "")
@@ -283,7 +284,7 @@ class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, 
 
     clip_norm: float = 0.1
     score_noise: float = 2.5
-    centre: Literal["private", "public"] = option("private", "Mean that rows are moved by")
+    centre: Literal["private", "public"] = option("private", "Mean to subtract from rows")
     feature_epsilon_share: float = option(0.05, "Share of epsilon for the mean.", above=0, most=0.99)
     bias_scale: float = option(0.1, "Value of the bias column.", above=0, most=1e3)
 
@@ -304,7 +305,7 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
     """Options of `dope-sgd`, whose `clip_norm` bounds the distance of a gradient from the public one."""
 
     origin_norm: float | None = option(None, "Longest public gradient taken as origin.", unset="any", above=0, most=1e9)
-    public_batch: int | None = option(None, "Public rows a step.", unset="all", above=0, most=1e9)
+    public_batch: int | None = option(None, "Public rows per step.", unset="all", above=0, most=1e9)
     augment_public: int = option(0, "Public rows drawn from fitted Gaussians.", least=0)
     extended: float = option(0.0, "Share of public rows that also train as private.", least=0, most=1)
 

@@ -1,7 +1,7 @@
-"""What a declaration in `linprobe.options` is, and what follows from it: checks, hints, help texts.
+"""Declarations of options, and the checks, hints and help texts derived from them.
 
-An option is a field of a frozen dataclass. Its annotation is its type, a `Literal` its words, and `option(...)` says
-the rest. A subclass that only changes a default writes `name: type = default` and keeps everything else.
+An option is a field of a frozen dataclass. The annotation is its type; a `Literal` lists its words. `option(...)`
+states the rest. A subclass that changes only a default repeats the field as `name: type = default`.
 """
 
 import re
@@ -20,17 +20,17 @@ class Option:
     """One option.
 
     Attributes:
-        name: as an argument of an estimator. kind: its type, of a Literal that of its words.
-        words: those allowed, empty if it has none. optional: whether None is allowed.
-        default: `dataclasses.MISSING` for a required one.
-        help: one sentence; with words, what they choose, without a full stop, or nothing.
-        after: what follows the words.
-        above, least, most: its range; `above` is outside, the others inside. unit: of the range, for errors.
-        unset: what None means. shown: the default in words.
-        also: a word that stands for other values, and what they are.
+        name: name as an argument of an estimator. kind: its type; for a Literal, the type of the words.
+        words: the allowed words; empty for other types. optional: whether None is allowed.
+        default: `dataclasses.MISSING` if the option is required.
+        help: one sentence. For an option with words: a phrase without a full stop, or empty; the words follow it.
+        after: text after the words.
+        above, least, most: its range; `above` is exclusive, the others are inclusive. unit: of the range, for errors.
+        unset: meaning of None. shown: the default in words.
+        also: a word that represents values outside `words`, and a description of these values.
         on_gpu: values that work on a GPU; None for all.
-        asked: its name on the command line and in `TrainRequest`, if another. flags: if others than `--asked`.
-        metavar, argument: for the help of the command line; an argument has no flag.
+        asked: name on the command line and in `TrainRequest`, if it differs. flags: spellings, if not `--asked`.
+        metavar, argument: names in the help of the command line; an option with `argument` has no flag.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Option:
 
     @property
     def listed_words(self) -> str:
-        """The words that can be given, with commas between."""
+        """The allowed words, separated by commas."""
         if self.also is None:
             return ", ".join(self.words)
         return ", ".join([*(word for word in self.words if word != self.also[0]), f"or {self.also[1]}"])
@@ -88,7 +88,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default for a reader, empty if there is none."""
+        """The default as text; empty if there is none."""
         if self.default is MISSING:
             return ""
         if self.default is None:
@@ -97,13 +97,13 @@ class Option:
 
     @property
     def documentation(self) -> str:
-        """Everything about it, in the words of Python."""
+        """Help text, range and default, for the docstring of an estimator."""
         limits = f"Allowed: {self.allowed}." if self.allowed and self.allowed not in self.sentence else ""
         default = "Required." if self.default is MISSING else f"Default: {self.default!r}"
         if self.default is None and self.unset:
             default += f", {self.unset}"
-        said = " ".join(text for text in (self.sentence, limits, default.removesuffix(".") + ".") if text)
-        return re.sub(r"--([a-z-]+)", lambda flag: flag[1].replace("-", "_"), said)
+        text = " ".join(text for text in (self.sentence, limits, default.removesuffix(".") + ".") if text)
+        return re.sub(r"--([a-z-]+)", lambda flag: flag[1].replace("-", "_"), text)
 
     def check(self, value: Any) -> None:
         """ParameterError unless `value` is one of the words, or in the range."""
@@ -129,10 +129,10 @@ def option(default: Any = MISSING, help: str = "", **rest: Any) -> Any:
 
 
 class Options:
-    """Base of the classes that say which options a method takes.
+    """Base of the classes that state which options a method takes.
 
     Class arguments:
-        method: its name. takes: groups of arguments that its estimator has besides. on_gpu: whether it trains on a GPU.
+        method: its name. takes: groups of further arguments of its estimator. on_gpu: whether it trains on a GPU.
     """
 
     method: ClassVar[str] = ""
@@ -159,12 +159,12 @@ def declared(group: type[Any]) -> Mapping[str, Option]:
 
 def _option(group: type[Any], one: Field[Any]) -> Option:
     kind, words, optional = _parsed(one.type)
-    said = _said(group, one.name)
-    return Option(name=one.name, kind=kind, words=words, optional=optional, default=one.default, **said)
+    stated = _metadata(group, one.name)
+    return Option(name=one.name, kind=kind, words=words, optional=optional, default=one.default, **stated)
 
 
-def _said(group: type, name: str) -> Mapping[str, Any]:
-    """The nearest declaration of `name`; a field that only changes the default has none of its own."""
+def _metadata(group: type, name: str) -> Mapping[str, Any]:
+    """The metadata of `name` from the nearest base; a field that only changes the default has none of its own."""
     for base in group.__mro__:
         own = vars(base).get("__dataclass_fields__", {}).get(name)
         if own is not None and own.metadata:
@@ -190,7 +190,7 @@ def arguments_of(options: type[Options]) -> dict[str, Option]:
 
 
 def estimator_name(options: type[Options]) -> str:
-    """What the estimator of a method is called: its options' class without the last word."""
+    """Name of a method's estimator: the name of the options class without `Options`."""
     return options.__name__.removesuffix("Options")
 
 
@@ -200,7 +200,7 @@ def methods_on_gpu() -> list[str]:
 
 
 def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
-    """The options of a method from the values given; others keep their defaults.
+    """The options of a method with the values of `given`; the others have their defaults.
 
     Raises:
         UsageError: an option that the method does not have. ParameterError: a value that is not allowed.
@@ -224,7 +224,7 @@ def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:
     """Refuse options among `idle` that were changed from their defaults and would do nothing.
 
     Raises:
-        UsageError: naming the first of them.
+        UsageError: such an option; the message names the first.
     """
     for name in idle:
         value = getattr(options, name)
@@ -245,14 +245,14 @@ def refuse_on_gpu(options: Options, device: str) -> None:
 
 
 def hint(name: str, known: Mapping[str, Option]) -> str:
-    """`; did you mean NAME?` for the option that is most alike, which may go by its flag; empty if none is."""
+    """`; did you mean NAME?` for the option with the most similar name or flag; empty if none is similar."""
     spelled = {flag.strip("-").replace("-", "_"): key for key, one in known.items() for flag in one.spellings}
     near = nearest(name, {**spelled, **{key: key for key in known}})
     return f"; did you mean {near}?" if near else ""
 
 
 def nearest(name: str, known: Mapping[str, str]) -> str | None:
-    """What the key most like `name` stands for; None if no key is like it."""
+    """The value of the key most similar to `name`; None if no key is similar."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, n=1)

@@ -1,4 +1,4 @@
-"""How much more memory this process may use: the least of several limits of the system."""
+"""The memory that this process may still use: the minimum of several limits of the system."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
     """Yield `items` in order, read in a thread of their own, at most `depth` >= 1 ahead.
 
-    The thread starts when the first item is asked for. It ends with this iterator: at its end, on an exception, on
+    The thread starts when the first item is requested. It ends with this iterator: at its end, on an exception, on
     `close()`, or when it is collected.
 
     Raises:

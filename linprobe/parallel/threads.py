@@ -33,13 +33,13 @@ def _pool() -> ThreadPoolExecutor:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # fork does not copy threads
 
-_given: list[int] = []  # inside `blas_held_to_one_thread`: the number of threads to use, measured before
+_outer: list[int] = []  # inside `blas_held_to_one_thread`: the number of threads to use, from before the limit
 
 
 def n_threads() -> int:
     """Number of threads to use: the limit set for BLAS, at most one per core available to this process."""
-    if _given:
-        return _given[0]
+    if _outer:
+        return _outer[0]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     libraries = [int(library["num_threads"]) for library in _controller().info() if library["user_api"] == "blas"]
     return max(1, min([cores, *libraries]))
@@ -48,43 +48,43 @@ def n_threads() -> int:
 @contextmanager
 def blas_held_to_one_thread() -> Iterator[None]:
     """Limit BLAS to one thread: its results do not depend on the thread count, and cores are not oversubscribed."""
-    if _given:
+    if _outer:
         yield
         return
-    _given.append(n_threads())
+    _outer.append(n_threads())
     try:
         with _controller().limit(limits=1, user_api="blas"):
             yield
     finally:
-        _given.clear()
+        _outer.clear()
 
 
-def share(pieces: Iterator[Callable[[], Item]], takers: Sequence[Callable[[Item], None]]) -> None:
-    """Call every piece and pass its result to one of the takers; each taker has its own thread.
+def share(pieces: Iterator[Callable[[], Item]], consumers: Sequence[Callable[[Item], None]]) -> None:
+    """Call every piece and pass its result to one of the consumers. Each consumer has its own thread.
 
     Pieces start in order and may finish in any order.
 
     Raises:
-        The first error of a piece or taker; no further piece is started.
+        The first error of a piece or consumer; no further piece is started.
     """
     lock, stopped = Lock(), Event()
 
-    def drain(take: Callable[[Item], None]) -> None:
+    def drain(consume: Callable[[Item], None]) -> None:
         try:
             while not stopped.is_set():
                 with lock:
                     piece = next(pieces, None)
                 if piece is None:
                     return
-                take(piece())
+                consume(piece())
         except BaseException:
             stopped.set()
             raise
 
     with blas_held_to_one_thread():
-        others = [_pool().submit(drain, take) for take in takers[1:]]
+        others = [_pool().submit(drain, consume) for consume in consumers[1:]]
         try:
-            drain(takers[0])
+            drain(consumers[0])
         finally:
             wait(others)
         for other in others:

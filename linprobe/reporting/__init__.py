@@ -1,1 +1,1 @@
-"""What a run says about itself: the reviewer's page, the per-record report, tables and plots."""
+"""Reports on runs: the reviewer's page, the per-record report, tables and plots."""

@@ -49,7 +49,7 @@ def attack_limit_drawing(limit: Callable[[float], float], description: str) -> s
 
 
 def histogram_drawing(label: str, description: str, last_edge: float, counts: Sequence[int]) -> str:
-    """Bars of equal width from 0 to `last_edge`; noise can take a count below 0."""
+    """Bars of equal width from 0 to `last_edge`; counts may be negative because of noise."""
     bottom = 200
     svg = _drawing(label, description, height=245)
     lowest, highest = min(0, *counts), max(1, *counts)

@@ -1,7 +1,7 @@
 """The page for a privacy reviewer: one HTML file without scripts, fonts, addresses or requests.
 
-Words are in `page.html.jinja`, which escapes every value: names of classes and files are a user's words. Figures are
-computed here, drawn in `drawings.py`, and stand in a table as well.
+The text is in `page.html.jinja`, which escapes every value, as class and file names come from the user. Figures are
+computed here, drawn in `drawings.py`, and listed in tables too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PURPOSES = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the page is made of.
+    """The contents of the page.
 
     Attributes:
         name: of the run folder. manifest: its manifest, which has been verified.
@@ -187,7 +187,7 @@ def _attack_rows(evidence: Evidence) -> list[list[str]]:
 
 
 def _made(manifest: dict[str, Any]) -> dict[str, Any]:
-    """How the run was made. Paths lose their folders, which would tell about the owner's machine."""
+    """How the run was made. Paths are shown without folders, which could reveal facts about the owner's machine."""
     public_from = manifest["public_from"]
     for path in filter(None, (manifest["features"], manifest["public_file"])):
         public_from = public_from.replace(path, Path(path).name)

@@ -29,7 +29,7 @@ def check_format(path: Path) -> str:
 def figure(
     path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, *, private: bool = False, **grid: Any
 ) -> Iterator[list[Any]]:
-    """Axes of a figure of width and height `size`, inches, row by row; saved to `path` when the block succeeds."""
+    """Axes of a new figure, row by row. `size` is (width, height) in inches. Saved to `path` if the block succeeds."""
     form = check_format(path)
     import matplotlib
 

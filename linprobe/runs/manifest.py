@@ -1,7 +1,7 @@
 """The manifest: one JSON object that a privacy reviewer can check line by line.
 
 `docs/privacy.md` explains every key. The manifest holds digests of the run's files and of itself. They detect an edit,
-but not a forger who rewrites everything; only a signature of the folder does.
+but not a forger who rewrites everything. To detect that, sign the folder.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def privacy_statement(
 
 
 def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
-    """Releases merged by kind and sorted, for a comparison that does not depend on their order."""
+    """Releases merged by kind and sorted, so that a comparison does not depend on their order."""
     counts: Counter[tuple[str, float, float]] = Counter()
     for release in releases:
         counts[release.purpose, release.noise_multiplier, release.sampling_rate] += release.count
@@ -255,7 +255,9 @@ def _recomputed(manifest: dict[str, Any], folder: Path, events: list[GaussianEve
     _check_digests(manifest, folder)
     if manifest["accountant"] is None:
         if events:
-            raise PrivacyError(f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says none were made")
+            raise PrivacyError(
+                f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says that none were made"
+            )
         return {
             "epsilon": manifest["epsilon"],
             "epsilon_cross_check": manifest["epsilon"],

@@ -75,7 +75,7 @@ class FirstModel:
 
 @dataclass(frozen=True)
 class PrivateRecords:
-    """What a run folder keeps about the private records. Private.
+    """The part of a run folder that depends on the private records. Private.
 
     Attributes:
         digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order.
@@ -100,7 +100,7 @@ def unfinished_folder(out: Path) -> Path:
     found, complete = unfinished_folders(out), unfinished_folders(out, MANIFEST)
     if not found and complete:
         raise UsageError(
-            f"--resume has nothing to do: the run is complete and only lacks its name; rename {complete[0]} to {out}"
+            f"--resume has nothing to do: the run is complete, only its name is not; rename {complete[0]} to {out}"
         )
     if len(found) != 1:
         listed = f": {', '.join(str(path) for path in found)}; remove all but one" if found else "; train without it"
@@ -235,7 +235,7 @@ def write_run(
 ) -> dict[str, Any]:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
-    The manifest commits to what is `private`; None for a run that spent nothing.
+    The manifest commits to `private`, which is None for a run that spent nothing.
     """
     write_model(folder, weights, bias)
     write_history(folder, history)

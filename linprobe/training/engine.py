@@ -1,12 +1,12 @@
 """The training engine: raw rows and settings in, a model with its guarantee out.
 
-    1  public rows: centre and scale of the training space; first weights, if another run gives them
-    2  budget: steps and noise, calibrated before a private row is read
-    3  private and public rows into training space, and to the back end that computes gradients
-    4  the method; every release is in the ledger before its noise is drawn
-    5  weights back to raw rows; the guarantee, recomputed from the ledger
+    1  public rows: centre and scale of the training space; initial weights, if they come from an earlier run
+    2  budget: steps and noise, calibrated before any private row is read
+    3  private and public rows: to training space, and to the back end that computes gradients
+    4  the method: every release is in the ledger before its noise is drawn
+    5  weights for raw rows; the guarantee, recomputed from the ledger
 
-Estimators and commands call it; it knows neither scikit-learn nor the command line.
+Estimators and commands call the engine. It depends neither on scikit-learn nor on the command line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from linprobe.training.settings import INIT_WORDS, Settings, schedule_of
 
 @dataclass(frozen=True)
 class Sources:
-    """Raw rows, and what is publicly known of the task.
+    """Raw rows, and what is publicly known about the task.
 
     Attributes:
         private: rows protected under add/remove of one record.
@@ -69,8 +69,8 @@ class Trained:
     """A trained probe.
 
     Attributes:
-        weights, bias: act on L2-normalised raw rows, float32; shapes (n_features, n_classes) and (n_classes,), or a
-            stack of both with the voters as first axis.
+        weights, bias: for L2-normalised raw rows, float32, shapes (n_features, n_classes) and (n_classes,); with the
+            voters as first axis if the run votes.
         history: public facts of each step. n_steps: number of steps.
         centre: `public` if rows were centred on the public mean, else `none`.
         privacy: the guarantee and how it was reached, JSON-ready.
@@ -87,7 +87,7 @@ class Trained:
 
 
 def _nothing(*_: int) -> None:
-    """The progress callbacks of a caller who asks for none."""
+    """Default progress callback."""
 
 
 @blas_held_to_one_thread()
@@ -102,10 +102,10 @@ def train(
 ) -> Trained:
     """Train one probe.
 
-    Guarantee: that of the settings' method, at their epsilon and delta, for the private rows under add/remove.
+    Guarantee: that of `settings.method` at the epsilon and delta of `settings`, for add/remove of one private row.
 
     Args:
-        ledger: where events go before their results exist; in memory if None.
+        ledger: records each event before its result exists; None for a ledger in memory.
         on_start: called with the number of steps. on_step: called after every step.
 
     Raises:
@@ -116,7 +116,7 @@ def train(
     method, group = settings.method, runtime.group
     backend = choose_backend(runtime.device)
     runtime.check(settings.options)
-    sources = _in_their_roles(sources, method)
+    sources = _with_roles(sources, method)
     private, public = sources.private, sources.public
     preprocessing = _preprocessing(settings, public)
     first = _first_model(settings, sources)
@@ -140,7 +140,7 @@ def train(
 
     keeper = None
     if runtime.keep is not None and budget is not None and rows is not None:
-        # a single process may hold public rows besides, which a method adds to the private ones
+        # in a single process, a method may add public rows to the private ones
         held = slice(None) if group.size == 1 else slice(rows.first, rows.first + rows.n_local)
         keeper = runtime.keep(source, held)
     ledger.inherit(inherited)
@@ -183,11 +183,11 @@ def train(
     return Trained(weights, bias, history, schedule.n_steps, centre, privacy, losses)
 
 
-def _in_their_roles(sources: Sources, method: Method) -> Sources:
-    """The sources as the method sees them: without empty public rows, and all rows private if it joins public ones.
+def _with_roles(sources: Sources, method: Method) -> Sources:
+    """The sources without empty public rows, and with all rows private if the method protects public rows too.
 
     Raises:
-        UsageError: the method needs public rows or text weights and there are none.
+        UsageError: the method needs public rows or text weights, and there are none.
     """
     public = sources.public if sources.public is not None and sources.public.n_rows else None
     if "public" in method.needs and public is None:
@@ -206,14 +206,14 @@ def _in_their_roles(sources: Sources, method: Method) -> Sources:
 
 
 def _preprocessing(settings: Settings, public: Source | None) -> Preprocessing:
-    """The training space that the settings ask for, centred on public rows or not at all."""
+    """The map to the training space of `settings`, with or without a public centre."""
     centre, intercept = settings.centre, settings.intercept
     declared(Centring)["centre"].check(centre)
     if centre == "public" and public is None:
         raise UsageError("centre is 'public', but there are no public rows; give some, or use centre none")
     declared(Intercept)["intercept"].check(intercept)
     if settings.starts_from_text and centre == "public":
-        raise UsageError("init 'text' needs uncentred rows, on which text weights mean something; use centre none")
+        raise UsageError("init 'text' needs uncentred rows, since text weights are not centred; use centre none")
     automatic = settings.method.centres and public is not None and not settings.starts_from_text
     centring = centre == "public" or (centre == "auto" and automatic)
     if intercept and centring:
@@ -224,11 +224,11 @@ def _preprocessing(settings: Settings, public: Source | None) -> Preprocessing:
 
 
 def _first_model(settings: Settings, sources: Sources) -> FirstModel | None:
-    """What the run that the settings start from gives; None if they start from none.
+    """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
 
     Raises:
-        PrivacyError: rows that it took for public, and so did not protect, are not known to be public here too.
-        ParameterError, DataError: no run folder, or one of weights of another shape.
+        PrivacyError: that run had public rows, which it did not protect, and they are not the public rows of this run.
+        ParameterError, DataError: not a run folder, or weights of another shape.
     """
     init = settings.first_run
     if init is None:
@@ -244,24 +244,24 @@ def _first_model(settings: Settings, sources: Sources) -> FirstModel | None:
     digest = getattr(sources.public, "digest", None)
     if first.public_digest is not None and (digest is None or digest() != first.public_digest):
         raise PrivacyError(
-            f"init run {init} took rows for public that are not the public rows here, and might be private ones; "
+            f"init run {init} had public rows that are not the public rows here, and might be private here; "
             "give the same feature file, --public-shots, --split-seed and --public (arrays cannot be compared)"
         )
     return first
 
 
 def _noise_source(insecure_seed: int | None, group: Group) -> NoiseSource:
-    """The source of noise, with one key in all processes."""
+    """The noise source, with the same key in all processes."""
     source = NoiseSource(insecure_seed)
     source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
     return source
 
 
 def _unit_text_weights(sources: Sources, preprocessing: Preprocessing) -> NDArray[np.float64] | None:
-    """Text weights of unit norm a class, with a zero row for the bias column if there is one.
+    """Text weights with unit norm per class, and a zero row for the bias column if there is one.
 
     Raises:
-        DataError: they have another shape than weights.
+        DataError: the shape is not that of the weights.
     """
     text_weights = sources.text_weights
     if text_weights is None:

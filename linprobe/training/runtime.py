@@ -1,4 +1,4 @@
-"""How a run is computed: how rows are kept, on which device, by which processes, and where checkpoints go.
+"""How a run is computed: precision of the rows, device, processes and checkpoints.
 
 Nothing here changes the method, the budget or the guarantee. Precision and device change the rounding of the result.
 """
@@ -21,10 +21,10 @@ class Runtime:
     """How a run is computed.
 
     Attributes:
-        precision: in which rows are kept; clip factors are of the rounded rows.
-        device: `cpu`, or `cuda` or `cuda:N` for methods that can; rows, weights and noise are then there.
-        group: processes that train together with the same arguments, each on its part of the private rows.
-        keep: (source of the noise, places of the private rows held here) -> where checkpoints go; None keeps none.
+        precision: storage type of the rows; clip factors are computed from the rounded rows.
+        device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
+        group: processes that train together with the same arguments, each on its shard of the private rows.
+        keep: (noise source, slice of the private rows in this process) -> checkpoints; None for no checkpoints.
     """
 
     precision: Precision = "float32"

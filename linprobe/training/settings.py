@@ -1,6 +1,6 @@
 """What a run trains: the method with its options, the budget, the training space and the first model.
 
-Everything that `linprobe train` or an estimator takes by name becomes a `Settings` here, and nowhere else.
+The named parameters of `linprobe train` and of the estimators become a `Settings` here only.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is trained. Defaults hold for methods without that parameter.
+    """What a run trains. Defaults are for methods that do not have the parameter.
 
     Attributes:
-        method: as registered. options: its own options, an instance of `method.options`.
-        first_run: folder of the run whose weights come first; None where `options.init` says where they come from.
-        epsilon, delta: target. noise_multiplier, n_steps: as given; at most one is not None.
+        method: a registered method. options: its own options, an instance of `method.options`.
+        first_run: folder of the run with the initial weights; None if `options.init` determines them.
+        epsilon, delta: target. noise_multiplier, n_steps: the given one of the two; None to calibrate it.
         sampling_rate: q, in (0, 1]. accountant: `auto`, or a key of `ACCOUNTANTS`.
-        per_record: whether every record's own loss is followed.
+        per_record: whether to track each record's own privacy loss.
         centre: `auto`, `none` or `public`. intercept: value of the constant bias column; 0 for none.
-        insecure_seed: of the noise; None for noise that nobody can reproduce.
-        parameters: all of the above by name, as the caller gave them.
+        insecure_seed: seed of reproducible noise, for tests; None for secret noise.
+        parameters: all parameters by name, as the caller gave them.
     """
 
     method: Method
@@ -52,7 +52,7 @@ class Settings:
 
     @classmethod
     def of(cls, method: Method, parameters: Mapping[str, Any]) -> Settings:
-        """Settings from named parameters: options of the method by their names, the others by those above.
+        """Settings from named parameters: options of the method, and fields of this class.
 
         Raises:
             ParameterError: an option outside its range.
@@ -64,13 +64,13 @@ class Settings:
 
     @property
     def starts_from_text(self) -> bool:
-        """Whether the first weights are text weights because the caller said so."""
+        """Whether the caller chose text weights as initial weights."""
         return getattr(self.options, "init", None) == "text"
 
     def budget(self, n_private: int, inherited: tuple[Releases, ...] = ()) -> Budget | None:
-        """What a run on `n_private` private rows spends, calibrated; None for a method that spends nothing.
+        """The calibrated budget of a run on `n_private` private rows; None for a method that spends nothing.
 
-        `inherited` is what the first model has cost; the same target pays for it.
+        `inherited` are the releases of the first model. The target covers their cost too.
         """
         if not self.method.spends:
             return None
@@ -97,7 +97,7 @@ _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "firs
 
 
 def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, RunFolder | None]:
-    """A method's options, and the run folder that `init` names where it is none of `INIT_WORDS`.
+    """A method's options, and the run folder if `init` is not one of `INIT_WORDS`.
 
     Raises:
         UsageError: an option that the method does not have. ParameterError: one outside its range.
@@ -109,7 +109,7 @@ def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, RunFo
 
 
 def schedule_of(budget: Budget | None) -> Schedule:
-    """What a method needs to know of its budget; no steps without one."""
+    """The schedule of a budget; no steps without a budget."""
     if budget is None:
         return Schedule(0, 0.0, 0.0)
     others = {release.purpose: release.noise_multiplier for release in budget.others}

@@ -1,4 +1,4 @@
-"""Targets to steps or noise: never above the target, hardly below it."""
+"""Calibration of steps or noise: never above the target, and only slightly below it."""
 
 import math
 import time
@@ -21,12 +21,12 @@ TARGETS = [
         float(10 ** RANDOM.uniform(-9, -3)),
         int(RANDOM.integers(1, 5000)),
     )
-    for _ in range(200)
+    for _ in range(80)
 ]
 
 
 def independent_epsilon(budget: Budget, accountant: PLDAccountant | RdpAccountant) -> float:
-    """What `accountant`, told release by release, finds for a budget."""
+    """Epsilon of a budget by `accountant`, with one event per release."""
     for release in budget.releases:
         event = PoissonSampledDpEvent(release.sampling_rate, GaussianDpEvent(release.noise_multiplier))
         accountant.compose(SelfComposedDpEvent(event, release.count))
@@ -45,15 +45,12 @@ def test_calibrated_noise_never_overspends_and_wastes_at_most_a_thousandth() -> 
 
 
 def test_calibrated_steps_never_overspend_and_one_more_would() -> None:
-    checked = 0
     for epsilon, delta, steps in TARGETS:
         sigma = math.sqrt(steps + 0.5) / largest_mu(epsilon, delta)
         budget = calibrate(epsilon=epsilon, delta=delta, n_private=100, noise_multiplier=sigma)
         assert budget.n_steps == steps
         assert epsilon_of(gdp_mu(budget.releases), delta) <= epsilon
         assert epsilon_of(math.sqrt(steps + 1) / sigma, delta) > epsilon
-        checked += 1
-    assert checked == 200
 
 
 def test_nominal_mu_of_full_sums_is_the_exact_one() -> None:

@@ -1,4 +1,4 @@
-"""What each record lost: never below the exact figure, never above the worst case."""
+"""Per-record losses: never below the exact figure, never above the worst case."""
 
 import math
 

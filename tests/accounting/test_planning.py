@@ -1,4 +1,4 @@
-"""Sampling rates compared: never above the budget, the paper's figures, a recommendation that follows its rule."""
+"""Plans: every row stays within the budget, figures match the paper, and the recommendation follows its rule."""
 
 import math
 from dataclasses import replace
@@ -102,7 +102,7 @@ def test_the_sentence_says_what_the_choice_costs_and_saves() -> None:
 
 
 def test_rounded_steps_do_not_change_the_recommendation() -> None:
-    # two whole-data steps need root 2 times the noise of one and hear twice the signal: neither is the better
+    # two full-batch steps need sqrt(2) times the noise of one and sum twice the signal: neither is better
     one, two = (plan(epsilon=3, delta=1e-5, n_rows=1000, epochs=epochs, sampling_rates=(1,))[0] for epochs in (1, 2))
     assert one.noise_over_signal == pytest.approx(two.noise_over_signal, rel=1e-6)
     assert recommend([replace(two, sampling_rate=0.9), one])[0].sampling_rate == 0.9

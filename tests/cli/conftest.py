@@ -1,4 +1,4 @@
-"""Fixtures of extraction that the tests of its command use too."""
+"""Fixtures that the tests of `linprobe extract` share with those of extraction."""
 
 from tests.extraction.conftest import images, offline
 

@@ -1,4 +1,4 @@
-"""What the tests of commands share: how to call one, and how to read what it left."""
+"""Helpers of the tests of commands: read the output and the files of a command."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Cli = Callable[..., Any]
 
 
 def result_of(outcome: Any) -> dict[str, Any]:
-    """The one JSON object a command printed."""
+    """The JSON object that a command printed."""
     assert outcome.status == 0, outcome
     return dict(json.loads(outcome.stdout))
 

@@ -1,4 +1,4 @@
-"""`linprobe attack`: a model that memorises is found out, a private one is not, and what is written stays private."""
+"""`linprobe attack` succeeds against a model that memorises and fails against a private one; its files are private."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIRA = ["--lira", "--shadows", "16", "--jobs", "1", "--resamples", "0"]
 
 @pytest.fixture(scope="module")
 def noise_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows that say nothing about their labels, so that all a model can learn is who was there."""
+    """Rows that are independent of their labels, so that a model can only memorise them."""
     path = tmp_path_factory.mktemp("noise") / "noise.h5"
     rng = np.random.default_rng(0)
     with FeatureWriter(path, Description(class_names=("a", "b"), source="drawn for a test")) as writer:
@@ -60,10 +60,10 @@ def test_a_private_model_at_small_epsilon_is_near_guessing(cli: Cli, noise_file:
 
 @pytest.mark.parametrize("method", ["dp-sgd", "fully-private", "zero-shot"])
 def test_shadows_repeat_the_method_of_the_run(cli: Cli, method: str, features_file: Path) -> None:
-    # all of it: options in the manifest that a constructor refuses would be found here
+    # the whole attack, so that an option in the manifest that a constructor refuses fails here
     budget = [] if method == "zero-shot" else ["--eps", "2"]
     few = ["--steps", "5"] if budget else []
-    few += ["--sampling-rate", "1"] if method == "dp-sgd" else []  # which is quick to account for
+    few += ["--sampling-rate", "1"] if method == "dp-sgd" else []  # its accounting is fast
     assert cli("train", features_file, "--method", method, *budget, *few, "--out", "run").status == 0
     result = result_of(cli("attack", "run", "--json", "--lira", "--shadows", "4", "--jobs", "1", "--resamples", "0"))
     assert (result["members"], result["non_members"]) == (400, 120)
@@ -151,7 +151,7 @@ def test_rows_of_another_file_are_refused(
 
 
 def _shorter(path: Path, folder: Path) -> Path:
-    """The same file without its last training row."""
+    """A copy of the file without its last training row."""
     with open_features(path) as features:
         short = folder / "short.h5"
         with FeatureWriter(short, features.description) as writer:

@@ -1,4 +1,4 @@
-"""`audit`: what it prints where, and its exit statuses."""
+"""`audit`: output on stdout and stderr, and exit statuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from tests.cli.outcomes import Cli, result_of
 
 AUDIT = ["audit", "--method", "noisy-gd", "--eps", "3", "--runs", "20", "--canaries", "50"]
-SURE = ["--confidence", "0.99999999"]  # at which sound noise is blamed once in a hundred million times
+SURE = ["--confidence", "0.99999999"]  # at this confidence, one audit of correct noise in 10^8 fails
 
 
 def test_json_holds_the_claim_the_bound_and_every_test(cli: Cli) -> None:

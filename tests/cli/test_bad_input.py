@@ -1,4 +1,4 @@
-"""Every bad command: its exit status, one line that names the problem, and nothing half-written."""
+"""Every bad command: its exit status, one line that names the problem, and no partial output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _edited(source: Path, path: Path, change: Callable[[h5py.File], Any]) -> Pat
 def bad_files(
     tmp_path_factory: pytest.TempPathFactory, features_file: Path, private_file: Path, trained_run: Path
 ) -> dict[str, Path]:
-    """Files by the name that stands for them in the commands below."""
+    """Files by the names that the commands below use."""
     folder = tmp_path_factory.mktemp("bad")
     for name, content in {
         "text.h5": b"label\n",
@@ -349,27 +349,27 @@ def test_empty_standard_input_is_refused(cli: Callable[..., Any], refused: Calla
 
 
 def test_disk_that_fills_during_training_leaves_no_run(
-    shell: Callable[..., Any], refused: Callable[..., None], small_disk: Path, features_file: Path
+    cli: Callable[..., Any], refused: Callable[..., None], small_disk: Path, features_file: Path
 ) -> None:
-    outcome = shell("train", features_file, *NOISY, "--steps", "3000", "--out", small_disk / "run")
+    outcome = cli("train", features_file, *NOISY, "--steps", "1000", "--out", small_disk / "run")
     refused(outcome, 1, ["No space left"])
     assert list(small_disk.iterdir()) == []
 
 
 def test_disk_that_fills_during_import_leaves_no_file(
-    shell: Callable[..., Any], refused: Callable[..., None], small_disk: Path, tmp_path: Path
+    cli: Callable[..., Any], refused: Callable[..., None], small_disk: Path, tmp_path: Path
 ) -> None:
     rows, labels = np.random.default_rng(0).random((2000, 64)), np.arange(2000) % 3
     np.savez(tmp_path / "big.npz", X_train=rows, y_train=labels, X_test=rows, y_test=labels)
-    refused(shell("import", "big.npz", "--out", small_disk / "f.h5"), 1, ["f.h5", "cannot be written"])
+    refused(cli("import", "big.npz", "--out", small_disk / "f.h5"), 1, ["f.h5", "cannot be written"])
     assert list(small_disk.iterdir()) == []
 
 
 def test_full_disk_leaves_no_report(
-    shell: Callable[..., Any], refused: Callable[..., None], small_disk: Path, trained_run: Path
+    cli: Callable[..., Any], refused: Callable[..., None], small_disk: Path, trained_run: Path
 ) -> None:
     (small_disk / "filler").write_bytes(bytes(60 * 1024))
-    refused(shell("pdp-report", trained_run, "--csv", small_disk / "r.csv"), 1, ["r.csv", "No space left"])
+    refused(cli("pdp-report", trained_run, "--csv", small_disk / "r.csv"), 1, ["r.csv", "No space left"])
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 

@@ -1,4 +1,4 @@
-"""The commands as a user runs them: pipes, signals, what is printed where, and what a reviewer can check."""
+"""Commands in processes of their own: pipes, signals, output on stdout and stderr, and checks for a reviewer."""
 
 from __future__ import annotations
 

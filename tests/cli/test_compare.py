@@ -1,4 +1,4 @@
-"""`compare`: tables, figures, resumption, what all runs cost together, several public files, wrong requests."""
+"""`compare`: tables, figures, resumption, total cost of all runs, several public files, wrong requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_compare_makes_every_run_and_tabulates_them(cli: Cli, features_file: Pat
     for word in ("adamix:steps=3", "only-public", "non-private", "eps 1", "eps 3", "together epsilon"):
         assert word in outcome.stderr
     runs = rows_of(out / "runs.csv")
-    assert len(runs) == len(folders(out)) == 2 * 2 * 2 * 2 + 2 * 2 * 2  # baselines know no epsilon
+    assert len(runs) == len(folders(out)) == 2 * 2 * 2 * 2 + 2 * 2 * 2  # baselines have no epsilon
     assert {(run["shots"], run["seed"]) for run in runs} == {("1", "0"), ("1", "1"), ("2", "0"), ("2", "1")}
     for run in runs:
         manifest = json.loads((tmp_path / run["run"] / "manifest.json").read_text())
@@ -141,7 +141,7 @@ def test_public_files_are_compared(
     words = ["--methods", "adamix:steps=3,noisy-gd:steps=3", "--eps", "1", "--seeds", "1", "--jobs", "1"]
     files = ["--public", "near.h5", "--public", "far.h5", "--public", "none"]
     refused = cli("compare", private_file, *words, *files, "--out", "cmp")
-    assert refused.status == 2  # adamix has no public rows under none
+    assert refused.status == 2  # without a public file, adamix has no public rows
     assert "none" not in [path.name for path in tmp_path.iterdir()]
     words[1] = "noisy-gd:steps=3"
     compared = result_of(cli("compare", private_file, *words, *files, "--out", "cmp", "--json"))
@@ -290,7 +290,7 @@ def test_a_run_that_a_killed_compare_still_finishes_is_told_as_such(
     words = [*QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
     with monkeypatch.context() as patched:
         patched.setattr(compare, "train_on", meanwhile)
-        refused(cli("compare", features_file, *words), 2, ["finished meanwhile", "earlier compare", "killed"])
+        refused(cli("compare", features_file, *words), 2, ["was finished by a process", "earlier compare", "killed"])
     again = result_of(cli("compare", features_file, *words, "--json"))
     assert again["composed"]["private_runs"] == 1
 

@@ -1,4 +1,4 @@
-"""`linprobe extract` on the command line: what it prints, how it refuses, and that its files train."""
+"""`linprobe extract` on the command line: output, errors, and training on its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_path_alone_is_printed_and_the_rest_is_for_people(cli: Callable[...,
     assert "images/s on cpu in float32" in outcome.stderr
     again = cli("extract", images, *SMALL, "--out", "f.h5")
     assert (again.status, again.stdout) == (0, "f.h5\n")
-    assert "is there already" in again.stderr
+    assert "exists, made with the same settings" in again.stderr
     assert "images/s" not in again.stderr
 
 

@@ -1,4 +1,4 @@
-"""`plan` and `account`: what they print where, the figure, and one line for every wrong request."""
+"""`plan` and `account`: output on stdout and stderr, the figure, and a one-line error for every wrong request."""
 
 from __future__ import annotations
 

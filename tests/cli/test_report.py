@@ -1,4 +1,4 @@
-"""`linprobe report`: what holds is put on a page, what does not is refused, and nothing private slips in."""
+"""`linprobe report`: a valid run gets a page, an invalid run is refused, and the page contains nothing private."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.reporting.samples import attack_on
 
 
 def page_of(cli: Cli, run: Path, *words: object) -> str:
-    """The page that `report` writes of a run."""
+    """The page that `report` writes for a run."""
     outcome = cli("report", run, "--html", "page.html", *words)
     assert (outcome.status, outcome.stdout) == (0, "page.html\n"), outcome
     return Path("page.html").read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def test_figures_of_single_records_are_on_no_page(cli: Cli, run_copy: Path) -> N
     assert "--publish-epsilon" in text
     assert "train/0" not in text
     assert "PRIVATE" not in text
-    # and a run folder without the private figures gives the very same page
+    # a run folder without the private figures gives the same page
     (run_copy / "per_record.npz").unlink()
     assert page_of(cli, run_copy) == text
 
@@ -115,7 +115,7 @@ def test_damaged_histogram_is_refused(cli: Cli, refused: Cli, run_copy: Path, da
     refused(cli("report", run_copy, "--html", "page.html"), 4 if damage == "no digest" else 3, [path.name])
 
 
-# what does not hold
+# invalid runs
 
 
 @pytest.mark.parametrize("sealed", [True, False])
@@ -144,7 +144,7 @@ def test_wrong_places_are_refused(cli: Cli, refused: Cli, trained_run: Path, tmp
     refused(cli("report", tmp_path, "--html", "page.html"), 3, ["not a run folder"])
 
 
-# runs without a guarantee, and with one for nothing
+# runs without a guarantee, and runs that do not use private rows
 
 
 def test_run_without_protection_says_so(cli: Cli, features_file: Path, tmp_path: Path) -> None:

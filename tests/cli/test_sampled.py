@@ -1,4 +1,4 @@
-"""Runs on Poisson samples, runs that vote, and runs that start from a run: what they write and what a reviewer sees."""
+"""Runs on Poisson samples, runs that vote, and runs that start from a run: their files and their verification."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_a_first_run_with_other_public_rows_is_refused(cli: Cli, features_file: 
     same = cli("train", features_file, *steps, "--public-shots", 2)
     assert same.status == 0, same.stderr
     for other in (["--public-shots", 2, "--split-seed", 1], ["--public-shots", 0], []):
-        refused(cli("train", features_file, *steps, *other), 4, ["took rows for public", "--split-seed"])
+        refused(cli("train", features_file, *steps, *other), 4, ["had public rows that are not", "--split-seed"])
 
 
 def test_multiples_of_private_rows_cannot_be_public(

@@ -1,4 +1,4 @@
-"""What starting up does not load: each of these takes longer to import than the command to run."""
+"""Modules that a command does not import: each of them takes longer to import than the command to run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sys.exit(status)
 
 
 def loaded_by(*words: object) -> set[str]:
-    """Names of all modules in a process of its own that ran a command."""
+    """Names of the modules that a new process has imported after a command."""
     command = [sys.executable, "-c", PROGRAM, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return set(done.stderr.splitlines()[-1].split())

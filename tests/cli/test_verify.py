@@ -1,4 +1,4 @@
-"""What a privacy reviewer can check: an edited run is refused, every release is charged, the report stays private."""
+"""Checks for a privacy reviewer: an edited run is refused, every release is charged, the report stays private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays people have become a feature file that holds the same rows; what is wrong is named."""
+"""Import of arrays: the feature file has the same rows, and errors name the problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feature file: what is written is read back, in blocks; damaged files are refused with the reason."""
+"""The feature file: a round trip through disk, reading in blocks, and refusal of damaged files with the reason."""
 
 from __future__ import annotations
 

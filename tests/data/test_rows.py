@@ -1,4 +1,4 @@
-"""Rows in training space: unit norms, folding, and streaming that changes no result."""
+"""Rows in training space: unit norms, folding, and streaming without a change of results."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_unfolding_gives_back_the_weights_that_were_folded(name: str) -> None:
     preprocessing = PREPROCESSINGS[name]
     weights = RNG.standard_normal((6 + (name == "intercept"), 4))
     again = preprocessing.unfold(*preprocessing.fold(weights))
-    # a bias common to all classes is nobody's score
+    # a bias common to all classes changes no prediction
     if name == "intercept":
         weights[-1] -= weights[-1].mean()
     assert np.allclose(again, weights, atol=1e-5)

@@ -7,16 +7,20 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 SERVER = """
-import os, socket, sys
+import contextlib, gc, io, os, socket, sys
 import linprobe.estimators, linprobe.commands.train, linprobe.commands.compare, linprobe.reporting.plots
 from autodp import dp_bank
 from linprobe.cli import run
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    # the run that the tutorial repeats: its calibration takes longer than all else
+    run(["train", "--method", "dp-sgd", "--eps", "3", "--out", sys.argv[1] + ".run"])
+gc.freeze()
 listening = socket.socket(socket.AF_UNIX)
 listening.bind(sys.argv[1])
 listening.listen()
@@ -51,7 +55,7 @@ sys.exit(server.recv(1)[0])
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def path_with_linprobe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A PATH on which `linprobe` and `python` are those of this environment."""
     scripts = str(Path(sys.executable).parent)
@@ -73,3 +77,15 @@ def path_with_linprobe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+@pytest.fixture
+def bash(tmp_path: Path, path_with_linprobe: str) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Run a script in the temporary folder; it stops at the first command that fails."""
+    environment = {**os.environ, "PATH": path_with_linprobe}
+
+    def run_script(script: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-eu", "-c", script]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+
+    return run_script

@@ -1,33 +1,25 @@
-"""docs/cli.md says what the code says."""
+"""docs/cli.md is what the generator writes."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import typer
 
 import linprobe.cli
+from tests.docs.scripts import load_script
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROGRAM: Any = typer.main.get_command(linprobe.cli.app)
 
 
-def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_reference_is_what_the_generator_writes() -> None:
     written = (DOCS / "cli.md").read_text(encoding="utf-8")
-    assert written == _generator().render(), "docs/cli.md is out of date; run: python docs/generate_cli.py"
+    assert written == load_script(DOCS / "generate_cli.py").render(), (
+        "docs/cli.md is out of date; run: python docs/generate_cli.py"
+    )
 
 
 @pytest.mark.parametrize("name", list(PROGRAM.commands))

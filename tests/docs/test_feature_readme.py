@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 from linprobe.data.feature_file import FeatureFile
@@ -13,18 +13,10 @@ from linprobe.data.feature_file import FeatureFile
 PAGE = Path(__file__).parents[2] / "features" / "README.md"
 
 
-def test_import_examples_run_in_order(tmp_path: Path, path_with_linprobe: str) -> None:
+def test_import_examples_run_in_order(tmp_path: Path, bash: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     script = "\n".join(textwrap.dedent(block) for block in blocks)
-    environment = {**os.environ, "PATH": path_with_linprobe}
-    done = subprocess.run(
-        ["bash", "-eu", "-c", script],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = bash(script)
     assert done.returncode == 0, done.stderr
     for kind in ("npz", "npy", "pt", "csv"):
         with FeatureFile(tmp_path / f"from_{kind}.h5") as features:

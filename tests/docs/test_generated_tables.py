@@ -1,26 +1,17 @@
-"""The tables of docs/python.md and docs/methods/README.md say what the code says."""
+"""The tables of docs/python.md and docs/methods/README.md are what the generator writes."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from tests.docs.scripts import load_script
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_tables", DOCS / "generate_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATOR = _generator()
+GENERATOR = load_script(DOCS / "generate_tables.py")
 
 
 @pytest.mark.parametrize("page", GENERATOR.PAGES, ids=lambda page: page.stem)

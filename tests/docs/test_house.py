@@ -1,29 +1,21 @@
-"""The map of the house in docs/README.md is that of the code, and every room has a floor."""
+"""The map in docs/README.md matches the code, and every folder has a floor."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.docs.scripts import load_script
+
 SCRIPT = Path(__file__).parents[2] / "docs" / "draw_house.py"
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[ModuleType]:
-    """docs/draw_house.py, which is in no package."""
-    spec = importlib.util.spec_from_file_location("draw_house", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["draw_house"] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["draw_house"]
+def house() -> ModuleType:
+    """docs/draw_house.py."""
+    return load_script(SCRIPT)
 
 
 def test_map_is_that_of_the_code(house: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Every method has a page; the page names its options and their defaults, and none that do not exist."""
+"""Every method has a page; the page lists exactly its options, with their defaults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAGS = {
 }
 METHOD_FLAGS = {
     f"--{option.name.replace('_', '-')}" for method in METHODS.values() for option in fields(method.options)
-} - {"--centre"}  # an option of dpsgd-f, and of its own meaning elsewhere
+} - {"--centre"}  # an option of dpsgd-f; other methods have another --centre
 
 
 def _options_table(page: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The page of the papers' tables is the one that the committed figures give."""
+"""The page with the papers' tables matches the committed figures."""
 
 from __future__ import annotations
 

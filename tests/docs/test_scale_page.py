@@ -1,28 +1,21 @@
-"""The page on a billion rows holds the tables of its script, and the script's formulas what is simulated."""
+"""The page on a billion rows has the tables of its script, and the formulas of the script match its simulation."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.docs.scripts import load_script
 
 HERE = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def simulate() -> Any:
-    """benchmarks/scale/simulate.py, which is in no package."""
-    spec = importlib.util.spec_from_file_location("simulate", HERE / "benchmarks" / "scale" / "simulate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["simulate"] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["simulate"]
+    """benchmarks/scale/simulate.py."""
+    return load_script(HERE / "benchmarks" / "scale" / "simulate.py")
 
 
 def test_tables_of_the_page_are_those_of_the_script(simulate: Any) -> None:

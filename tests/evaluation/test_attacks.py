@@ -1,4 +1,4 @@
-"""The statistics of membership attacks: against scikit-learn, by hand, and where the truth is known."""
+"""The statistics of membership attacks, against scikit-learn, hand calculations and known distributions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The audit: broken copies are caught, the real thing is not, and its statistics hold what they promise.
+"""The audit detects broken mechanisms, passes the real one, and its statistics have their stated error rates.
 
-Seeds are fixed, so that nothing here fails by chance; sizes leave a wide margin all the same.
+Seeds are fixed, so no test fails by chance. Sizes leave a wide margin anyway.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def audited(method: str, epsilon: float, mechanism: Any = GaussianMechanism, **s
 
 
 def toy_rows(n_rows: int) -> ArrayRows:
-    """Unit rows (n_rows, 8) around one direction a class, of four."""
+    """Unit rows (n_rows, 8) of four classes, around one direction per class."""
     labels = np.arange(n_rows) % 4
     x = 3 * np.eye(4, 8)[labels] + np.random.default_rng(SEED).standard_normal((n_rows, 8))
     return ArrayRows((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), labels)
@@ -62,7 +62,7 @@ def played(method: str, schedule: Schedule, **options: Any) -> Trials:
 
 
 def audited_samples(sampler: Any) -> tuple[list[dict[str, Any]], float]:
-    """dp-sgd at noise known beforehand, about epsilon 3, which saves the search for it: the tests and the claim."""
+    """dp-sgd at a fixed noise multiplier of about epsilon 3, without calibration: the tests and the claim."""
     rate, sigma, steps, delta = 0.1, 1.35, 50, 1e-5
     claim = composed_epsilon((Releases("gradient", sigma, rate, steps),), delta, "pld")
     schedule = Schedule(steps, sigma, rate * math.sqrt(steps) / sigma, rate)
@@ -74,14 +74,14 @@ def bound_of(result: dict[str, Any], name: str) -> float:
 
 
 class HalfNoise(GaussianMechanism):
-    """Half of the noise that is paid for."""
+    """Adds half of the noise that the event states."""
 
     def release(self, clipped: Any, noise_multiplier: float, **others: Any) -> Release:
         return super().release(clipped, noise_multiplier / 2, **others)
 
 
 class SameNoise(GaussianMechanism):
-    """One draw of noise for all steps."""
+    """Uses the same noise at every step."""
 
     def __init__(self, source: NoiseSource, *others: Any) -> None:
         class Stuck:
@@ -96,14 +96,14 @@ class SameNoise(GaussianMechanism):
 
 
 class NoNoise(GaussianMechanism):
-    """The sum itself."""
+    """Releases the sum without noise."""
 
     def release(self, clipped: Any, noise_multiplier: float, **others: Any) -> Release:
         return super().release(clipped, 0.0, **others)
 
 
 class Cyclic:
-    """Fixed batches in turn, where Poisson samples are claimed."""
+    """Cycles through fixed batches instead of Poisson samples."""
 
     def __init__(self, source: NoiseSource, rate: float) -> None:
         self.rate, self._batches, self._step = rate, round(1 / rate), -1
@@ -114,7 +114,7 @@ class Cyclic:
 
 
 def unclipped(rows: Any, weights: Any, clip_norm: float, **others: Any) -> Any:
-    """The sum of whole gradients under the sensitivity of clipped ones."""
+    """The sum of unclipped gradients, with the sensitivity of clipped ones."""
     return replace(clipped_sum(rows, weights, math.inf, **others), sensitivity=clip_norm)
 
 
@@ -229,7 +229,7 @@ def test_p_value_is_the_chance_of_randomised_response_and_bounds_what_may_fail(e
         pure = _tail(guesses, correct, chance)
         assert one_run_p_value(correct, guesses, trials, epsilon, 0.0) == pytest.approx(pure, rel=1e-9)
         approximate = one_run_p_value(correct, guesses, trials, epsilon, delta)
-        # two algorithms that are (epsilon, delta)-DP: each answer is the truth with chance delta, or all of them are
+        # two (epsilon, delta)-DP algorithms: with probability delta each answer is the truth, or all answers are
         each = _tail(guesses, correct, delta + (1 - delta) * chance)
         assert max(each, delta + (1 - delta) * pure) <= approximate + 1e-12
         assert approximate <= min(1.0, pure + 2 * trials * delta)

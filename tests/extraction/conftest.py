@@ -1,4 +1,4 @@
-"""Shared fixtures of extraction: a folder of images and a network without a network."""
+"""Shared fixtures of extraction: a folder of images, and no access to the internet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from tests.extraction.samples import write_images
 
-torch.set_num_threads(1)  # tests run side by side, and threads of torch that wait for a core burn it
+torch.set_num_threads(1)  # tests run in parallel, and torch threads that wait for a core keep it busy
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No network and empty caches; a test that would fetch something fails here instead."""
+    """No internet and empty caches, so that a test that would download something fails."""
     import huggingface_hub.constants
 
     def refuse(*_: Any, **__: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the tests of extraction share: small images, folders of them, one call to extract, and the whole of a file."""
+"""Helpers of the tests of extraction: images, folders, calls to `extract`, and contents of its files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ TINY_CLIP: dict[str, Any] = {
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
 }
 
+# 0.5 million weights. The tests hold for any network, and wrn-16-4 takes ten times longer.
+SMALL: dict[str, Any] = {"backbone": "timm:test_resnet", "random_weights": True, "resize": 16, "crop": 16}
+
 
 class Notes:
-    """Progress that remembers what it was told."""
+    """Progress that keeps its notes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -46,7 +49,7 @@ class Notes:
 
 
 def photo(seed: int, width: int = WIDTH, height: int = HEIGHT) -> Image.Image:
-    """An RGB image of random blots, a different one for every seed."""
+    """An RGB image of random blots, one per seed."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)).resize((width, height))
     noise = rng.integers(-20, 21, (height, width, 3))
@@ -69,7 +72,7 @@ def write_images(
     first_seed: int = 0,
     size: tuple[int, int] = (WIDTH, HEIGHT),
 ) -> Path:
-    """`root/GROUP/CLASS/000.png` and so on, so many of each class; the group "" leaves that level out."""
+    """Write `root/GROUP/CLASS/000.png` and so on. `groups`: images per class; the group "" leaves that level out."""
     seed = first_seed
     for group, count in groups.items():
         for name in classes:
@@ -81,10 +84,21 @@ def write_images(
     return root
 
 
+def damaged(root: Path, names: dict[str, bytes] | None = None) -> Path:
+    """Images of which some cannot be read."""
+    write_images(root, {"train": 4, "test": 2})
+    half = encoded(photo(0))[:400]
+    for name, content in (
+        names or {"train/bee/001.png": half, "train/cat/003.png": b"", "test/ant/001.png": half}
+    ).items():
+        (root / name).write_bytes(content)
+    return root
+
+
 def run_extract(
     source: Path | str, out: Path, notes: Notes | None = None, *, backbone: str = "pixels", **options: Any
 ) -> ExtractOutcome:
-    """Extract in this process; pixels of 8 x 8 unless told otherwise."""
+    """Extract in this process; by default the features are pixels of 8 x 8."""
     if backbone == "pixels":
         options = {"resize": 8, "crop": 8, **options}
     request = ExtractRequest(source=str(source), backbone=backbone, out=out, device="cpu", **options)

@@ -121,7 +121,7 @@ def test_a_class_that_only_private_images_have_is_not_declared_by_an_archive(tmp
 
 
 def samples(kind: str, labels: Sequence[Any], first: int = 0) -> list[tuple[str, bytes]]:
-    """WebDataset samples: image first, label after; other files of a sample are of no interest."""
+    """WebDataset samples: the image, then the label; other files of a sample are ignored."""
     files = []
     for number, label in enumerate(labels, first):
         text = json.dumps(label) if kind == "json" else str(label)
@@ -205,7 +205,7 @@ def test_packed_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert "leave out --test-fraction" in refusal(UsageError, archive, test_fraction=0.5)
     assert "no train group" in refusal(DataError, pack(tmp_path / "b.tar", both[3:]))
     stray = pack(tmp_path / "c.tar", [*both, ("extra/dog/0.png", png(1))])
-    assert "extra/dog/0.png is in no group" in refusal(DataError, stray)
+    assert "extra/dog/0.png has no group" in refusal(DataError, stray)
     assert "top.png lies in no class folder" in refusal(DataError, pack(tmp_path / "d.tar", [*both, ("top.png", b"")]))
     wasp = pack(tmp_path / "e.tar", [*both, ("train/wasp/0.png", png(1))])
     assert "wasp" in refusal(DataError, wasp)

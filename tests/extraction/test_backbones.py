@@ -69,7 +69,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plain_features(folder: Path, model: Any, transform: Any, ids: list[str]) -> Any:
-    """What the library itself gives for these images."""
+    """Features of these images by the library itself."""
     model.eval()
     with torch.no_grad():
         batch = torch.stack([transform(Image.open(folder / name).convert("RGB")) for name in ids])

@@ -1,4 +1,4 @@
-"""torchvision's data sets by name, from what is on the disk; nothing is fetched unless asked for."""
+"""torchvision data sets by name, read from disk; nothing is downloaded unless requested."""
 
 from __future__ import annotations
 

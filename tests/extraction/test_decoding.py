@@ -1,4 +1,4 @@
-"""Every image file decodes to what a person sees, or is named as unreadable with the reason."""
+"""Every image file decodes to what a viewer shows, or is reported as unreadable with the reason."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_decoded_images_are_put_into_the_mode() -> None:
 
 
 def bomb(side: int) -> bytes:
-    """A PNG file that says it has side x side pixels, in a few bytes."""
+    """A PNG file of a few bytes whose header declares side x side pixels."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

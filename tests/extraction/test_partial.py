@@ -36,7 +36,7 @@ def marks(*values: int) -> Any:
 
 
 def keys_of(rows: Any) -> Any:
-    """A key a row that tells which values it goes with."""
+    """One key per row, derived from the values of the row."""
     return np.repeat(
         np.frombuffer(rows[:, :1].tobytes(), dtype=np.uint8).reshape(len(rows), -1), KEY_BYTES // 2, axis=1
     )

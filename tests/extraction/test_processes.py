@@ -1,17 +1,17 @@
-"""Several processes under torchrun make the file that one makes."""
+"""Several processes make the file that one makes; tests/training/test_processes.py starts them by torchrun itself."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from linprobe.cli import run
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.torch_group import group
-from tests.extraction.samples import contents, run_extract
+from tests.extraction.samples import SMALL, contents, run_extract
+from tests.processes import ended, free_port, start_copy
 
 
 def test_one_process_is_a_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,19 +23,22 @@ def test_one_process_is_a_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
         alone.barrier()
 
 
-def test_two_processes_make_the_file_that_one_makes(images: Path, tmp_path: Path) -> None:
-    options = ["--backbone", "wrn-16-4", "--random-weights", "--batch-size", "3", "--device", "cpu", "--resize", "16"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, "-m", "linprobe", "extract", str(images), *options, "--crop", "16", "--out", "two.h5"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["two.h5"]
-    run_extract(images, tmp_path / "one.h5", backbone="wrn-16-4", random_weights=True, batch_size=3, resize=16, crop=16)
+def test_two_processes_make_the_file_that_one_makes(
+    images: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [images, "--backbone", SMALL["backbone"], "--random-weights", "--batch-size", 3, "--device", "cpu"]
+    command = ["extract", *map(str, words), "--resize", "16", "--crop", "16", "--out", str(tmp_path / "two.h5")]
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+
+    def work(rank: int) -> int:
+        os.environ |= {**group, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        return run(command)
+
+    children = [start_copy(lambda rank=rank: work(rank)) for rank in range(2)]
+    statuses = [ended(child) for child in children]
+    printed = capfd.readouterr()
+    assert statuses == [0, 0], printed.err
+    assert printed.out == f"{tmp_path / 'two.h5'}\n"
+    run_extract(images, tmp_path / "one.h5", batch_size=3, **SMALL)
     assert contents(tmp_path / "two.h5") == contents(tmp_path / "one.h5")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.h5", "two.h5"]

@@ -1,4 +1,4 @@
-"""Class names become one unit column each, as open_clip builds a zero-shot classifier."""
+"""Text weights have one unit column per class, as in the zero-shot classifier of open_clip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSES = ("red ant", "bee", "wild_cat")
 
 
 def encode(prompts: list[str]) -> Any:
-    """Stands in for a text tower: one fixed vector a prompt, of varying length."""
+    """A substitute for a text tower: one fixed vector per prompt, of varying length."""
     rows = [np.random.default_rng(list(prompt.encode())).standard_normal(6) * len(prompt) for prompt in prompts]
     return torch.tensor(np.array(rows), dtype=torch.float32)
 

@@ -1,4 +1,4 @@
-"""Shifted and scaled gradients: the closed forms are those of autograd, and one record moves a sum by a clip norm."""
+"""Shifted and scaled gradients: closed forms match autograd, and one record changes a sum by at most the clip norm."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def problem(loss: str, seed: int = 0):
 
 
 def geometry_of(kind: str, seed: int = 0) -> tuple[Geometry, object]:
-    """A geometry and the map it stands for."""
+    """A geometry, and the map of gradients that it implements."""
     g = np.random.default_rng(seed + 100)
     if kind == "origin":
         origin = g.normal(size=(D, C)).astype(np.float32).astype(np.float64) / 4
@@ -94,7 +94,7 @@ def test_second_moment_is_finite_until_weights_diverge() -> None:
     x, y, weights, _ = problem("squared")
     rows = ArrayRows(x, y, 4)
     large = 1e25 * weights
-    residuals_there = x @ large.astype(np.float32)  # beside which no target tells
+    residuals_there = x @ large.astype(np.float32)  # so large that the targets do not matter
     expected = np.square(x.astype(np.float64)).T @ np.square(residuals_there.astype(np.float64)) / len(x)
     np.testing.assert_allclose(second_moment(rows, large, "squared"), expected, rtol=1e-4)
     for bad in (1e31, np.nan):
@@ -103,7 +103,7 @@ def test_second_moment_is_finite_until_weights_diverge() -> None:
 
 
 def moved_by(geometry, x, y, weights, clip_norm, removed: int, loss: str = "softmax", block_rows: int = 1024):
-    """What it moves the clipped sum by when one record leaves its place empty, and what the record is charged for."""
+    """Change of the clipped sum when one place becomes empty, and the contribution charged to the record."""
     everybody = np.ones(len(x), dtype=bool)
     others = np.arange(len(x)) != removed
     whole, without = (
@@ -149,8 +149,8 @@ def test_neighbours_differ_by_at_most_sensitivity_in_every_geometry(seed, n, kin
 
 @pytest.mark.parametrize(("width", "n_classes"), [(16, 1000), (900, 10), (2048, 20)])
 def test_rounding_of_an_inner_product_that_cancels_cannot_hide_a_gradient(width, n_classes) -> None:
-    # a constant row makes every partial sum round the same way; a row a little off the origin then looks nearer to it
-    # than it is, by more than the root of the number of terms would suggest
+    # a constant row makes every partial sum round in the same direction. The computed distance of a row near the origin
+    # is then too small, by more than the square root of the number of terms suggests
     worst = 0.0
     for seed in range(50):
         g = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Training on rows of a torch device: the same code, the same noise, and nobody waiting."""
+"""Training on rows of a torch device: the same code and noise as on the host, without synchronisation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PUBLIC, PRIVATE = ArraySource(X[:60], Y[:60]), ArraySource(X[60:], Y[60:])
 
 @pytest.fixture
 def torch_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's CPU in the place of a GPU."""
+    """Torch's CPU device in place of a GPU."""
     monkeypatch.setattr(device_module, "check_device", lambda name: CPU)
 
 

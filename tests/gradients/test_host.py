@@ -1,4 +1,4 @@
-"""Both ways of taking the products of a step, against float64."""
+"""The products of BLAS and of the kernel, against float64."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ needs_kernel = pytest.mark.skipif(host.LIBRARY is None, reason="the kernel is no
 
 @pytest.fixture
 def room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel takes as many classes as it can."""
+    """The kernel takes the largest number of classes it has room for."""
     monkeypatch.setattr(host, "NATIVE_CLASSES", 64)
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, room_for_all: None) -> str:
-    """Every shape goes the way named, but for those that the kernel has no room for."""
+    """The implementation under test; skips shapes with more classes than the kernel supports."""
     if request.param == "blas":
         monkeypatch.setattr(host, "LIBRARY", None)
     return str(request.param)
@@ -60,7 +60,7 @@ def unrounded(taken: Products) -> ExactSum:
 
 
 def summed(taken: Products, r: Any, x: Any, sampled: Any = None) -> Any:
-    """What is added for these rows."""
+    """The sum for these rows."""
     total = unrounded(taken)
     taken.add(total, r, x, sampled)
     return total.total
@@ -83,7 +83,7 @@ def clipped(taken: Products, *given: Any) -> Clipped:
 
 
 def check(x: Any, weights: Any, r: Any) -> None:
-    """Each entry within the bound for sums of its terms, in whatever order: a rounding per term."""
+    """Each entry is within the rounding bound of a sum of its terms in any order: one rounding per term."""
     taken = products(weights)
     scores, wide = taken.scores(x), weights.astype(np.float64)
     assert scores.dtype == np.float32
@@ -146,7 +146,7 @@ def test_a_sum_of_those_who_sampled_is_one_of_each_run_of_places(n_classes: int)
 
 @pytest.mark.usefixtures("way")
 def test_a_row_with_zero_factors_adds_nothing() -> None:
-    """An empty place and a row that is clipped to nothing are one and the same, bit by bit."""
+    """An empty place and a row with factor zero give the same bits."""
     x, r = normal(300, 200), normal(300, 10)
     r[137] = 0
     emptied = x.copy()
@@ -158,11 +158,11 @@ def test_a_row_with_zero_factors_adds_nothing() -> None:
 
 @pytest.mark.usefixtures("way")
 def test_at_most_sum_rows_are_summed_in_float32() -> None:
-    """2^24 swallows ones in float32: a run of it and ones loses those of its own run only."""
+    """In float32, 2^24 + 1 = 2^24: a run that contains 2^24 loses the ones of its own run only."""
     x, r = np.ones((4 * SUM_ROWS, 130), np.float32), np.ones((4 * SUM_ROWS, 3), np.float32)
     x[0] = 2.0**24
     lost = 2.0**24 + len(x) - 1 - summed(products(normal(3, 130)), r, x)
-    assert lost.min() > 0  # so that the bound below is about float32 at all
+    assert lost.min() > 0  # otherwise the bound below would not test float32
     assert lost.max() <= SUM_ROWS
 
 
@@ -235,7 +235,7 @@ def test_sums_are_rounded_so_that_their_order_changes_no_bit(longest: Any) -> No
 @pytest.mark.usefixtures("room_for_all")
 @pytest.mark.parametrize("n_classes", [10, 70])
 def test_clipped_sums_are_rounded_a_run_at_a_time(n_classes: int) -> None:
-    """Scores of whole numbers are exact, wherever a row stands."""
+    """Scores of whole numbers are exact at every position of a row."""
     x, y = RNG.integers(-3, 4, (300, 77)).astype(np.float32), RNG.integers(0, n_classes, 300)
     taken = products(RNG.integers(-9, 10, (n_classes, 77)).astype(np.float32))
     lengths = np.linalg.norm(x, axis=1).astype(np.float64)
@@ -277,7 +277,7 @@ def test_no_row_contributes_more_than_the_bound_whatever_its_scores(n_classes: i
 @pytest.mark.usefixtures("room_for_all")
 @pytest.mark.parametrize("n_classes", [10, 70])
 def test_a_row_is_clipped_alike_wherever_it_stands(n_classes: int) -> None:
-    """Products with many classes are BLAS's, which may round a row by its place: these are exact whatever the order."""
+    """With many classes, BLAS may round a row depending on its position; these products are exact in any order."""
     x, y = RNG.integers(-3, 4, (200, 333)).astype(np.float32), RNG.integers(0, n_classes, 200)
     weights = RNG.integers(-9, 10, (n_classes, 333)).astype(np.float32)
     lengths = np.linalg.norm(x, axis=1).astype(np.float64)
@@ -307,7 +307,7 @@ def test_scores_of_parts_are_taken_on_the_way(first: int) -> None:
     lengths, taken = np.linalg.norm(x, axis=1).astype(np.float64), products(normal(10, 200))
     parts = [
         Part(0, products(normal(9, first))),
-        Part(3, products(normal(80, 100))),  # more than the kernel has room for
+        Part(3, products(normal(80, 100))),  # more than the kernel supports
         Part(first, products(normal(7, 200 - first))),
     ]
     alone, together = clipped(taken, x, y, lengths, 0.3), clipped(taken, x, y, lengths, 0.3, parts)
@@ -437,7 +437,7 @@ def test_the_kernel_adds_to_no_sum_that_has_no_room_for_whole_tiles(zeros: Any) 
 @needs_kernel
 @pytest.mark.usefixtures("room_for_all")
 def test_many_rows_are_clipped_each_by_its_own_class_and_length() -> None:
-    """More than are scored at a time."""
+    """More rows than one BLAS call scores."""
     x, y = normal(SCORED_ROWS + 300, 77), RNG.integers(0, 70, SCORED_ROWS + 300)
     check_clipped(x, normal(70, 77), y, np.linalg.norm(x, axis=1).astype(np.float64), 0.05)
 

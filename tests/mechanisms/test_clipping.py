@@ -1,4 +1,4 @@
-"""Sensitivity: what one record can do to a clipped sum, in the arithmetic that is really used."""
+"""Sensitivity: the largest effect of one record on a clipped sum, in production arithmetic."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from tests.methods.test_subspace import projected
 
 @pytest.fixture(autouse=True, scope="module", params=["numpy", "native"])
 def way(request):
-    """Every shape is summed by NumPy, then by the kernel if it has room for so many classes."""
+    """Sum every shape by NumPy, then by the kernel if it has room for that number of classes."""
     if request.param == "native" and host.LIBRARY is None:
         pytest.skip("the kernel is not built")
     with pytest.MonkeyPatch.context() as patch:
@@ -107,7 +107,7 @@ def test_an_uneven_scale_does_not_magnify_the_grid_of_exact_sums() -> None:
 
 
 class OneOfMany(ArrayRows):
-    """The first row of many, the others of which are empty places."""
+    """A row at the first of many places; the other places are empty."""
 
     n_local = 1
 
@@ -116,7 +116,7 @@ class OneOfMany(ArrayRows):
 
 
 def hard_blocks():
-    """Blocks of rows whose float32 sums lose most: all terms round the same way, grow, or nearly cancel."""
+    """Blocks of rows with the largest float32 errors: all terms round in one direction, grow, or nearly cancel."""
     g = np.random.default_rng(5)
     n, d = SUM_ROWS, 8
     first = np.full((n, d), 1 + 2.0**-12 - 2.0**-23)
@@ -129,7 +129,7 @@ def hard_blocks():
 
 @pytest.mark.parametrize("size", [1e17, 1e20, 1e25])
 def test_residuals_of_diverging_weights_are_clipped_like_all_others(size: float) -> None:
-    """Squares of residuals that float32 holds may be too large for it."""
+    """The square of a float32 residual may be outside the range of float32."""
     x, y, weights = random_rows(3, 200, 12, 4)
     clipped = clipped_sum(ArrayRows(x, y), size * weights, 0.5, loss="squared")
     lengths = np.minimum(1.0, size * np.linalg.norm(x @ weights, axis=1) * np.linalg.norm(x, axis=1) / 0.5)
@@ -149,7 +149,7 @@ def test_the_margin_covers_all_that_float32_sums_can_lose() -> None:
         lost = np.linalg.norm(exact.total - r.T.astype(np.float64) @ x.astype(np.float64)) / longest
         assert lost <= SUM_ROWS * (SUM_ROWS + 3) / 2 * unit
         worst = max(worst, lost)
-    assert worst > 10 * unit  # the blocks are hard
+    assert worst > 10 * unit  # check that the blocks have large errors
     for n_classes, n_rows in ((2, 10**3), (1000, 10**9), (1000, 10**10)):
         rounding = arithmetic(1.0, 1024 * n_classes, n_rows)
         # twice the loss of a sum, norms of residuals, four roundings of factors, and a grid step an entry
@@ -209,7 +209,7 @@ def test_a_block_is_rounded_to_the_grid_of_the_shortest_sum() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e8])
 def test_a_record_that_leaves_its_place_empty_changes_no_other_block(scale) -> None:
-    # scores of 100 classes round a row according to its place; large weights make much of it
+    # with 100 classes, the rounding of scores depends on the position of a row; large weights amplify it
     g = np.random.default_rng(0)
     n, removed = 8 * BLOCK_ROWS, 5
     x = g.normal(size=(n, 64)).astype(np.float32)

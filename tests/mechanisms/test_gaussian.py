@@ -1,4 +1,4 @@
-"""The noise: right variance, independent, cryptographic, never replayed; the event before the value."""
+"""The noise has the stated variance, is independent and cryptographic, and is never reused; events precede values."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Noise on a device: the words of the reference cipher, the draws of the noise source, and nothing through the host."""
+"""Noise on a device: words of the reference cipher, draws equal to those of the host, and no copies from the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEVICES = [
 
 
 def reference(key: bytes, draw: int, n: int, first_block: int = 0) -> np.ndarray:
-    """`n` words of OpenSSL's stream from the block given on, int64."""
+    """`n` words of OpenSSL's stream, starting at `first_block`, int64."""
     counter_and_nonce = first_block.to_bytes(4, "little") + draw.to_bytes(12, "little")
     stream = Cipher(ChaCha20(key, counter_and_nonce), mode=None).encryptor()
     return np.frombuffer(stream.update(bytes(8 * n)), dtype="<i8")
@@ -140,7 +140,7 @@ def test_a_device_with_another_inverse_distribution_function_is_refused(
 
 
 class Watch(TorchDispatchMode):
-    """Fails at a tensor made off `device`; measures the bytes alive at once."""
+    """Fails if a tensor is created on another device than `device`; measures the peak of allocated bytes."""
 
     def __init__(self, device: str) -> None:
         super().__init__()

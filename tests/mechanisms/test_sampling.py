@@ -1,4 +1,4 @@
-"""Poisson samples: the right rate, independent records, a stream of their own, and sums that nobody's look changes."""
+"""Poisson samples: stated rate, independent records, a separate stream; tracking of records does not change sums."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def test_batch_sizes_are_binomial(rate) -> None:
     n, count = 3000, 400
     sizes = draws(rate, n, count).sum(axis=1)
     assert stats.binomtest(int(sizes.sum()), n * count, rate).pvalue > 1e-6
-    # neither of a fixed size nor more spread out than independent records make them
+    # sizes vary, and no more than those of independent records
     spread = sizes.var(ddof=1) / (n * rate * (1 - rate)) * (count - 1)
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], count - 1)
     assert low < spread < high
@@ -79,7 +79,7 @@ def test_no_stream_is_used_twice_by_samples_or_noise(monkeypatch) -> None:
 
     monkeypatch.setattr(noise, "ChaCha20", watched)
     probe = DPSGDF(epsilon=3, classes=range(4), n_steps=6, accountant="rdp").fit(X[:300], Y[:300])
-    # one for the mean, then who joins and what noise for each step
+    # one for the mean, then one sample and one noise for each step
     assert len(keys) == 1 + 2 * 6 == len(set(keys))
     assert len({key for key, _ in keys}) == 1 + 6  # a new key after the mean, and after every step
     assert probe.privacy_["steps"] == 6
@@ -174,7 +174,7 @@ def test_a_step_without_a_sampler_of_its_rate_is_refused() -> None:
     mechanism = GaussianMechanism(NoiseSource(1), lambda event: None)
     for sampler in (None, PoissonSampler(NoiseSource(1), 0.2)):
         run = Run(Schedule(1, 1.0, 1.0, 0.1), mechanism, lambda: None, sampler)
-        with pytest.raises(ValueError, match=r"no sampler of rate 0\.1"):
+        with pytest.raises(ValueError, match=r"the run has no sampler of rate 0\.1"):
             run.batch(rows)
     assert Run(Schedule(1, 1.0, 1.0), mechanism, lambda: None).batch(rows) is rows
 

@@ -1,4 +1,4 @@
-"""What single methods compute."""
+"""Methods one by one: each computes what its paper states."""
 
 import warnings
 
@@ -102,7 +102,7 @@ def test_adamix_survives_a_perfectly_fitted_public_set() -> None:
 
 
 def test_adamix_stays_on_course_when_private_rows_fit_the_public_ones_perfectly() -> None:
-    # 20,000 private rows a class drive the public loss to zero; without a floor under tau_t the steps diverge
+    # 20,000 private rows per class drive the public loss to zero; without a floor under tau_t the steps diverge
     g = np.random.default_rng(0)
     centres = g.normal(size=(C, 60))
     y = np.arange(4 * 20_000 + 8) % C

@@ -1,4 +1,4 @@
-"""What every registered method must keep, whatever it computes."""
+"""The contract that every registered method must satisfy."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ PICKED = [
 
 
 def words_of(method: Method) -> list[dict]:
-    """Each word of an option that few methods have, alone, unless a variant above has it."""
+    """One variant for each word of an option that few methods have, unless a variant above covers it."""
     tried = [options.items() for picked, options in PICKED if picked is method]
     return [
         {name: word}
@@ -57,7 +57,7 @@ every_spending_variant = pytest.mark.parametrize(
 
 
 class SpyMechanism(GaussianMechanism):
-    """Keeps what each release was given; hands out the values of an earlier run if told to."""
+    """Records the arguments of each release; with `replay`, returns the values of an earlier run."""
 
     def __init__(self, replay: list[np.ndarray] | None = None, seed: int = 3) -> None:
         self.events, self.sums, self.values, self._replay = [], [], [], replay
@@ -73,12 +73,12 @@ class SpyMechanism(GaussianMechanism):
 
     @property
     def steps(self) -> list[int]:
-        """Places of the gradient releases among all."""
+        """Indices of the gradient releases among all releases."""
         return [place for place, event in enumerate(self.events) if event.purpose == "gradient"]
 
 
 class RepeatedSampler:
-    """The same samples in every run, without the record `out`, if any; remembers whom it drew."""
+    """The same samples in every run, without the record `out`, if any; stores the samples drawn."""
 
     rate = RATE
 

@@ -1,4 +1,4 @@
-"""Sampled methods side by side: equalities that tie them together, optimisers, and what is made of the iterates."""
+"""Methods on Poisson samples: special cases in which they are equal, optimisers, and outputs."""
 
 import math
 
@@ -22,7 +22,7 @@ SAMPLED = [name for name, method in METHODS.items() if method.sampling is not No
 
 
 def train(name: str, data: Problem, rate: float = RATE, sigma: float = SIGMA, steps: int = STEPS, **options):
-    """Weights and what was released, on the samples and noise of one seed."""
+    """Weights and releases, with the samples and noise of one seed."""
     source, values = NoiseSource(SEED), []
     mechanism = GaussianMechanism(source, lambda event: None)
     release = mechanism.release
@@ -131,7 +131,7 @@ def test_every_sampled_method_learns_separable_rows(name, loss) -> None:
 
 
 def course(gradients: list[np.ndarray], **options) -> list[np.ndarray]:
-    """Iterates under given gradients, from zero and without weight decay."""
+    """Iterates for given gradients, from zero and without weight decay."""
     data = Problem(*gradients[0].shape)
     settings = DescentOptions(init="zero", output="last", weight_decay=1e-300, **options)
     descent = Descent(data, settings, Schedule(len(gradients), 1.0, 1.0))

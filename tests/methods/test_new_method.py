@@ -1,4 +1,4 @@
-"""A method with one new option that no file of linprobe knows: the program finds it everywhere by itself."""
+"""A method with a new option, declared outside linprobe: commands, estimators and help texts include it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ json.dump({
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a process that has imported the toy saw."""
+    """The output of a process that has imported the toy method."""
     folder = tmp_path_factory.mktemp("toy")
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}){PROGRAM}", ROOT],

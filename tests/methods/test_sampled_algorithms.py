@@ -1,4 +1,4 @@
-"""What the methods on Poisson samples compute: mirror steps, the private mean and ball, public draws and scales."""
+"""Parts of the methods on Poisson samples: mirror steps, private mean and ball, public samples and scales."""
 
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def test_the_public_scale_has_unit_mean_square_above_its_floor() -> None:
 def test_the_sum_of_rows_moves_by_at_most_its_sensitivity(seed, n, d, block_rows, radius) -> None:
     g = np.random.default_rng(seed)
     x = normalise_rows((g.normal(size=d) + 10.0 ** g.uniform(-4, 1) * g.normal(size=(n, d))).astype(np.float32))
-    x[0] *= 5  # a row that is longer than it should be
+    x[0] *= 5  # a row longer than the bound
     origin = None if radius is None else x[1:].mean(axis=0).astype(np.float64)
     clip_norm = 1.0 if radius is None else radius
     for removed in (0, n - 1):
@@ -215,7 +215,7 @@ def test_counts_of_the_theory_move_by_at_most_their_sensitivity() -> None:
     keep = np.arange(data.private.n_rows) != 3
 
     class WithoutOne(ArrayRows):
-        """The number of records is public: the third is not there, the number stays."""
+        """Rows without the third record. The number of records is public and does not change."""
 
         def __init__(self):
             super().__init__(data.private.x[keep], data.private.y[keep])

@@ -1,4 +1,4 @@
-"""The projection on public directions: exact, of the dimension asked for, and never short of a row's length."""
+"""The projection on public directions is exact, has the requested dimension, and never understates a length."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _unit(x: Any) -> Any:
 
 
 def _rows(subspace: OrthonormalSubspace, n_features: int) -> Any:
-    """Dense, sparse and constant rows, and such inside, outside and nearly outside the subspace."""
+    """Dense, sparse and constant rows, and rows inside, outside and almost outside the subspace."""
     g = np.random.default_rng(9)
     dense = g.normal(size=(40, n_features))
     constant = np.repeat(g.uniform(0.5, 1, size=(40, 8)), n_features // 8, axis=1)
@@ -169,7 +169,7 @@ def test_no_length_is_understated_and_hardly_any_overstated(kind: str, dim: int,
     exact = np.linalg.norm(projected(subspace, x.T.astype(np.float64)), axis=0)
     found = subspace.row_norms(_block(x))
     assert np.all(found <= norms)
-    # never below, but for the rounding of the full norms above which nothing goes
+    # never below, except for the rounding of full norms, which are upper bounds
     assert np.all(found >= exact - 1e-6 * norms)
     assert np.all(found[found < norms] >= exact[found < norms])
     assert np.all(found <= exact + 1.6e-4 * norms)
@@ -222,7 +222,7 @@ def test_rows_each_of_whose_terms_is_lost_beside_the_first_are_not_understated(
     direction /= np.linalg.norm(direction)
     first = direction[0, 0] ** 2
     row = direction.T * (2.0 ** np.ceil(np.log2(first)) / first * 1.00001)
-    row[0, -2:] += -0.02, 0.02  # outside, so that the full norm is not reached
+    row[0, -2:] += -0.02, 0.02  # partly outside, so that the full norm is not reached
     x = row.astype(np.float32)
     others = np.random.default_rng(0).normal(size=(n, n_directions - 1))
     directions = np.linalg.qr(np.concatenate([direction, others], axis=1))[0]

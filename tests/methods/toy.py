@@ -1,4 +1,4 @@
-"""Toy: a method with one new option, declared outside of linprobe. What a new method needs, and no more.
+"""Toy: a method with one new option, declared outside linprobe.
 
     1  W <- init
     2  for t = 1..T:  W <- W - eta (sum_i clip_tau(g_i(W)) + N(0, sigma^2 tau^2 I)), eta halved if asked

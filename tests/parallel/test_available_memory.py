@@ -1,4 +1,4 @@
-"""Memory left to this process: the tightest of what the system says, read from files made for the test."""
+"""Available memory: the minimum of the limits of the system, read from files made for the test."""
 
 from __future__ import annotations
 

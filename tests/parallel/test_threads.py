@@ -1,4 +1,4 @@
-"""Threads that share a pass over rows: one result whoever does what, and an end whatever goes wrong."""
+"""Threads that share a pass over rows: the schedule does not change the result, and every error ends the pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import blas_held_to_one_thread, in_order, n_threads, share
 
-N, D, C = 10_300, 24, 5  # ten whole blocks and a part of one
+N, D, C = 10_300, 24, 5  # ten whole blocks and a shorter one
 RNG = np.random.default_rng(3)
 RAW = RNG.standard_normal((N, D)).astype(np.float32)
 LABELS = np.arange(N) % C
@@ -40,12 +40,12 @@ PATIENCE = 20.0
 
 
 def pieces_of(n: int, work: Callable[[int], int] = int) -> Iterator[Callable[[], int]]:
-    """So many calls that return their number."""
+    """`n` calls; call i returns `work(i)`."""
     return (partial(work, number) for number in range(n))
 
 
 def in_time(call: Callable[[], Any]) -> Any:
-    """What `call` returns or raises; the test fails if it has not ended after `PATIENCE` seconds."""
+    """The result of `call`; the test fails if it takes longer than `PATIENCE` seconds."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -61,10 +61,10 @@ def in_time(call: Callable[[], Any]) -> Any:
     return outcome[0]
 
 
-@pytest.mark.parametrize("n_takers", [1, 2, 4])
+@pytest.mark.parametrize("n_consumers", [1, 2, 4])
 @pytest.mark.parametrize("n", [0, 1, 3, 200])
-def test_every_piece_is_taken_once(n: int, n_takers: int) -> None:
-    taken: list[list[int]] = [[] for _ in range(n_takers)]
+def test_every_piece_is_taken_once(n: int, n_consumers: int) -> None:
+    taken: list[list[int]] = [[] for _ in range(n_consumers)]
     share(pieces_of(n), [mine.append for mine in taken])
     assert sorted(number for mine in taken for number in mine) == list(range(n))
     assert all(mine == sorted(mine) for mine in taken)
@@ -96,8 +96,8 @@ def failing_iterator(n: int) -> Iterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize("where", ["piece", "taker", "iterator"])
-@pytest.mark.parametrize("n_takers", [1, 3])
-def test_an_error_anywhere_ends_the_pass_and_reaches_the_caller(where: str, n_takers: int) -> None:
+@pytest.mark.parametrize("n_consumers", [1, 3])
+def test_an_error_anywhere_ends_the_pass_and_reaches_the_caller(where: str, n_consumers: int) -> None:
     called = []
 
     def take(number: int) -> None:
@@ -110,12 +110,12 @@ def test_an_error_anywhere_ends_the_pass_and_reaches_the_caller(where: str, n_ta
         return failing(7)(number) if where == "piece" else number
 
     def whole() -> None:
-        share(failing_iterator(8) if where == "iterator" else pieces_of(1000, work), [take] * n_takers)
+        share(failing_iterator(8) if where == "iterator" else pieces_of(1000, work), [take] * n_consumers)
 
     how, error = in_time(whole)
     assert (how, type(error)) == ("raised", ValueError)
     assert len(called) < 100
-    share(pieces_of(20), [called.append] * n_takers)
+    share(pieces_of(20), [called.append] * n_consumers)
     assert called[-20:].count(19) == 1
 
 
@@ -189,7 +189,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 class Scrambled(Blocks):
-    """The blocks of others, in another order."""
+    """The blocks of other rows, in another order."""
 
     def __init__(self, rows: Blocks, seed: int) -> None:
         self._rows, self._seed = rows, seed
@@ -233,7 +233,7 @@ def test_a_clipped_sum_is_the_same_for_any_threads_and_any_order(
 def test_a_clipped_sum_is_the_same_where_rows_do_not_fit_in_memory(
     precision: Precision, sample: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run may go on, or its processes be as many, that each has more or less memory than before."""
+    """A run may resume, or its processes run, with more or less memory than before."""
     found = []
     for available in (1 << 40, 0):
         monkeypatch.setattr(available_memory, "available", lambda available=available: available)

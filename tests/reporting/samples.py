@@ -1,4 +1,4 @@
-"""What an attack may have found, for pages to show."""
+"""Results of attacks, for tests of the page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def attack_on(run: Path, **changes: Any) -> dict[str, Any]:
-    """Results with the keys of `linprobe attack`, of this run but for `changes`."""
+    """Results with the keys of `linprobe attack` for this run, with `changes` applied."""
     manifest = json.loads((run / "manifest.json").read_text())
     return {
         "run": str(run),

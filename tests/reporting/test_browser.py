@@ -1,4 +1,4 @@
-"""The page in a real browser: it fits a phone, prints whole, and asks nobody for anything."""
+"""The page in a real browser: it fits a phone, prints completely, and makes no requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-dev-shm-usage",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # whatever is asked for, nothing is sent
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no request leaves the machine
     "--hide-scrollbars",
 )
 
@@ -35,7 +35,7 @@ Browse = Callable[..., str]
 
 @pytest.fixture
 def browse(tmp_path: Path) -> Browse:
-    """Open a file of the temporary folder with more flags; what the browser printed."""
+    """Open a file of the temporary folder in the browser with more flags; returns its output."""
 
     def open_file(name: str, *flags: str) -> str:
         command = [str(BROWSER), *QUIET, f"--user-data-dir={tmp_path / 'profile'}", *flags, f"file://{tmp_path / name}"]
@@ -60,7 +60,7 @@ def full_page(trained_run: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("width", [320, 360, 1200])
 def test_page_fits_every_width(browse: Browse, full_page: Path, width: int) -> None:
-    """The page stands in a frame of that width, since a window cannot be as narrow, and is measured from outside."""
+    """A window cannot be this narrow, so the page is in a frame, and the outer page measures it."""
     measure = (
         "let d = f.contentDocument; for (const e of d.querySelectorAll('details')) e.open = true; "
         "document.title = d.documentElement.scrollWidth + ' of ' + d.documentElement.clientWidth"
@@ -74,7 +74,7 @@ def test_page_fits_every_width(browse: Browse, full_page: Path, width: int) -> N
 
 
 def asked_for(log: Path) -> set[str]:
-    """Addresses a page asked for, by the log of the browser's network code; not what the browser wants for itself."""
+    """Addresses that a page requested, from the browser's network log; without the browser's own requests."""
     found = (event.get("params", {}) for event in json.loads(log.read_text())["events"])
     return {what["url"] for what in found if what.get("initiator", "not an origin") != "not an origin"}
 
@@ -83,7 +83,7 @@ def test_only_the_page_itself_is_asked_for(browse: Browse, full_page: Path) -> N
     log = full_page.parent / "net.json"
     browse("page.html", "--dump-dom", f"--log-net-log={log}")
     assert asked_for(log) == set()
-    # the log would tell; and the page's own policy stops an image that slipped in
+    # the log shows requests, and the page's own policy blocks an inserted image
     image = '<img src="http://127.0.0.1:9/seen">'
     text = full_page.read_text().replace("<main>", f"<main>{image}")
     full_page.write_text(text)

@@ -1,4 +1,4 @@
-"""The page itself: its limits follow from the guarantee, its markup is whole, nothing in it leaves the machine."""
+"""The page: limits follow from the guarantee, markup is well-formed, and no link or script leads outside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PUBLISHED = {"what": "histogram", "epsilon": 0.5, "noise_multiplier": 7.5, "file
 
 
 def evidence_of(run: Path, **changes: Any) -> Evidence:
-    """A page's worth of a run whose manifest has `changes`; with a published histogram and an attack."""
+    """Evidence of a run, with `changes` to its manifest, a published histogram and an attack."""
     manifest = {**json.loads((run / "manifest.json").read_text()), "published": [PUBLISHED], **changes}
     checked = {"epsilon": manifest["epsilon"], "epsilon_cross_check": manifest["epsilon"], "releases": 50}
     return Evidence("run", manifest, checked, [HISTOGRAM], [attack_on(run)])
@@ -97,7 +97,7 @@ def test_figures_have_words_and_tables_have_headers(trained_run: Path) -> None:
 
 
 def test_everything_in_the_manifest_is_escaped(trained_run: Path) -> None:
-    """Each string of the manifest in turn, replaced by markup, comes out as text or not at all."""
+    """Each string of the manifest, replaced by markup, appears as text or not at all."""
     manifest = json.loads((trained_run / "manifest.json").read_text())
     attack = "<i>&\"'"
     words = [key for key, value in manifest.items() if isinstance(value, str) and key != "accountant"]
@@ -160,7 +160,7 @@ def test_limit_is_the_definition_of_differential_privacy(fpr: float, epsilon: fl
 
 
 def test_limit_of_a_gaussian_run_is_that_of_its_best_test() -> None:
-    """Telling N(mu, 1) from N(0, 1) by a threshold is the worst case; nothing beats it, and (eps, delta) allows it."""
+    """The best test between N(0, 1) and N(mu, 1) is a threshold; it reaches the limit and satisfies (eps, delta)."""
     mu = 0.7191
     epsilon = epsilon_of(mu, 1e-5)
     for threshold in np.linspace(-3, 4, 15).tolist():

@@ -1,7 +1,8 @@
-"""Runs that stop and go on: same weights, same ledger, no noise on other data, however and whenever they stop."""
+"""Interrupted and resumed runs: same weights, same ledger, and no noise reused on other data, at every interruption."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -9,11 +10,8 @@ import random
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ import pytest
 
 from linprobe import atomic_files
 from linprobe.accounting.ledger import Ledger
+from linprobe.cli import run
 from linprobe.commands.train import TrainRequest, train
 from linprobe.commands.verify import verify
 from linprobe.data.feature_file import FeatureFile
@@ -36,6 +35,7 @@ from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.settings import Settings
 from tests.conftest import Outcome
+from tests.processes import ended, start_copy
 
 STEPS = 7
 BUDGETS: dict[str, Any] = {}
@@ -70,12 +70,12 @@ every_case = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibration is most of the time of a run this small, and the same each time."""
+    """Calibrate once: calibration takes most of the time of such small runs, and its result is the same."""
     remember_budgets(monkeypatch)
 
 
 def remember_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each budget calibrated once."""
+    """Cache calibrated budgets."""
     real = Settings.budget
 
     def remembered(self: Settings, n_private: int, inherited: Any = ()) -> Any:
@@ -88,7 +88,7 @@ def remember_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Stops(Silent):
-    """Ends the run after so many steps, and remembers what was said."""
+    """Ends the run after `after` steps and keeps its notes."""
 
     def __init__(self, after: int, error: BaseException | None = None) -> None:
         self.left, self.error, self.notes = after, KeyboardInterrupt() if error is None else error, []
@@ -115,7 +115,7 @@ def unfinished(out: Path) -> list[Path]:
 
 
 def contents(run: Path) -> dict[str, Any]:
-    """What two equal runs have in common."""
+    """The contents that two equal runs share."""
     found: dict[str, Any] = {name: (run / name).read_bytes() for name in ("ledger.jsonl", "history.csv")}
     for name in ("model.npz", "per_record.npz"):
         with np.load(run / name) as archive:
@@ -125,7 +125,7 @@ def contents(run: Path) -> dict[str, Any]:
 
 
 def check_equal(run: Path, expected: Path) -> None:
-    """Both hold the same, bit for bit, and nothing else."""
+    """Both runs have the same contents, bit for bit."""
     assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in expected.iterdir())
     ours, theirs = contents(run), contents(expected)
     assert [name for name in theirs if ours[name] != theirs[name]] == []
@@ -133,7 +133,7 @@ def check_equal(run: Path, expected: Path) -> None:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make the operating system give this key of noise from now on."""
+    """Make the operating system return this noise key from now on."""
 
     def give(number: int) -> None:
         monkeypatch.setattr(noise.os, "urandom", lambda n: bytes([number]) * n)
@@ -218,7 +218,7 @@ def test_ctrl_c_before_a_checkpoint_leaves_nothing_and_after_it_says_how_to_go_o
     assert not out.parent.exists()
     with pytest.raises(KeyboardInterrupt):
         train(asked(features_file, out), late)
-    assert late.notes == [f"unfinished run kept; the same command with --resume --out {out} goes on with it"]
+    assert late.notes == [f"unfinished run kept; the same command with --resume --out {out} resumes it"]
     assert len(unfinished(out)) == 1
 
 
@@ -256,7 +256,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 
 @pytest.fixture
 def stopped_run(features_file: Path, tmp_path: Path, keys: Callable[[int], None]) -> TrainRequest:
-    """A run that ended after its third step, its checkpoint, and what it would have become in `expected`."""
+    """A run that stopped after its third step, with its checkpoint; `expected` is the complete run."""
     keys(1)
     request = asked(features_file, tmp_path / "run", "adamix", public_shots=2)
     train(replace(request, out=tmp_path / "expected"), Silent())
@@ -274,7 +274,7 @@ def test_the_key_lies_in_a_file_for_the_owner_alone_until_the_run_is_done(
     first, *used, current = key_chain(bytes([1]) * 32, 1 + 3)
     holders = [path.name for path in partial.iterdir() if current in path.read_bytes()]
     assert holders == [CHECKPOINT]
-    # what a process leaves that is killed in the middle of a checkpoint
+    # files of a process that was killed while it wrote a checkpoint
     (partial / f".{CHECKPOINT}.0123abcd.partial").write_bytes(current)
     train(stopped_run, Silent())
     check_equal(stopped_run.out, tmp_path / "expected")
@@ -414,7 +414,7 @@ def test_public_rows_that_are_protected_count_as_private_ones(features_file: Pat
 def test_other_text_weights_and_another_first_model_are_refused(
     features_file: Path, trained_run: Path, tmp_path: Path
 ) -> None:
-    """They decide at which weights the noise of a step is used again."""
+    """They change the weights at which the noise of a step would be reused."""
     text = asked(features_file, tmp_path / "text", options={"init": "text"})
     first = tmp_path / "first"
     shutil.copytree(trained_run, first)
@@ -456,7 +456,7 @@ def test_only_one_process_goes_on_with_a_run(stopped_run: TrainRequest, tmp_path
     tried = []
 
     class Second(Silent):
-        """Tries to go on with the same run at every step, and while the result is written."""
+        """Tries to resume the same run at every step, and while the result is written."""
 
         def step(self, count: int = 1) -> None:
             with pytest.raises(LinprobeError, match="another process"):
@@ -491,7 +491,7 @@ def test_nobody_takes_over_a_run_whose_result_is_being_written(
 
 
 def test_a_whole_run_that_lacks_its_name_is_pointed_at(stopped_run: TrainRequest, tmp_path: Path) -> None:
-    """A process killed between its last two calls leaves it."""
+    """A process killed between its last two calls leaves such a run."""
     (partial,) = unfinished(stopped_run.out)
     shutil.rmtree(partial)
     shutil.copytree(tmp_path / "expected", partial)
@@ -544,11 +544,11 @@ def test_exit_statuses_of_the_command(
 KILLS = 12  # of each of two methods
 
 
-@contextmanager
+@contextlib.contextmanager
 def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
     """SIGKILL when the process comes to point number `at`: before, within and after every write, draw and step.
 
-    `drawn` gets a line for each noise that was made, before anybody sees it.
+    `drawn` gets a line for each noise that was generated, before it is used.
     """
     passed = [0]
 
@@ -584,24 +584,9 @@ def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
         yield passed
 
 
-def in_a_child(call: Callable[[], None]) -> int:
-    """`call` in a copy of this process; how that ended, as `os.waitpid` says."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            call()
-            status = 0
-        except BaseException as error:
-            print(type(error).__name__, error, file=sys.stderr)
-        os._exit(status)
-    return os.waitpid(child, 0)[1]
-
-
 def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) -> None:
-    """Train in processes that are killed at random points until so many were, and look at what each leaves."""
+    """Train in processes killed at random points, until `kills` have been, and check what each leaves."""
     generator, expected = random.Random(seed), folder / "expected"
-    remember_budgets(pytest.MonkeyPatch())
     with fatal(-1, folder / "drawn") as passed:
         train(asked(features, expected, method), Silent())
     n_points, killed, run = passed[0], 0, 0
@@ -612,13 +597,14 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) 
             at = generator.randrange(1, n_points // 4)
             request = asked(features, out, method, resume=resume)
 
-            def attempt(request: TrainRequest = request, at: int = at, drawn: Path = drawn) -> None:
+            def attempt(request: TrainRequest = request, at: int = at, drawn: Path = drawn) -> int:
                 with fatal(at, drawn):
                     train(request, Silent())
+                return 0
 
-            ended = in_a_child(attempt)
-            assert ended in (0, signal.SIGKILL), f"a process ended with {ended}, not by the signal"
-            killed += ended == signal.SIGKILL
+            status = ended(start_copy(attempt))
+            assert status in (0, -signal.SIGKILL), f"a process ended with {status}, not by the signal"
+            killed += status == -signal.SIGKILL
             if out.exists():
                 break
             (partial,) = unfinished(out) or (None,)
@@ -641,46 +627,29 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) 
         assert verify(out, features)["private"] is True
 
 
-def main() -> None:
-    """`kill_many` with the feature file and the folder that the command line gives."""
-    features, folder = map(Path, sys.argv[1:])
-    for seed, method in enumerate(("noisy-gd", "dp-sgd")):
-        (folder / method).mkdir()
-        kill_many(features, folder / method, method, KILLS, seed)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
 def test_killed_at_any_point_a_run_goes_on_and_its_ledger_never_undercounts(
-    features_file: Path, tmp_path: Path
+    features_file: Path, tmp_path: Path, method: str
 ) -> None:
-    # children are copied from a process that has no threads yet
-    done = subprocess.run(
-        [sys.executable, "-c", "from tests.training.test_checkpoint import main; main()", features_file, tmp_path],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    kill_many(features_file, tmp_path, method, KILLS, seed=0)
 
 
 def test_a_killed_command_goes_on(cli: Callable[..., Outcome], features_file: Path, tmp_path: Path) -> None:
     words = ["train", features_file, "--method", "noisy-gd", "--eps", 3, "--steps", 1000, "--noise-seed", 4]
     words += ["--insecure-seed", "--checkpoint", 0]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "linprobe", *map(str, words), "--out", "run"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+
+    def command() -> int:
+        with (tmp_path / "stdout").open("w") as stdout, contextlib.redirect_stdout(stdout):
+            return run([*map(str, words), "--out", "run"])
+
+    child = start_copy(command)
     until = time.monotonic() + 60
     while not any((partial / CHECKPOINT).exists() for partial in unfinished(tmp_path / "run")):
-        assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < until
         time.sleep(0.01)
-    process.kill()
-    assert process.communicate()[0] == b""
+    os.kill(child, signal.SIGKILL)
+    assert ended(child) == -signal.SIGKILL
+    assert (tmp_path / "stdout").read_text() == ""
     (partial,) = unfinished(tmp_path / "run")
     with np.load(partial / CHECKPOINT) as state:
         assert 0 <= int(state["done"]) < 1000

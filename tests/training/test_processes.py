@@ -1,26 +1,25 @@
-"""Training in several processes: what one process would have made, noise drawn once, an end when one of them dies."""
+"""Training in several processes: same result as one process, noise drawn once, and an error if a process dies."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from linprobe.accounting.ledger import Ledger
-from linprobe.commands.train import TrainRequest, make_settings, train
+from linprobe.cli import run
+from linprobe.commands.train import TrainRequest, train
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
@@ -29,16 +28,16 @@ from linprobe.data.sources import ArraySource
 from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods import METHODS
 from linprobe.parallel.process_group import Alone
+from linprobe.parallel.torch_group import TorchGroup
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
 from tests.conftest import gaussian_rows
-from tests.training.test_checkpoint import BUDGETS, SAMPLED, check_equal, remember_budgets, unfinished
+from tests.processes import PATIENCE, ended, free_port, start_copy
+from tests.training.test_checkpoint import SAMPLED, check_equal, remember_budgets, unfinished
 
 N_PRIVATE = 3 * SHARD_ROWS + 700
-PATIENCE = 90.0
 N_PUBLIC, WIDTH, STEPS, DIES_AT = 9, 8, 3, 2
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "noisy-gd": ((2, 3, 4), {"method": "noisy-gd"}),
@@ -69,7 +68,7 @@ def command(folder: Path, out: str, *words: object) -> list[str]:
 
 
 def write_many(path: Path) -> Path:
-    """A feature file whose private rows fall into four parts, the last one small and not whole."""
+    """A feature file with private rows for four shards, the last one shorter."""
     names = ("ant", "bee", "cat")
     with FeatureWriter(path, Description(class_names=names)) as writer:
         for group, size in (("train", N_PRIVATE), ("test", 60), ("public", N_PUBLIC)):
@@ -78,13 +77,8 @@ def write_many(path: Path) -> Path:
     return path
 
 
-def budgeted(request: TrainRequest) -> int:
-    """Number of protected rows."""
-    return N_PRIVATE + N_PUBLIC * METHODS[request.method].joins_public
-
-
 def counted_noise(patch: pytest.MonkeyPatch) -> list[int]:
-    """How many numbers each call of `add_noise` in this process drew."""
+    """Number of variates of each call of `add_noise` in this process."""
     real, drawn = NoiseSource.add_noise, []
 
     def counting(self: NoiseSource, value: Any, std: float) -> Any:
@@ -95,39 +89,17 @@ def counted_noise(patch: pytest.MonkeyPatch) -> list[int]:
     return drawn
 
 
-def await_file(path: Path) -> None:
-    """Return when the file is there."""
-    until = time.monotonic() + PATIENCE
-    while not path.exists():
-        assert time.monotonic() < until, f"no {path.name} after {PATIENCE} seconds"
-        time.sleep(0.02)
-
-
-def place(path: Path, content: bytes) -> None:
-    """Write a file that others wait for."""
-    path.with_suffix(".new").write_bytes(content)
-    path.with_suffix(".new").rename(path)
-
-
-def member(folder: Path, number: int) -> int:
-    """One of four processes: all cases, then a run in which one of two dies, then two that go on with it."""
+def take_part(folder: Path, number: int) -> int:
+    """One of four processes: its part of every case, by groups of two, three and four."""
     import torch.distributed as dist
-
-    from linprobe.cli import run
-    from linprobe.parallel.torch_group import TorchGroup
 
     patch = pytest.MonkeyPatch()
     remember_budgets(patch)
-    await_file(folder / "budgets")
-    BUDGETS.update(pickle.loads((folder / "budgets").read_bytes()))
     patch.setattr(noise.os, "urandom", lambda n: bytes([1 + number]) * n)
     drawn = counted_noise(patch)
-    for size in (2, 3, 4):
-        if number >= size:
-            continue
-        dist.init_process_group(
-            "gloo", store=dist.FileStore(str(folder / f"store{size}"), size), rank=number, world_size=size
-        )
+    for size in range(max(2, number + 1), 5):
+        store = dist.FileStore(str(folder / f"store{size}"), size)
+        dist.init_process_group("gloo", store=store, rank=number, world_size=size)
         for name, (sizes, _) in CASES.items():
             if size in sizes:
                 drawn.clear()
@@ -135,16 +107,18 @@ def member(folder: Path, number: int) -> int:
                 (folder / f"{name}-{size}.{number}.json").write_text(json.dumps(drawn))
         dist.barrier()
         dist.destroy_process_group()
+    return 0
 
-    first, rank = number < 2, number % 2
-    if not first:
-        await_file(folder / "go")
-    os.environ |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": (folder / ("port" if first else "go")).read_text(),
-    }
+
+def run_as(folder: Path, number: int, port: str) -> int:
+    """One of two processes that run the command: numbers 0 and 1, which dies, then 2 and 3, which go on with it."""
+    for stream, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(folder / f"{name}{number}", os.O_WRONLY | os.O_CREAT), stream)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    os.environ |= {"RANK": str(number % 2), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    patch = pytest.MonkeyPatch()
+    remember_budgets(patch)
+    patch.setattr(noise.os, "urandom", lambda n: bytes([1 + number]) * n)
     if number == 1:
         left = [DIES_AT]
 
@@ -155,55 +129,43 @@ def member(folder: Path, number: int) -> int:
 
         patch.setattr(Silent, "step", dies)
     sampled = ["--method", "dp-sgd", "--q", 0.3, "--accountant", "rdp"]
-    return run(command(folder, "killed", *sampled, *([] if first else ["--resume"])))
+    return run(command(folder, "killed", *sampled, *([] if number < 2 else ["--resume"])))
 
 
-def free_port() -> str:
-    """A TCP port nobody listens at."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
+def copies(work: Callable[[int], int], numbers: Sequence[int]) -> list[int]:
+    """Exit statuses of copies of this process that work at the same time, each on one thread."""
+
+    def on_one_thread(number: int) -> int:
+        with threadpool_limits(1):
+            return work(number)
+
+    children = [start_copy(lambda number=number: on_one_thread(number)) for number in numbers]
+    return [ended(child) for child in children]
 
 
-class Ended:
-    """What the four processes left: the folder, and each one's exit status and output."""
+class GroupRuns:
+    """What the processes left: the folder, and exit status and output of the four that ran the command."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         write_many(folder / "features.h5")
-        (folder / "port").write_text(free_port())
-        # forked from one process that has imported everything, which takes longer than the runs
-        launcher = subprocess.Popen(
-            [sys.executable, "-m", "tests.training.test_processes", str(folder)],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
-        try:
-            self.expect()
-            for number in range(2):
-                await_file(folder / f"status{number}")
-            shutil.copytree(folder, folder.with_name("after_the_kill"))
-            place(folder / "go", free_port().encode())
-            launcher.wait(PATIENCE)
-        finally:
-            if launcher.poll() is None:
-                os.killpg(launcher.pid, signal.SIGKILL)
-        self.status = [int((folder / f"status{number}").read_text()) for number in range(4)]
+        self.expect()  # first, so that the copies of this process need not account for the same runs again
+        self.shares = copies(lambda number: take_part(folder, number), range(4))
+        port = free_port()
+        self.status = copies(lambda number: run_as(folder, number, port), (0, 1))
+        shutil.copytree(folder, folder.with_name("after_the_kill"))
+        port = free_port()
+        self.status += copies(lambda number: run_as(folder, number, port), (2, 3))
         self.stdout, self.stderr = (
             [(folder / f"{name}{n}").read_text() for n in range(4)] for name in ("stdout", "stderr")
         )
 
     def expect(self) -> None:
-        """Make the runs of one process."""
+        """Make the reference runs in one process."""
         with pytest.MonkeyPatch.context() as patch:
             remember_budgets(patch)
             patch.setattr(noise.os, "urandom", lambda n: bytes([1]) * n)
             drawn = counted_noise(patch)
-            for name in CASES:
-                request = request_of(self.folder, name, self.folder)
-                make_settings(request, METHODS[request.method]).budget(budgeted(request))
-            place(self.folder / "budgets", pickle.dumps(BUDGETS))
             for name in CASES:
                 drawn.clear()
                 train(request_of(self.folder, name, self.folder / f"{name}-1"), Silent())
@@ -212,65 +174,65 @@ class Ended:
             train(whole, Silent())
 
 
+# 13 runs alone, 19 shared by two to four processes and one that is killed: about 8 seconds in all
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """All of it, once."""
-    if not hasattr(os, "fork"):
-        pytest.skip("needs fork")
+def group_runs(tmp_path_factory: pytest.TempPathFactory) -> GroupRuns:
+    """All runs of the four processes, made once."""
     pytest.importorskip("torch.distributed")
-    return Ended(tmp_path_factory.mktemp("distributed"))
+    return GroupRuns(tmp_path_factory.mktemp("distributed"))
 
 
 @pytest.mark.parametrize(("name", "size"), [(name, size) for name, (sizes, _) in CASES.items() for size in sizes])
-def test_several_processes_make_what_one_makes(ended: Ended, name: str, size: int) -> None:
-    assert ended.status[0] is not None, ended.stderr
-    check_equal(ended.folder / f"{name}-{size}", ended.folder / f"{name}-1")
+def test_several_processes_make_what_one_makes(group_runs: GroupRuns, name: str, size: int) -> None:
+    assert group_runs.shares == [0] * 4
+    check_equal(group_runs.folder / f"{name}-{size}", group_runs.folder / f"{name}-1")
 
 
 @pytest.mark.parametrize(("name", "size"), [(name, size) for name, (sizes, _) in CASES.items() for size in sizes])
-def test_noise_is_drawn_once(ended: Ended, name: str, size: int) -> None:
-    drawn = [json.loads((ended.folder / f"{name}-{size}.{number}.json").read_text()) for number in range(size)]
-    alone = json.loads((ended.folder / f"{name}-1.0.json").read_text())
+def test_noise_is_drawn_once(group_runs: GroupRuns, name: str, size: int) -> None:
+    drawn = [json.loads((group_runs.folder / f"{name}-{size}.{number}.json").read_text()) for number in range(size)]
+    alone = json.loads((group_runs.folder / f"{name}-1.0.json").read_text())
     assert alone
     assert drawn == [alone] + [[]] * (size - 1)
 
 
-def test_when_one_process_dies_the_others_end_with_one_line(ended: Ended) -> None:
-    assert ended.status[:2] == [1, -signal.SIGKILL]
-    assert ended.stdout[:2] == ["", ""]
-    notes, error = ended.stderr[0].splitlines()
+def test_when_one_process_dies_the_others_end_with_one_line(group_runs: GroupRuns) -> None:
+    assert group_runs.status[:2] == [1, -signal.SIGKILL]
+    assert group_runs.stdout[:2] == ["", ""]
+    notes, error = group_runs.stderr[0].splitlines()
     assert (
-        notes == f"unfinished run kept; the same command with --resume --out {ended.folder / 'killed'} goes on with it"
+        notes == f"unfinished run kept; the same command with --resume --out {group_runs.folder / 'killed'} resumes it"
     )
     assert error.startswith("linprobe: error: another process is gone (")
     assert error.endswith("; start all of them again, with --resume if a checkpoint was kept")
     assert len(error) < 200
-    assert "Traceback" not in "".join(ended.stderr)
-    after = ended.folder.with_name("after_the_kill")
+    assert "Traceback" not in "".join(group_runs.stderr)
+    after = group_runs.folder.with_name("after_the_kill")
     assert not (after / "killed").exists()
     assert len(unfinished(after / "killed")) == 1
 
 
-def test_as_many_processes_go_on_with_the_run(ended: Ended) -> None:
-    assert ended.status[2:] == [0, 0], ended.stderr
-    check_equal(ended.folder / "killed", ended.folder / "whole")
+def test_as_many_processes_go_on_with_the_run(group_runs: GroupRuns) -> None:
+    assert group_runs.status[2:] == [0, 0], group_runs.stderr
+    check_equal(group_runs.folder / "killed", group_runs.folder / "whole")
 
 
-def test_only_rank_0_prints(ended: Ended) -> None:
-    assert ended.stdout[2:] == [f"{ended.folder / 'killed'}\n", ""]
-    assert ended.stderr[3] == ""
+def test_only_rank_0_prints(group_runs: GroupRuns) -> None:
+    assert group_runs.stdout[2:] == [f"{group_runs.folder / 'killed'}\n", ""]
+    assert group_runs.stderr[3] == ""
 
 
-def test_another_number_of_processes_goes_on_with_the_run(ended: Ended, tmp_path: Path) -> None:
-    (left,) = unfinished(ended.folder.with_name("after_the_kill") / "killed")
+def test_another_number_of_processes_goes_on_with_the_run(group_runs: GroupRuns, tmp_path: Path) -> None:
+    (left,) = unfinished(group_runs.folder.with_name("after_the_kill") / "killed")
     shutil.copytree(left, tmp_path / ".alone.0.partial")
-    request = replace(request_of(ended.folder, "dp-sgd", tmp_path / "alone"), precision="float32", resume=True)
+    request = replace(request_of(group_runs.folder, "dp-sgd", tmp_path / "alone"), precision="float32", resume=True)
     train(request, Silent())
-    check_equal(tmp_path / "alone", ended.folder / "whole")
+    check_equal(tmp_path / "alone", group_runs.folder / "whole")
 
 
-def test_torchrun_trains_and_prints_one_path(ended: Ended, tmp_path: Path) -> None:
-    words = command(ended.folder, "seeded", "--method", "noisy-gd", "--noise-seed", 3, "--insecure-seed")
+def test_torchrun_trains_and_prints_one_path(group_runs: GroupRuns, tmp_path: Path) -> None:
+    # the one start of torchrun itself: three new processes that import torch take over 5 seconds
+    words = command(group_runs.folder, "seeded", "--method", "noisy-gd", "--noise-seed", 3, "--insecure-seed")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     done = subprocess.run(
         [*torchrun, "-m", "linprobe", *words],
@@ -279,14 +241,14 @@ def test_torchrun_trains_and_prints_one_path(ended: Ended, tmp_path: Path) -> No
         text=True,
         timeout=PATIENCE,
     )
-    assert (done.returncode, done.stdout) == (0, f"{ended.folder / 'seeded'}\n"), done.stderr
-    one = replace(request_of(ended.folder, "noisy-gd", tmp_path / "one"), noise_seed=3, insecure_seed=True)
+    assert (done.returncode, done.stdout) == (0, f"{group_runs.folder / 'seeded'}\n"), done.stderr
+    one = replace(request_of(group_runs.folder, "noisy-gd", tmp_path / "one"), noise_seed=3, insecure_seed=True)
     train(one, Silent())
-    check_equal(ended.folder / "seeded", tmp_path / "one")
+    check_equal(group_runs.folder / "seeded", tmp_path / "one")
 
 
 class Second(Alone):
-    """The second of so many processes, as far as it can be told without the others."""
+    """The second process of a group whose other processes do not exist."""
 
     def __init__(self, size: int = 2, told: Any = None) -> None:
         self.rank, self.size, self._told = 1, size, told
@@ -340,34 +302,3 @@ def test_a_checkpoint_that_only_some_processes_see_is_refused(tmp_path: Path, he
     group = Second(told=np.array(not here))
     with pytest.raises(DataError, match="shared file system"):
         Checkpoints(tmp_path, NoiseSource(), Ledger(), {}, "", 0.0, group=group)
-
-
-def fork(folder: Path) -> None:
-    """Run `member` four times over, with output to files, and write how each ended."""
-    import torch.distributed  # noqa: F401
-
-    import linprobe.cli  # noqa: F401
-
-    numbers = {}
-    for number in range(4):
-        child = os.fork()
-        if child:
-            numbers[child] = number
-            continue
-        status = 99
-        try:
-            for stream, name in ((1, "stdout"), (2, "stderr")):
-                os.dup2(os.open(folder / f"{name}{number}", os.O_WRONLY | os.O_CREAT), stream)
-            status = member(folder, number)
-        except BaseException:
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    while numbers:
-        child, status = os.wait()
-        place(folder / f"status{numbers.pop(child)}", str(os.waitstatus_to_exitcode(status)).encode())
-
-
-if __name__ == "__main__":
-    fork(Path(sys.argv[1]))

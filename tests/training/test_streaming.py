@@ -1,4 +1,4 @@
-"""Lazy blocks, half precision, prefetch: the same blocks, bit for bit, in memory and streamed."""
+"""Lazy blocks, half precision, prefetch: blocks in memory and streamed blocks have the same bits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PREPROCESSINGS = {
 
 
 class Ragged:
-    """A source whose blocks have any size but the usual one."""
+    """A source with blocks of unusual sizes."""
 
     n_rows, n_features = N, D
 
@@ -65,7 +65,7 @@ def in_memory(precision: Any = "float32", preprocessing: Preprocessing = PREPROC
 
 
 def streamed(precision: Any = "float32", preprocessing: Preprocessing = PREPROCESSINGS["plain"]) -> Rows:
-    """The rows, read anew at every pass."""
+    """The rows, read again in every pass."""
     source = Ragged()
     return StreamedRows(source.blocks, N, D + bool(preprocessing.intercept), preprocessing, precision)
 
@@ -201,7 +201,7 @@ def test_rows_are_kept_at_the_precision_asked_for(monkeypatch: pytest.MonkeyPatc
 
 
 def readers() -> int:
-    """Threads that read ahead now."""
+    """Running prefetch threads."""
     return sum(thread.name.startswith("prefetch") for thread in threading.enumerate())
 
 

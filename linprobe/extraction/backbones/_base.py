@@ -1,4 +1,4 @@
-"""The backbone type, and loading weights from a file: without running code from it, strictly, with a digest."""
+"""The backbone type, and strict loading of weights from a file, without running code from the file."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where images come from, one kind of source per file. Nothing is decoded here."""
+"""Sources of images, one kind per file. They do not decode images."""

@@ -70,7 +70,7 @@ class TarMembers:
         except OSError as error:
             raise UnreadableImage(error.strerror or str(error)) from None
         if len(content) < self.size[row]:
-            raise UnreadableImage("the archive ends in the middle of it")
+            raise UnreadableImage("the archive ends inside the file")
         return content
 
     def fingerprint(self) -> str:
@@ -83,7 +83,7 @@ class TarMembers:
 
 @dataclass
 class _Found:
-    """One image in the index; `group` is None if neither path nor shard names one."""
+    """One image in the index; `group` is None if neither its path nor its archive names a group."""
 
     shard: int
     offset: int
@@ -161,7 +161,7 @@ def archive_source(
     groups = {item.group for item in found}
     if None in groups and len(groups) > 1:
         odd = next(item for item in found if item.group is None)
-        raise DataError(f"{name}: {odd.id} is in no group, others are in {groups - {None}}; allowed: train and test")
+        raise DataError(f"{name}: {odd.id} has no group, but others are in {groups - {None}}; allowed: train and test")
     if fraction is not None and "test" in groups:
         raise UsageError(f"{name} has a test group and test fraction {fraction}; leave out --test-fraction")
     if fraction is None and "test" not in groups:

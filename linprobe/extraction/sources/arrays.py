@@ -29,7 +29,7 @@ class ArrayMembers:
         ids = arrays.get(f"id_{group}")
         self.ids = None if ids is None else Strings(str(name).encode() for name in ids)
         if self.ids is not None and len(self.ids) != len(x):
-            raise DataError(f"id_{group} has {len(self.ids)} entries for {len(x)} rows; allowed: one a row")
+            raise DataError(f"id_{group} has {len(self.ids)} entries for {len(x)} rows; allowed: one per row")
         self._images: NDArray[np.uint8] | None = x
         self._n_rows = len(x)
         self.labels: NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -75,7 +75,7 @@ def array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
         x, y = arrays.get(f"X_{group}"), arrays.get(f"y_{group}")
         if x is not None and (y is None or y.ndim != 1 or len(y) != len(x)):
             shape = None if y is None else y.shape
-            raise DataError(f"X_{group} has shape {x.shape} and y_{group} {shape}; allowed: one label an image")
+            raise DataError(f"X_{group} has shape {x.shape} and y_{group} {shape}; allowed: one label per image")
     arrays = settle_labels(arrays, classes)
     names, names_from = class_list(arrays, classes)
     groups: dict[str, Members] = {}

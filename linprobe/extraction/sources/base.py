@@ -1,4 +1,4 @@
-"""What every image source has: groups of images, each image with a stable id and a label, in a fixed order.
+"""The interface of image sources: groups of images in a fixed order, each image with a stable id and a label.
 
 Listings are packed arrays: worker processes share them, and a million paths take tens of megabytes.
 """

@@ -118,7 +118,7 @@ def list_folder(root: Path, parts: Sequence[str], names: Sequence[str], prefix: 
 
     packed = Strings(paths())
     if not labels:
-        raise DataError(f"{folder} holds no images; allowed: files in one folder a class")
+        raise DataError(f"{folder} holds no images; allowed: files in one folder per class")
     files = np.array(inodes, dtype=np.uint64).reshape(-1, 2)
     return FolderMembers(root, prefix, packed, np.array(labels, dtype=np.int64), sha.hexdigest(), files)
 
@@ -155,7 +155,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def is_group(folder: Path) -> bool:
-    """Whether a folder has visible subfolders; without them it is a class that happens to be called train or test."""
+    """Whether a folder has visible subfolders; otherwise it is a class whose name is train or test."""
     if not folder.is_dir():
         return False
     return any(entry.is_dir() and not entry.name.startswith(".") for entry in os.scandir(folder))

@@ -16,10 +16,10 @@ INTRODUCTION = """\
 
 <!-- Made by `python docs/generate_cli.py`. Do not edit: the texts are in linprobe/cli/ and linprobe/options/. -->
 
-Results go to stdout. Notes, tables and errors go to stderr. Where an argument says `-`, the path is read from
-the last line of standard input, so commands can be joined with `|`.
+Results go to stdout. Notes, tables and errors go to stderr. If `-` is given for a path, the path is read from the
+last line of standard input, so that commands can be joined with `|`.
 
-Which method has which option, and with which default: [methods](methods/README.md).
+The [methods](methods/README.md) pages list the options and defaults of each method.
 """
 
 
@@ -30,7 +30,7 @@ def _cell(text: str) -> str:
 def _default(parameter: Any) -> str:
     """The default as written on the command line; empty where the help text says it, or there is none."""
     value = parameter.default
-    if value is None or isinstance(value, bool):
+    if value in (None, "") or isinstance(value, bool):
         return ""
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
@@ -65,7 +65,9 @@ def _exit_statuses() -> str:
         found.setdefault(error.exit_status, _cell(error.__doc__ or ""))
     found[errors.LinprobeError.exit_status] = "Any other error: a file that cannot be written, a full disk, a bug."
     rows += [f"| {status} | {meaning} |" for status, meaning in sorted(found.items())]
-    rows.append("| 130 | Interrupted with Ctrl-C. Nothing was written. |")
+    rows.append(
+        "| 130 | Interrupted with Ctrl-C. No result was written; `train --resume` continues from a checkpoint. |"
+    )
     introduction = "Every error is one line on stderr. `--debug` shows where it came from."
     table = "\n".join(["| status | meaning |", "| --- | --- |", *rows])
     return f"## Exit status\n\n{introduction}\n\n{table}"

@@ -231,11 +231,11 @@ def percent(value: float) -> str:
 def tables() -> Iterator[str]:
     """The tables of docs/scale.md, in order."""
     yield table(
-        ["stored as", "bytes a row", "all rows"],
+        ["stored as", "bytes per row", "all rows"],
         [[name, str(D * size), f"{stored(name) / 1e12:.2f} TB"] for name, size in BYTES.items()],
     )
     yield table(
-        ["classes", "flops a step", "flops a byte read, at 2 bytes a number"],
+        ["classes", "flops per step", "flops per byte read, at 2 bytes per number"],
         [[str(c), f"{flops(c):.2g}", f"{flops(c) / stored('bfloat16'):.0f}"] for c in CLASSES],
     )
     yield table(
@@ -272,7 +272,7 @@ def tables() -> Iterator[str]:
             "stopped at least once",
             "simulated",
             "Young's interval",
-            "lost a stop",
+            "lost per failure",
             "overhead",
             "simulated",
             "never saving",

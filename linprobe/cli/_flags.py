@@ -57,7 +57,7 @@ class Flag:
     def _listed_methods(self) -> str:
         on_samples = [method for method, options in METHOD_OPTIONS.items() if "sampling_rate" in arguments_of(options)]
         if self.methods == on_samples:
-            return "On samples: "
+            return "With Poisson sampling: "
         return f"{', '.join(self.methods)}: " if 0 < len(self.methods) <= FEW else ""
 
     @property

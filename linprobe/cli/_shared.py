@@ -14,7 +14,9 @@ from linprobe.errors import ParameterError
 
 Number = TypeVar("Number", int, float)
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN|-", parser=path_from, help="Run folder; - reads its path.")]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN|-", parser=path_from, help="Run folder; - reads its path from stdin.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
 

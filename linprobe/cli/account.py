@@ -16,13 +16,15 @@ def register(app: typer.Typer) -> None:
     def account(
         q: Annotated[float, typer.Option("--q", help="Sampling rate, above 0, at most 1.")],
         sigma: Annotated[float, typer.Option(help="Noise multiplier, above 0.")],
-        steps: Annotated[int, typer.Option(help="Number of releases.")],
-        delta: Annotated[float, typer.Option(help="Above 0 and below 1.")],
+        steps: Annotated[int, typer.Option(help="Number of steps, each one release.")],
+        delta: Annotated[float, typer.Option(help="Delta, above 0 and below 1.")],
         as_json: Json = False,
     ) -> None:
-        """What noise, sampling rate and steps cost, by every accountant that applies. Reads no data.
+        """Compute the epsilon of a given noise, sampling rate and steps.
 
-        stdout carries one line per accountant, its name and epsilon separated by a tab, the accountant of record first.
+        Every accountant that applies computes it. The command reads no data.
+
+        stdout carries one line per accountant: its name, a tab, its epsilon. The first is the one that `train` reports.
         """
         from linprobe.commands.account import account
 

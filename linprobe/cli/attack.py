@@ -17,18 +17,25 @@ def register(app: typer.Typer) -> None:
     def attack(
         run: RunArgument,
         features: Annotated[Path | None, typer.Option(help="Feature file. [default: the run's]")] = None,
-        public: Annotated[Path | None, typer.Option(help="With --lira: public file. [default: the run's]")] = None,
+        public: Annotated[
+            Path | None, typer.Option(help="With --lira: feature file of public rows. [default: the run's]")
+        ] = None,
         as_json: PrivateJson = False,
         plot: Annotated[Path | None, typer.Option(help="Draw the ROC curve, .png or .svg. Private.")] = None,
         out: Annotated[Path | None, typer.Option(help="Write the JSON object to a file. Private.")] = None,
-        lira: Annotated[bool, typer.Option("--lira", help="Likelihood ratios against shadow probes.")] = False,
-        shadows: Annotated[int | None, typer.Option(help="With --lira: shadow probes. [default: 64]")] = None,
+        lira: Annotated[
+            bool, typer.Option("--lira", help="Run the likelihood-ratio attack with shadow probes instead.")
+        ] = False,
+        shadows: Annotated[int | None, typer.Option(help="With --lira: number of shadow probes. [default: 64]")] = None,
         jobs: Annotated[
-            int | None, typer.Option(help="With --lira: processes. [default: one per processor, at most 8]")
+            int | None, typer.Option(help="With --lira: number of processes. [default: one per processor, at most 8]")
         ] = None,
         resamples: Annotated[int, typer.Option(help="Bootstrap resamples for the interval; 0 for none.")] = 1000,
     ) -> None:
-        """Try to distinguish a run's private rows from test rows by its scores. Private."""
+        """Run a membership inference attack on a run.
+
+        The attack tells private rows from test rows by their scores. Its results are private.
+        """
         from linprobe.cli import _terminal
         from linprobe.commands.attack import AttackRequest, attack
 

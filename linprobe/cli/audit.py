@@ -14,24 +14,28 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def audit(
-        method: Annotated[str, typer.Option("--method", "-m", help="Method; see `linprobe methods`.")],
-        eps: Annotated[float, typer.Option(help="Epsilon to claim, above 0, at most 100.")],
-        delta: Annotated[float, typer.Option(help="Delta of the claim.")] = 1e-5,
-        steps: Annotated[int | None, typer.Option(help="Steps. [default: 50; 200 on samples]")] = None,
+        method: Annotated[str, typer.Option("--method", "-m", help="Training method; `linprobe methods` lists them.")],
+        eps: Annotated[float, typer.Option(help="Claimed epsilon, above 0, at most 100.")],
+        delta: Annotated[float, typer.Option(help="Claimed delta.")] = 1e-5,
+        steps: Annotated[
+            int | None, typer.Option(help="Number of steps. [default: 50; 200 with Poisson sampling]")
+        ] = None,
         sampling_rate: Annotated[
             float | None,
             typer.Option(
-                "--sampling-rate", "--q", help="Probability to join a step, methods on samples. [default: 0.15]"
+                "--sampling-rate",
+                "--q",
+                help="With Poisson sampling: probability that a row joins a step. [default: 0.15]",
             ),
         ] = None,
-        runs: Annotated[int, typer.Option(help="Training runs, 2 to 10000.")] = 100,
+        runs: Annotated[int, typer.Option(help="Number of training runs, 2 to 10000.")] = 100,
         canaries: Annotated[int, typer.Option(help="Planted records per run, 10 to 1000.")] = 100,
         confidence: Annotated[
             float, typer.Option(help="Confidence of the lower bound, at least 0.5, below 1.")
         ] = 0.999,
         as_json: Json = False,
     ) -> None:
-        """Measure a lower bound on epsilon by guessing which planted records were trained on.
+        """Measure a lower bound on epsilon with planted records.
 
         Trains on the built-in digits. stdout carries the lower bound; exit 4 if it is above the claim.
         """

@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
         features: Annotated[
             Path | None,
             typer.Argument(
-                metavar="[FEATURES|-]", parser=path_from, help="Feature file; - reads its path; none: digits."
+                metavar="[FEATURES|-]",
+                parser=path_from,
+                help="Feature file; - reads its path from stdin; without one, the built-in digits.",
             ),
         ] = None,
         methods: Annotated[
@@ -40,23 +42,30 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(
                 metavar="FILE|none",
-                help="Feature file with public rows; repeat for more; none compares without a file.",
+                help="Feature file of public rows; repeat for more; the word none adds a comparison without one.",
             ),
         ] = None,
         baselines: Annotated[
-            bool, typer.Option("--baselines/--no-baselines", help="Add only-public and non-private.")
+            bool, typer.Option("--baselines/--no-baselines", help="Also train only-public and non-private.")
         ] = True,
         attack: Annotated[
-            bool, typer.Option("--attack", help="Attack every run too; the results are private.")
+            bool,
+            typer.Option(
+                "--attack", help="Also run the threshold membership attack on every run; the results are private."
+            ),
         ] = False,
-        jobs: Annotated[int | None, typer.Option(help="Processes. [default: one per processor, at most 8]")] = None,
+        jobs: Annotated[
+            int | None, typer.Option(help="Number of processes. [default: one per processor, at most 8]")
+        ] = None,
         out: Annotated[
             Path | None,
             typer.Option(help="Folder; an unfinished comparison in it is continued. [default: comparisons/NAME]"),
         ] = None,
         as_json: Json = False,
     ) -> None:
-        """Train methods at several epsilons and seeds; print the folder with tables, figures and runs.
+        """Compare methods over several epsilons and seeds.
+
+        Prints the folder with the tables, figures and runs.
 
         Every run is a release of the private rows; the line under the table gives their total cost.
         Choosing among runs by test accuracy is common in research, but it is not private.

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
             str,
             typer.Argument(
                 metavar="SOURCE",
-                help="Folder of train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; .tar; arrays; a data set.",
+                help="Folder of train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; .tar; arrays; data set name.",
             ),
         ],
         backbone: Annotated[
@@ -42,11 +42,11 @@ def register(app: typer.Typer) -> None:
         as_json: Json = False,
         classes: Annotated[
             Path | None,
-            typer.Option(help="Class names in label order, one per line.", rich_help_panel=_IMAGES),
+            typer.Option(help="File of class names in label order, one per line.", rich_help_panel=_IMAGES),
         ] = None,
         test_fraction: Annotated[
             float | None,
-            typer.Option(help="Share of the images for testing, if there is no test group.", rich_help_panel=_IMAGES),
+            typer.Option(help="Share of the images to test on, if SOURCE has no test group.", rich_help_panel=_IMAGES),
         ] = None,
         public: Annotated[
             Path | None,
@@ -64,11 +64,13 @@ def register(app: typer.Typer) -> None:
         ] = False,
         on_error: Annotated[
             str,
-            typer.Option(help="Images that cannot be read: fail, skip.", rich_help_panel=_IMAGES),
+            typer.Option(help="What to do about unreadable images: fail, skip.", rich_help_panel=_IMAGES),
         ] = "fail",
         weights: Annotated[
             str | None,
-            typer.Option(help="Name (IMAGENET1K_V1) or .pt, .pth, .safetensors file.", rich_help_panel=_NETWORK),
+            typer.Option(
+                help="Weights: a name (IMAGENET1K_V1) or a .pt, .pth or .safetensors file.", rich_help_panel=_NETWORK
+            ),
         ] = None,
         random_weights: Annotated[
             bool,
@@ -76,11 +78,15 @@ def register(app: typer.Typer) -> None:
         ] = False,
         backbone_arg: Annotated[
             list[str] | None,
-            typer.Option(metavar="KEY=VALUE", help="Passed to the network's constructor.", rich_help_panel=_NETWORK),
+            typer.Option(
+                metavar="KEY=VALUE",
+                help="KEY=VALUE for the network's constructor; repeat for more.",
+                rich_help_panel=_NETWORK,
+            ),
         ] = None,
         class_names: Annotated[
             Path | None,
-            typer.Option(help="CLIP: class names for prompts, in label order.", rich_help_panel=_NETWORK),
+            typer.Option(help="CLIP: file of class names for prompts, in label order.", rich_help_panel=_NETWORK),
         ] = None,
         templates: Annotated[
             str | None,
@@ -96,9 +102,12 @@ def register(app: typer.Typer) -> None:
             int | None, typer.Option(help="Side of the centre crop; 0 crops nothing.", rich_help_panel=_NETWORK)
         ] = None,
         mean: Annotated[
-            str | None, typer.Option(help="Subtracted from values in [0, 1]: M or R,G,B.", rich_help_panel=_NETWORK)
+            str | None,
+            typer.Option(help="Mean to subtract from values in [0, 1]: M or R,G,B.", rich_help_panel=_NETWORK),
         ] = None,
-        std: Annotated[str | None, typer.Option(help="Divided by: S or R,G,B.", rich_help_panel=_NETWORK)] = None,
+        std: Annotated[
+            str | None, typer.Option(help="Standard deviation to divide by: S or R,G,B.", rich_help_panel=_NETWORK)
+        ] = None,
         interpolation: Annotated[
             str | None, typer.Option(help="nearest, bilinear, bicubic, lanczos.", rich_help_panel=_NETWORK)
         ] = None,
@@ -119,10 +128,13 @@ def register(app: typer.Typer) -> None:
         workers: Annotated[
             int | None,
             typer.Option(
-                help="Decoding processes. [default: none on a CPU, else all cores but one]", rich_help_panel=_SPEED
+                help="Number of decoding processes. [default: none on a CPU, else all cores but one]",
+                rich_help_panel=_SPEED,
             ),
         ] = None,
-        compile_: Annotated[bool, typer.Option("--compile", help="Use torch.compile.", rich_help_panel=_SPEED)] = False,
+        compile_: Annotated[
+            bool, typer.Option("--compile", help="Compile the network with torch.compile.", rich_help_panel=_SPEED)
+        ] = False,
         dtype: Annotated[
             str, typer.Option(help="Type of a feature on disk: float16, float32.", rich_help_panel=_SPEED)
         ] = "float16",
@@ -130,9 +142,11 @@ def register(app: typer.Typer) -> None:
             float, typer.Option(help="Seconds to wait for a batch of images.", rich_help_panel=_SPEED)
         ] = 300.0,
     ) -> None:
-        """Run a frozen network over images, write their features, and print the file.
+        """Turn images into a feature file and print its path.
 
-        Give the same command again to resume an interrupted run.
+        A frozen network computes the features.
+
+        Run the same command again to resume an interrupted run.
         """
         from linprobe.cli import _terminal
         from linprobe.commands.extract import extract

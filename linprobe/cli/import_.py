@@ -17,13 +17,13 @@ def register(app: typer.Typer) -> None:
             list[Path],
             typer.Argument(
                 metavar="ARRAYS...",
-                help="One .npz; or X_train.npy, y_train.npy, ... (.pt too); or train.csv, test.csv.",
+                help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or train.csv, test.csv.",
             ),
         ],
         out: Annotated[Path, typer.Option(help="Feature file to write.")],
-        classes: Annotated[Path | None, typer.Option(help="Class names in label order, one per line.")] = None,
+        classes: Annotated[Path | None, typer.Option(help="File of class names in label order, one per line.")] = None,
     ) -> None:
-        """Make a feature file from arrays you already have, and print its path."""
+        """Turn arrays into a feature file and print its path."""
         from linprobe.cli import _terminal
         from linprobe.commands.import_ import import_
 

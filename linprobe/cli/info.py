@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
         path: Annotated[
             Path,
             typer.Argument(
-                metavar="FILE_OR_RUN|-", parser=path_from, help="Feature file or run folder; - reads its path."
+                metavar="FILE_OR_RUN|-",
+                parser=path_from,
+                help="Feature file or run folder; - reads its path from stdin.",
             ),
         ],
         as_json: Json = False,

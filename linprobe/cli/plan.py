@@ -33,7 +33,9 @@ def register(app: typer.Typer) -> None:
         plot: Annotated[Path | None, typer.Option(help="Draw noise against sampling rate, .png or .svg.")] = None,
         as_json: Json = False,
     ) -> None:
-        """Compare sampling rates: the noise each needs to stay within a budget. Reads no data.
+        """Find a sampling rate, noise and steps for a budget.
+
+        Compares the noise that each sampling rate needs. The command reads no data.
 
         stdout carries the recommended rate, noise multiplier and number of steps on one line, separated by tabs; with
         --json, every row.

@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
         features: Annotated[
             Path,
             typer.Argument(
-                metavar="FEATURES|-", parser=path_from, help="Feature file or .npy array of rows; - reads its path."
+                metavar="FEATURES|-",
+                parser=path_from,
+                help="Feature file or .npy array of rows; - reads its path from stdin.",
             ),
         ],
         group: Annotated[str, typer.Option(help="Group of the feature file: test, train, public.")] = "test",

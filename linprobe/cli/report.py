@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
             typer.Option(help="JSON results of linprobe attack; repeat for more. Makes the page private."),
         ] = None,
     ) -> None:
-        """Verify a run and write what a privacy reviewer needs as one HTML page."""
+        """Verify a run and write an HTML page for a privacy reviewer."""
         from linprobe.cli import _terminal
         from linprobe.commands.report import report
 

@@ -25,8 +25,7 @@ def register(app: typer.Typer) -> None:
     def train(as_json: bool, **given: Any) -> None:
         """Train a probe and print the run folder.
 
-        One run is one release of the private rows. Training again on the same rows spends again: two runs at epsilon e
-        together cost more than e.
+        Every run spends privacy budget. Two runs at epsilon e on the same private rows cost more than e together.
         """
         from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal

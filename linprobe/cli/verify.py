@@ -17,11 +17,13 @@ def register(app: typer.Typer) -> None:
     def verify(
         run: RunArgument,
         features: Annotated[
-            Path | None, typer.Option(help="Feature file, to check that its private rows are the run's.")
+            Path | None, typer.Option(help="Feature file; also check that the run was trained on its private rows.")
         ] = None,
         as_json: Json = False,
     ) -> None:
-        """Recompute epsilon from the ledger with two accountants; exit 4 on any mismatch or edit."""
+        """Check that a run is intact and its epsilon correct.
+
+        Two accountants recompute epsilon from the ledger. Any mismatch or edit ends with exit status 4."""
         from linprobe.cli import _terminal
         from linprobe.commands.verify import verify
 

@@ -38,8 +38,10 @@ Reference = Literal["init", "zero"]
 class Choice:
     """The method and the rows."""
 
-    method: str = option("adamix", "Method; see `linprobe methods`.", flags=("--method", "-m"))
-    features: Path | None = option(None, "Feature file; - reads its path; none: digits.", argument="[FEATURES|-]")
+    method: str = option("adamix", "Training method; `linprobe methods` lists them.", flags=("--method", "-m"))
+    features: Path | None = option(
+        None, "Feature file; - reads its path from stdin; without one, the built-in digits.", argument="[FEATURES|-]"
+    )
 
 
 @dataclass(frozen=True)
@@ -47,22 +49,22 @@ class RunOptions:
     """Output, public rows, and how the run is computed."""
 
     out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME")
-    public: Path | None = option(None, "Feature file with public rows, same backbone; they join the shots, if any.")
+    public: Path | None = option(None, "Feature file of public rows from the same backbone, added to any public shots.")
     public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.")
-    split_seed: int = option(0, "Which rows become public shots.")
-    precision: Precision = option("float32", "Type of rows in memory", after="; the last two take half the memory")
+    split_seed: int = option(0, "Seed that chooses the public shots.")
+    precision: Precision = option("float32", "Type of rows in memory", after="; the last two need half the memory")
     device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.")
     checkpoint_every: float | None = option(
         None,
-        "Seconds between checkpoints; 0: one after every step.",
+        "Seconds between checkpoints; 0 writes one after every step.",
         unset="60",
         least=0,
         unit=" seconds",
         flags=("--checkpoint",),
         metavar="SECONDS",
     )
-    resume: bool = option(False, "Resume the unfinished run of --out from its checkpoint.", flags=("--resume",))
-    preset: Literal["default", "paper"] = option("default", "", after=" (the AdaMix paper's settings)")
+    resume: bool = option(False, "Resume the unfinished run in --out from its checkpoint.", flags=("--resume",))
+    preset: Literal["default", "paper"] = option("default", "Settings", after=" (those of the AdaMix paper)")
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,12 @@ class Classes:
 class Noise:
     """Noise multiplier or steps, and the accountant."""
 
-    noise_multiplier: float | None = option(None, "Noise multiplier; fixes the steps.", asked="sigma")
+    noise_multiplier: float | None = option(None, "Noise multiplier; the number of steps follows.", asked="sigma")
     n_steps: int | None = option(
-        None, "Steps; fixes the noise.", unset=f"{DEFAULT_STEPS}; {SAMPLED_STEPS} on samples", asked="steps"
+        None,
+        "Number of steps; the noise follows.",
+        unset=f"{DEFAULT_STEPS}; {SAMPLED_STEPS} with Poisson sampling",
+        asked="steps",
     )
 
 
@@ -107,16 +112,16 @@ class Samples:
     """Poisson samples instead of all rows."""
 
     sampling_rate: float = option(
-        SAMPLING_RATE, "Probability to join a step.", above=0, most=1, flags=("--sampling-rate", "--q")
+        SAMPLING_RATE, "Probability that a row joins a step.", above=0, most=1, flags=("--sampling-rate", "--q")
     )
-    accountant: Accountant = option("auto", "")
+    accountant: Accountant = option("auto", "Privacy accountant")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerRecord:
     """Whether to track each record's own privacy loss."""
 
-    per_record: bool = option(True, "Track each record's own loss.", shown="track")
+    per_record: bool = option(True, "Compute each record's own privacy loss.", shown="on")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +135,14 @@ class Centring:
 class Intercept:
     """The constant column."""
 
-    intercept: float = option(0.0, "Value of a bias column.", least=0, most=1e3, shown="0, none")
+    intercept: float = option(0.0, "Value of a constant bias column.", least=0, most=1e3, shown="0, no column")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seed:
     """Reproducible noise, for tests."""
 
-    insecure_seed: int | None = option(None, "Reproducible noise: NOT PRIVATE.", asked="noise_seed")
+    insecure_seed: int | None = option(None, "Seed for reproducible noise: NOT PRIVATE.", asked="noise_seed")
 
 
 TRAIN = (Choice, Budget, Noise, Samples, PerRecord, RunOptions, Centring, Intercept, Seed, Confirmation)
@@ -165,7 +170,9 @@ class TextScale:
 class Start:
     """W_1, and the point that weight decay pulls towards."""
 
-    init: Init = option("auto", "First weights", also=("run", "a run folder"), after=", whose releases then count too")
+    init: Init = option(
+        "auto", "First weights", also=("run", "a run folder"), after=", whose releases then count towards epsilon"
+    )
     reference: Reference = option("init", "What weight decay pulls towards")
 
 
@@ -173,14 +180,14 @@ class Start:
 class ClipNorm:
     """L2 bound on the gradient of one record."""
 
-    clip_norm: float = option(0.5, "Clip norm.", above=1e-9, most=1e6)
+    clip_norm: float = option(0.5, "Clip norm, the L2 bound on one record's contribution.", above=1e-9, most=1e6)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFloor:
     """Lower bound on a clip norm from public gradients. Step sizes are proportional to its inverse."""
 
-    clip_floor: float = option(0.02, "Least clip norm.", above=1e-9, most=1e6)
+    clip_floor: float = option(0.02, "Lower bound of the clip norm.", above=1e-9, most=1e6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,12 +195,12 @@ class Steps(WeightDecay):
     """Step size, and the output as a function of the iterates."""
 
     learning_rate: float | None = option(
-        None, "Constant rate on summed gradients.", unset="from --score-noise", above=0, most=1e9
+        None, "Constant step size on summed gradients.", unset="from --score-noise", above=0, most=1e9
     )
-    score_noise: float = option(1.0, "Noise of the whole run in a score, nats.", above=0, most=1e6)
+    score_noise: float = option(1.0, "Noise that the whole run adds to a class score, in nats.", above=0, most=1e6)
     output: Output = option("average", "Released weights")
     ensemble: int | None = option(
-        None, "Last iterates averaged or voting.", unset="a tenth of the steps", above=0, most=1e6
+        None, "Number of last iterates that are averaged or vote.", unset="a tenth of the steps", above=0, most=1e6
     )
 
 
@@ -201,7 +208,7 @@ class Steps(WeightDecay):
 class Variant:
     """The practical variant, or the one that the paper analyses."""
 
-    variant: Literal["practical", "theory"] = option("practical", "", on_gpu=("practical",))
+    variant: Literal["practical", "theory"] = option("practical", "Version of the algorithm", on_gpu=("practical",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +216,11 @@ class Radius:
     """Bound on the distance of the weights from their reference."""
 
     radius: float | None = option(
-        None, "Largest distance of the weights; of adamix, variant theory only.", unset="any", above=0, most=1e9
+        None,
+        "Largest distance from the reference weights; for adamix, variant theory only.",
+        unset="any",
+        above=0,
+        most=1e9,
     )
 
 
@@ -222,7 +233,7 @@ class NoisyGDOptions(
 ):
     """Options of `noisy-gd`."""
 
-    schedule: Literal["constant", "theory"] = option("constant", "")
+    schedule: Literal["constant", "theory"] = option("constant", "Schedule of step sizes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,13 +251,13 @@ class AdaMixOptions(
 ):
     """Options of `adamix`. Variant `theory` has only the options `radius` and `strong_convexity`."""
 
-    clip_quantile: float = option(0.9, "Quantile of public gradient norms.", above=0, most=1)
+    clip_quantile: float = option(0.9, "Quantile of the public gradient norms that is the clip norm.", above=0, most=1)
     subspace: Literal["none", "gradient", "features"] = option(
         "none", "Project private gradients on a subspace", on_gpu=("none",)
     )
-    subspace_dim: int | None = option(None, "Dimensions kept.", unset="classes - 1", above=0, most=1e9)
+    subspace_dim: int | None = option(None, "Dimension of the subspace.", unset="classes - 1", above=0, most=1e9)
     strong_convexity: float = option(
-        0.5, "Strong convexity c of the public pass, variant theory only.", above=0, most=1e9
+        0.5, "Assumed strong convexity of the public loss, variant theory only.", above=0, most=1e9
     )
 
 
@@ -262,15 +273,15 @@ class PPGDOptions(Steps, ClipFloor, Options, method="ppgd", takes=(*PRIVATE, *RO
 
 @dataclass(frozen=True, kw_only=True)
 class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
-    """Options of every method on Poisson samples.
+    """Options of every method with Poisson sampling.
 
     `clip_norm` bounds gradients in the geometry of the method. `momentum` scales directions by 1 - beta.
     `learning_rate` multiplies the estimated sum of all gradients, or the unit-free direction of `adam`.
     """
 
-    optimizer: Literal["sgd", "momentum", "adam"] = option("momentum", "")
-    momentum: float = option(0.9, "Momentum.", above=0, most=0.999)
-    loss: Loss = option("softmax", "")
+    optimizer: Literal["sgd", "momentum", "adam"] = option("momentum", "Optimizer")
+    momentum: float = option(0.9, "Momentum coefficient.", above=0, most=0.999)
+    loss: Loss = option("softmax", "Loss")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +296,7 @@ class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, 
     clip_norm: float = 0.1
     score_noise: float = 2.5
     centre: Literal["private", "public"] = option("private", "Mean to subtract from rows")
-    feature_epsilon_share: float = option(0.05, "Share of epsilon for the mean.", above=0, most=0.99)
+    feature_epsilon_share: float = option(0.05, "Share of epsilon spent on the private mean.", above=0, most=0.99)
     bias_scale: float = option(0.1, "Value of the bias column.", above=0, most=1e3)
 
 
@@ -293,28 +304,32 @@ class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, 
 class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIVATE, Samples, *ROWS)):
     """Options of `mirror-descent`."""
 
-    update: Literal["first-order", "exact"] = option("first-order", "")
+    update: Literal["first-order", "exact"] = option("first-order", "Update rule")
     alpha: float | None = option(None, "Constant weight of private gradients.", unset="cosine", above=0, most=1)
-    horizon: int | None = option(None, "K of the cosine.", unset="4 times the steps", above=0, most=1e9)
+    horizon: int | None = option(None, "K of the cosine schedule.", unset="4 times the steps", above=0, most=1e9)
     ridge: float = option(1.0, "Ridge of the mirror map, update exact only.", above=0, most=1e9)
-    extra_clip: float | None = option(None, "Bound on the noised mean gradient.", unset="none", above=0, most=1e9)
+    extra_clip: float | None = option(None, "Norm bound of the noised mean gradient.", unset="none", above=0, most=1e9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples, *ROWS)):
     """Options of `dope-sgd`, whose `clip_norm` bounds the distance of a gradient from the public one."""
 
-    origin_norm: float | None = option(None, "Longest public gradient taken as origin.", unset="any", above=0, most=1e9)
+    origin_norm: float | None = option(
+        None, "Norm bound of the public gradient used as origin.", unset="any", above=0, most=1e9
+    )
     public_batch: int | None = option(None, "Public rows per step.", unset="all", above=0, most=1e9)
-    augment_public: int = option(0, "Public rows drawn from fitted Gaussians.", least=0)
-    extended: float = option(0.0, "Share of public rows that also train as private.", least=0, most=1)
+    augment_public: int = option(0, "Number of public rows to draw from fitted Gaussians.", least=0)
+    extended: float = option(
+        0.0, "Share of the public rows that are sampled and clipped like private ones.", least=0, most=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaDPSOptions(DescentOptions, method="adadps", takes=(*PRIVATE, Samples, *ROWS)):
     """Options of `adadps`, whose `clip_norm` bounds a scaled gradient."""
 
-    scale_floor: float = option(1.0, "Least scale.", above=0, most=1e6)
+    scale_floor: float = option(1.0, "Constant added to the scale.", above=0, most=1e6)
 
 
 @dataclass(frozen=True, kw_only=True)

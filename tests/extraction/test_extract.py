@@ -318,7 +318,7 @@ def test_a_foreign_file_under_the_name_is_not_replaced(images: Path, tmp_path: P
 
 
 def test_two_extractions_to_one_file_at_once_are_refused(images: Path, tmp_path: Path) -> None:
-    with locked(tmp_path / "f.h5.partial"), pytest.raises(LinprobeError, match="another extraction is at work"):
+    with locked(tmp_path / "f.h5.partial"), pytest.raises(LinprobeError, match="another extraction is running"):
         run_extract(images, tmp_path / "f.h5")
     run_extract(images, tmp_path / "f.h5")
 
@@ -328,7 +328,7 @@ def test_a_run_that_makes_a_finished_file_again_is_not_disturbed_by_another(imag
     run_extract(images, out)
 
     def another(pixels: Any) -> Any:
-        with pytest.raises(LinprobeError, match="another extraction is at work"):
+        with pytest.raises(LinprobeError, match="another extraction is running"):
             run_extract(images, out)
         return torch.zeros(len(pixels), 192)
 

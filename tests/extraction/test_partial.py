@@ -223,7 +223,7 @@ def test_a_second_extraction_is_refused_and_the_first_goes_on(tmp_path: Path) ->
     folder = tmp_path / "p"
     with locked(folder):
         begin(folder)
-        with pytest.raises(LinprobeError, match="another extraction is at work") as caught, locked(folder):
+        with pytest.raises(LinprobeError, match="another extraction is running") as caught, locked(folder):
             pass
         assert caught.value.exit_status == 1
         assert (folder / SETTINGS).is_file()

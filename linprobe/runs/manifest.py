@@ -27,6 +27,7 @@ from linprobe.accounting.accountants import (
 )
 from linprobe.accounting.calibrate import GRADIENT, Budget
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
+from linprobe.accounting.tradeoff import AttackLimit, attack_limit
 from linprobe.errors import DataError, PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import Method
@@ -334,6 +335,16 @@ def _check_releases(manifest: dict[str, Any], events: list[GaussianEvent], relea
         raise PrivacyError(
             f"the manifest's list of releases is not the ledger's, {_described(releases)}; do not trust it"
         )
+
+
+def limit_of(manifest: dict[str, Any]) -> AttackLimit | None:
+    """What the guarantee of a verified run allows an attack on one record; None for a run without a guarantee."""
+    if not manifest["private"]:
+        return None
+    if manifest["accountant"] is None:
+        return attack_limit((), manifest["delta"], "gdp")
+    releases = [Releases(**release) for release in manifest["releases"]]
+    return attack_limit(releases, manifest["delta"], accountant_of(manifest))
 
 
 def accountant_of(manifest: dict[str, Any]) -> str:

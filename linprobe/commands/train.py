@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from linprobe.accounting.calibrate import check_epsilon
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
@@ -23,7 +25,7 @@ from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
-from linprobe.runs import run_folder
+from linprobe.runs import run_folder, signature
 from linprobe.runs.run_folder import PrivateRecords
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
@@ -163,6 +165,7 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
         option.check(getattr(request, name))
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
+    _signing_key(request, group)  # a wrong key is told before the data is read
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
     shots = request.public_shots
@@ -196,6 +199,7 @@ def train_on(
 ) -> dict[str, Any]:
     """`train` on checked feature files, open or in memory; `other` contains public rows."""
     started = time.perf_counter()
+    signing_key = _signing_key(request, group)
     method, out = settings.method, request.out or _default_out(request)
     shots = (
         0 if method.joins_public and request.public_shots else request.public_shots
@@ -240,6 +244,7 @@ def train_on(
                 trained.history,
                 _manifest(features, public, request, settings, shots, trained),
                 _private_records(protected, trained),
+                signing_key,
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:
@@ -254,6 +259,11 @@ def train_on(
         **{key: manifest[key] for key in OUTCOME_KEYS},
         "seconds": time.perf_counter() - started,
     }
+
+
+def _signing_key(request: TrainRequest, group: Group) -> Ed25519PrivateKey | None:
+    """The key of --sign in rank 0, which writes the run."""
+    return None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
 
 
 def _warn_of_random_weights(files: Iterable[FeatureReader], progress: Progress) -> None:

@@ -65,6 +65,7 @@ class RunOptions:
     )
     resume: bool = option(False, "Resume the unfinished run in --out from its checkpoint.", flags=("--resume",))
     preset: Literal["default", "paper"] = option("default", "Settings", after=" (those of the AdaMix paper)")
+    sign: Path | None = option(None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY")
 
 
 @dataclass(frozen=True)

@@ -46,15 +46,15 @@ def figure(
         plt.close(drawn)
 
 
-def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, method: str) -> None:
-    """The sorted curve of epsilon_i below the worst case (the AdaMix paper's figure 3); mode 0600."""
+def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, run: str) -> None:
+    """The sorted curve of epsilon_i below the worst case (the AdaMix paper's figure 3) of a run; mode 0600."""
     with figure(path, (6.4, 4), private=True) as (axes,):
         axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color="tab:blue", label="each record's own ε")
         axes.axhline(epsilon, color="tab:red", linestyle="--", label=f"worst case, ε = {epsilon:.4g}")
         axes.set(
             xlabel="private records, sorted",
             ylabel="per-record ε",
-            title=f"{method}: privacy loss of each record",
+            title=f"{run}: privacy loss of each record",
         )
         axes.set_ylim(0, 1.08 * epsilon)
         axes.set_xlim(1, max(2, epsilons.size))

@@ -1,6 +1,6 @@
 """The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
 
-No pickle anywhere. `per_record.npz` has mode 0600 and must not be published.
+A signed run also has `manifest.json.sig`. No pickle anywhere. `per_record.npz` has mode 0600 and must not be published.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.per_instance import RecordLosses
-from linprobe.atomic_files import held, replace_when_complete, write_csv, write_json
+from linprobe.atomic_files import held, json_text, replace_when_complete, write_csv
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.parallel.process_group import Group
-from linprobe.runs.manifest import MANIFEST_FORMAT, check_manifest, read_manifest, seal
+from linprobe.runs.manifest import MANIFEST_FORMAT, RUN_FILES, check_manifest, read_manifest, seal
+from linprobe.runs.signature import sign
 
 # what numpy raises for a file that is not a readable archive
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
-MODEL, LEDGER, HISTORY, PER_RECORD = "model.npz", "ledger.jsonl", "history.csv", "per_record.npz"
+MODEL, LEDGER, HISTORY = RUN_FILES
+PER_RECORD = "per_record.npz"
 MANIFEST, CHECKPOINT = "manifest.json", "checkpoint.npz"
 INHERITED = "inherited"
 
@@ -217,11 +220,19 @@ def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], 
     return ids, losses, key
 
 
-def write_manifest(folder: Path, manifest: dict[str, Any], extra_files: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Seal and write `manifest.json`; returns the sealed manifest."""
-    files = (MODEL, LEDGER, HISTORY, *extra_files)
-    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, files)
-    write_json(folder / MANIFEST, sealed)
+def write_manifest(
+    folder: Path,
+    manifest: dict[str, Any],
+    extra_files: tuple[str, ...] = (),
+    signing_key: Ed25519PrivateKey | None = None,
+) -> dict[str, Any]:
+    """Seal and write `manifest.json`, after its signature if there is a key for one; returns the sealed manifest."""
+    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, (*RUN_FILES, *extra_files))
+    text = json_text(sealed)
+    if signing_key is not None:
+        sign(folder, text.encode(), signing_key)
+    with replace_when_complete(folder / MANIFEST, "w") as stream:
+        stream.write(text)
     return sealed
 
 
@@ -232,10 +243,11 @@ def write_run(
     history: list[dict[str, float]],
     manifest: dict[str, Any],
     private: PrivateRecords | None,
+    signing_key: Ed25519PrivateKey | None = None,
 ) -> dict[str, Any]:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
-    The manifest commits to `private`, which is None for a run that spent nothing.
+    The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
     write_model(folder, weights, bias)
     write_history(folder, history)
@@ -246,7 +258,7 @@ def write_run(
         write_per_record(folder, private.ids, private.losses, key)
         per_record_commitment = commitment(key, per_record_digest(private.ids, private.losses))
     commitments = {"private_commitment": private_commitment, "per_record_commitment": per_record_commitment}
-    return write_manifest(folder, {**manifest, **commitments})
+    return write_manifest(folder, {**manifest, **commitments}, signing_key=signing_key)
 
 
 def load_run(folder: str | os.PathLike[str]) -> LoadedRun:

@@ -72,8 +72,7 @@ def register(app: typer.Typer) -> None:
         """
         from linprobe.cli import _terminal
         from linprobe.commands._row_sources import DIGITS
-        from linprobe.commands.compare import NO_FILE, CompareRequest, MethodRow, compare, footer
-        from linprobe.reporting.comparison_table import comparison_table
+        from linprobe.commands.compare import NO_FILE, CompareRequest, MethodRow, compare, comparison_table, footer
 
         request = CompareRequest(
             methods=[MethodRow.parse(word) for word in words(methods)],

@@ -149,8 +149,7 @@ def register(app: typer.Typer) -> None:
         Run the same command again to resume an interrupted run.
         """
         from linprobe.cli import _terminal
-        from linprobe.commands.extract import extract
-        from linprobe.extraction.request import ExtractRequest
+        from linprobe.commands.extract import ExtractRequest, extract
 
         request = ExtractRequest(
             source=source,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -16,13 +15,14 @@ from typing import Any
 from linprobe.accounting.accountants import ACCOUNTANTS, choose_accountant, composed_epsilon
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import read_ledger
-from linprobe.atomic_files import write_json
+from linprobe.atomic_files import held, write_json
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import check_manifest, read_manifest
 
 RUNS, STATED, SPENT, COMMITTED = "runs", "comparison.json", "spent.jsonl", "private_commitment.json"
+LOCK = ".lock"
 RESULTS = ("*.csv", "*.md", "*.png")
 
 
@@ -134,16 +134,11 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
             raise UsageError(f"{out} holds a comparison of {shown[0]}, not of {shown[1]}; give another --out")
     try:
         (out / RUNS).mkdir(parents=True, exist_ok=True)
-        lock = (out / ".lock").open("w")
+        (out / LOCK).touch()
     except OSError as error:
         raise LinprobeError(f"{out} cannot be written ({error.strerror}); give --out a writable place") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(
-                f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"
-            ) from None
+    busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"
+    with held(out / LOCK, busy, create=True, error=UsageError):
         try:
             _commit(out / COMMITTED, features)
             folder = ComparisonFolder(out, of)

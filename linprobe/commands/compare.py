@@ -31,7 +31,8 @@ from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent
 from linprobe.reporting.comparison_plots import accuracy_against_attack, boost_against_shots, error_against_epsilon
-from linprobe.reporting.comparison_table import comparison_table, markdown
+from linprobe.reporting.comparison_table import comparison_table as comparison_table
+from linprobe.reporting.comparison_table import markdown
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
 from linprobe.training.settings import method_options

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from linprobe.extraction.request import ExtractOutcome, ExtractRequest
+from linprobe.extraction.request import ExtractOutcome
+from linprobe.extraction.request import ExtractRequest as ExtractRequest
 from linprobe.progress import Progress
 
 

@@ -1,17 +1,20 @@
-"""Write the tables of docs/python.md and docs/methods/README.md from the code: `python docs/generate_tables.py`.
+"""Write the tables of the pages in `PAGES`: `python docs/generate_tables.py`.
 
 A table stands between two comments that name it. A test compares the pages with `render`.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
 
 from linprobe.methods import METHODS, Method
-from linprobe.methods.choice import CHOICES
+from linprobe.methods.choice import CHOICES, Facts, choose
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
 
@@ -39,6 +42,84 @@ def choices() -> str:
     """The method of a run that names none."""
     rows = [[choice.when, f"[{choice.method}]({choice.method}.md)", choice.why] for choice in CHOICES]
     return _table(("if", "method", "because"), rows)
+
+
+def _evidence() -> list[dict[str, Any]]:
+    """Rows of `benchmarks/accuracy/results.json`, each with the figures that count: balanced accuracy for `rare`."""
+    path = DOCS.parent / "benchmarks" / "accuracy" / "results.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["results"]
+    return [{**row, "figures": row["balanced" if row["data"] == "rare" else "accuracies"]} for row in rows]
+
+
+def _studies() -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """The rows of each data set and number of public shots."""
+    studies: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in _evidence():
+        studies.setdefault((row["data"], row["shots"]), []).append(row)
+    return studies
+
+
+def measured() -> str:
+    """Accuracy in percent of the method that `CHOICES` gives, and its loss against the best method."""
+    studies = _studies()
+    epsilons = _epsilons([row for rows in studies.values() for row in rows])
+    lines = []
+    for (data, shots), rows in studies.items():
+        chosen = choose(Facts(public=shots > 0, text=False)).method
+        ours = {row["epsilon"]: row for row in rows if row["row"] == chosen}
+        lines.append([data, str(shots), chosen, *(_cell(ours.get(epsilon), rows) for epsilon in epsilons)])
+    return _table(("data", "public shots", "method", *(f"eps {epsilon:g}" for epsilon in epsilons)), lines)
+
+
+def evidence() -> str:
+    """A table for each data set and number of public shots: methods by epsilon."""
+    parts = []
+    for (data, shots), rows in _studies().items():
+        epsilons = _epsilons(rows)
+        lines = []
+        for name in dict.fromkeys(row["row"] for row in rows if row["epsilon"] is not None):
+            found = {row["epsilon"]: row for row in rows if row["row"] == name}
+            lines.append([name, *(_cell(found.get(epsilon), rows) for epsilon in epsilons)])
+        for row in rows:
+            if row["epsilon"] is None:
+                lines.append([f"{row['row']}, {_shown(row)}", *[""] * len(epsilons)])
+        seeds = len(rows[0]["figures"])
+        public = f"{shots} public rows per class" if shots else "no public rows"
+        table = _table(("method", *(f"eps {epsilon:g}" for epsilon in epsilons)), lines)
+        parts.append(f"### {data}, {public}, {seeds} seeds\n\n{table}")
+    return "\n\n".join(parts)
+
+
+def reached() -> str:
+    """The README's table: methods by data set and budget, with two public rows per class."""
+    columns = [(data, epsilon) for data in ("digits", "flowers102") for epsilon in (1.0, 3.0)]
+    found = {(row["row"], row["data"], row["epsilon"]): row for row in _evidence() if row["shots"]}
+    lines = []
+    for name in dict.fromkeys(name for name, _, epsilon in found if epsilon is not None):
+        cells = [found.get((name, *column)) for column in columns]
+        lines.append([name, *("" if cell is None else _shown(cell) for cell in cells)])
+    for name, noted in (("only-public", "only-public, epsilon 0"), ("non-private", "non-private, no epsilon")):
+        cells = [found.get((name, data, None)) for data, _ in columns]
+        lines.append([noted, *("" if cell is None else _shown(cell) for cell in cells)])
+    return _table(("method", *(f"{data}, eps {epsilon:g}" for data, epsilon in columns)), lines)
+
+
+def _epsilons(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    return sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    figures = row["figures"]
+    return f"{100 * mean(figures):.1f} ± {100 * stdev(figures):.1f}"
+
+
+def _cell(row: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Mean and standard deviation, and in brackets the loss against the best row at this epsilon."""
+    if row is None:
+        return ""
+    best = max(mean(other["figures"]) for other in rows if other["epsilon"] == row["epsilon"])
+    loss = round(100 * (best - mean(row["figures"])), 1)
+    return _shown(row) + (f" (-{loss})" if loss else " **best**")
 
 
 def _private_rows(method: Method) -> str:
@@ -136,7 +217,9 @@ def _classes(names: list[str]) -> str:
 
 PAGES: dict[Path, list[Callable[[], str]]] = {
     DOCS / "python.md": [classes, arguments],
-    DOCS / "methods" / "README.md": [methods, choices],
+    DOCS / "methods" / "README.md": [methods, choices, measured],
+    DOCS / "evidence.md": [evidence],
+    DOCS.parent / "README.md": [reached],
 }
 
 

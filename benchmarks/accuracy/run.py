@@ -1,13 +1,14 @@
-"""Test accuracy over seeds on the built-in digits and on feature files, as tables and JSON.
+"""Test accuracy over seeds on the built-in digits and on feature files, as JSON and printed lines.
 
-    python benchmarks/accuracy/run.py [--study methods|settings|pixels|choice|peers] [--seeds 5] [--shots 2]
-        [--json FILE] [--epsilons E ...] [--methods METHOD ...] [FILE.h5 ...]
+    python benchmarks/accuracy/run.py [--study evidence|settings|pixels] [--seeds 5] [--json FILE]
+        [--shots 2 0] [--epsilons E ...] [--methods METHOD ...] [--no-digits] [FILE.h5 ...]
 
-A seed chooses the public shots; noise and samples are fresh in every run. `pixels` is table 1 of the DPSGD-F paper, on
-files of raw pixels without public rows: one setting per method, chosen on the test rows, as in the paper. `choice`
-compares the methods that a run without --method may get, with public shots and without; `synthetic.py` writes files.
-`peers` compares methods that release a covariance or class sums with descent on the defaults; with `--shots 0` on the
-files only. With `--json`, rows that the file has already are kept unless they are measured again.
+`evidence` runs every method on its defaults, with 2 public rows per class and without, at six budgets; `synthetic.py`
+writes some of its files. `settings` varies one option of adamix. `pixels` is table 1 of the DPSGD-F paper, on files of
+raw pixels without public rows: one setting per method, chosen on the test rows, as in the paper.
+
+A seed chooses the public shots; noise and samples are fresh in every run. With `--json`, rows that the file has already
+are not measured again.
 """
 
 from __future__ import annotations
@@ -16,16 +17,23 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from linprobe.commands._row_sources import open_features
 from linprobe.commands.train import TrainRequest, train
-from linprobe.methods import METHODS
 from linprobe.progress import Silent
 
-EPSILONS = (1.0, 3.0)
+EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, 8.0)
+WITHOUT_PUBLIC = ("noisy-gd", "dp-sgd", "dpsgd-f", "dp-ls", "dp-fc", "prototypes")
+WITH_PUBLIC = (
+    "adamix", "noisy-gd", "ngd", "ppgd", "dp-sgd", "dpsgd-f", "mirror-descent", "dope-sgd", "adadps", "fully-private",
+    "dp-ls", "dp-fc", "prototypes",
+)  # fmt: skip
+
+SETTING_EPSILONS = (1.0, 3.0)
 N_PUBLIC = "n_public"  # placeholder for the number of public rows
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -45,126 +53,111 @@ PIXELS: dict[str, dict[str, Any]] = {
     "dp-sgd": {"steps": 400, "options": {"clip_norm": 0.1, "score_noise": 2.5}},
     "dpsgd-f": {"steps": 400},
 }
-PEER_EPSILONS = (0.5, 1.0, 3.0, 8.0)
-PEERS = ("noisy-gd", "dp-sgd", "dpsgd-f", "dp-ls", "dp-fc", "prototypes")
-
-CHOICE_EPSILONS = (0.1, 0.25, 1.0, 3.0)
-CHOICE = {  # methods by number of public shots
-    2: ("adamix", "ngd", "ppgd", "dp-sgd", "mirror-descent", "dope-sgd", "adadps"),
-    0: ("noisy-gd", "dp-sgd", "dpsgd-f"),
-}
 
 
-def accuracies(
-    features: Path | None, seeds: int, shots: int, key: str = "test_accuracy", **request: Any
-) -> list[float]:
-    """Test accuracy for each seed, or another figure of the run's summary."""
+@dataclass(frozen=True)
+class Job:
+    """A row of the result: its name, its budget, its public rows per class, and the request of `train`."""
+
+    row: str
+    epsilon: float | None
+    shots: int
+    request: dict[str, Any] = field(default_factory=dict)
+
+
+def evidence(shots: int) -> Iterator[Job]:
+    """Every method on its defaults."""
+    if shots:
+        yield Job("only-public", None, shots, {"method": "only-public"})
+    yield Job("non-private", None, shots, {"method": "non-private"})
+    for epsilon in EPSILONS:
+        for method in WITH_PUBLIC if shots else WITHOUT_PUBLIC:
+            yield Job(method, epsilon, shots, {"method": method, "per_record": False})
+
+
+def settings(shots: int) -> Iterator[Job]:
+    """adamix with one option changed."""
+    for name, extra in SETTINGS.items():
+        for epsilon in SETTING_EPSILONS:
+            yield Job(name, epsilon, shots, {"method": "adamix", **extra})
+
+
+def pixels(shots: int) -> Iterator[Job]:
+    """Table 1 of the DPSGD-F paper, without public rows."""
+    for name, extra in PIXELS.items():
+        for epsilon in PIXEL_EPSILONS:
+            yield Job(name, epsilon, shots, {"method": name, "per_record": False, **extra})
+    yield Job("non-private", None, shots, {"method": "non-private"})
+
+
+STUDIES = {"evidence": evidence, "settings": settings, "pixels": pixels}
+
+
+def measure(features: Path | None, job: Job, seeds: int) -> dict[str, list[float]]:
+    """Accuracy and balanced accuracy on the test rows, for each seed."""
+    request = dict(job.request)
     options = request.get("options", {})
     if N_PUBLIC in options.values():
         with open_features(features) as file:
-            n_public = shots * len(file.description.class_names)
+            n_public = job.shots * len(file.description.class_names)
         request["options"] = {name: n_public if value == N_PUBLIC else value for name, value in options.items()}
-    figures = []
+    figures: dict[str, list[float]] = {"accuracies": [], "balanced": []}
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
             asked = TrainRequest(
-                features=features, public_shots=shots, split_seed=seed, out=Path(folder) / "run", **request
+                features=features,
+                public_shots=job.shots,
+                split_seed=seed,
+                epsilon=job.epsilon,
+                out=Path(folder) / "run",
+                **request,
             )
-            figures.append(train(asked, Silent())[key])
+            outcome = train(asked, Silent())
+        figures["accuracies"].append(round(outcome["test_accuracy"], 4))
+        figures["balanced"].append(round(outcome["test_balanced_accuracy"], 4))
     return figures
-
-
-def jobs(study: str) -> list[tuple[str, float | None, dict[str, Any]]]:
-    """(row name, epsilon, request) for each row of the table."""
-    if study == "settings":
-        return [(name, eps, {"method": "adamix", **extra}) for name, extra in SETTINGS.items() for eps in EPSILONS]
-    if study == "pixels":
-        return [
-            (name, eps, {"method": name, "per_record": False, **extra})
-            for name, extra in PIXELS.items()
-            for eps in PIXEL_EPSILONS
-        ] + [("non-private", None, {"method": "non-private"})]
-    if study == "peers":
-        return [(name, eps, {"method": name, "per_record": False}) for eps in PEER_EPSILONS for name in PEERS]
-    wanted: list[tuple[str, float | None, dict[str, Any]]] = []
-    for method in METHODS.values():
-        if "text" not in method.needs:
-            wanted += [(method.name, eps, {"method": method.name}) for eps in (EPSILONS if method.spends else (None,))]
-    return wanted
-
-
-def choice(files: Sequence[Path | None], seeds: int, some: Sequence[str]) -> list[dict[str, Any]]:
-    """Balanced accuracy of `some` methods with public shots and without, by data set and epsilon."""
-    results = []
-    for features in files:
-        for shots, methods in CHOICE.items():
-            rows = [(method, eps) for method in methods if method in some for eps in CHOICE_EPSILONS]
-            for method, eps in [("only-public", None), *rows] if shots else rows:
-                asked: dict[str, Any] = {"method": method, "epsilon": eps}
-                if eps is not None:
-                    asked["per_record"] = False
-                figures = accuracies(features, seeds, shots, "test_balanced_accuracy", **asked)
-                name = "digits" if features is None else features.stem
-                mean, spread = statistics.mean(figures), statistics.stdev(figures)
-                results.append(
-                    {"data": name, "shots": shots, "row": method, "epsilon": eps, "mean": mean, "std": spread}
-                )
-                print(f"{name:<12} {shots} shots {method:<16} eps {eps} {mean:.4f} +- {spread:.4f}", flush=True)
-    return results
 
 
 def main() -> None:
     """Run the study, print one line per row, and write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--study", choices=("methods", "settings", "pixels", "choice", "peers"), default="methods")
+    parser.add_argument("--study", choices=STUDIES, default="evidence")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--shots", type=int, default=2)
+    parser.add_argument("--shots", type=int, nargs="+", default=[2, 0], help="public rows per class")
     parser.add_argument("--epsilons", type=float, nargs="+", help="only these; default: all of the study")
     parser.add_argument("--methods", nargs="+", help="only these rows; default: all of the study")
+    parser.add_argument("--no-digits", action="store_true", help="the given files only")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--methods", default=",".join(METHODS), help="study choice: some of its methods")
-    parser.add_argument("--no-digits", action="store_true", help="study choice: the given files only")
     parser.add_argument("features", nargs="*", type=Path)
     arguments = parser.parse_args()
-    if arguments.study == "choice":
-        files = (*(() if arguments.no_digits else (None,)), *arguments.features)
-        document = {"seeds": arguments.seeds, "results": choice(files, arguments.seeds, arguments.methods.split(","))}
-        if arguments.json:
-            arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        return
     results = _kept(arguments.json)
-    without_public = arguments.study == "pixels" or (arguments.study == "peers" and not arguments.shots)
-    shots = 0 if without_public else arguments.shots
-    for features in arguments.features if without_public else (None, *arguments.features):
+    digits = () if arguments.no_digits or arguments.study == "pixels" else (None,)
+    for features in (*digits, *arguments.features):
         name = "digits" if features is None else features.stem
-        for row, epsilon, request in jobs(arguments.study):
-            if arguments.epsilons and epsilon not in arguments.epsilons:
+        for job in (job for shots in arguments.shots for job in STUDIES[arguments.study](shots)):
+            key = (name, job.shots, job.row, job.epsilon)
+            unwanted = arguments.epsilons and job.epsilon is not None and job.epsilon not in arguments.epsilons
+            if key in results or unwanted or (arguments.methods and job.row not in arguments.methods):
                 continue
-            if arguments.methods and row not in arguments.methods:
-                continue
-            figures = accuracies(features, arguments.seeds, shots, epsilon=epsilon, **request)
-            mean, spread = statistics.mean(figures), statistics.stdev(figures) if len(figures) > 1 else 0.0
-            results[name, row, epsilon] = {
-                "data": name,
-                "row": row,
-                "epsilon": epsilon,
-                "mean": mean,
-                "std": spread,
-                "accuracies": figures,
-            }
-            shown = "-" if epsilon is None else f"{epsilon:g}"
-            print(f"{name:<12} {row:<34} eps {shown:<4} {mean:.4f} +- {spread:.4f}", flush=True)
+            figures = measure(features, job, arguments.seeds)
+            results[key] = dict(zip(("data", "shots", "row", "epsilon"), key, strict=True)) | figures
+            found = figures["accuracies"]
+            spread = statistics.stdev(found) if len(found) > 1 else 0.0
+            shown = "-" if job.epsilon is None else f"{job.epsilon:g}"
+            balanced = statistics.mean(figures["balanced"])
+            line = f"{name:<18} {job.shots} shots {job.row:<32} eps {shown:<5}"
+            print(f"{line} {statistics.mean(found):.4f} +- {spread:.4f}, balanced {balanced:.4f}", flush=True)
             if arguments.json:
-                document = {"shots": shots, "seeds": arguments.seeds, "results": list(results.values())}
-                arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+                lines = ",\n".join(json.dumps(result) for result in results.values())
+                arguments.json.write_text(f'{{"results": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
-def _kept(path: Path | None) -> dict[tuple[str, str, float | None], dict[str, Any]]:
-    """The rows that the file has, by data, name and epsilon."""
+def _kept(path: Path | None) -> dict[tuple[str, int, str, float | None], dict[str, Any]]:
+    """The rows that the file has, by data, shots, name and epsilon."""
     if path is None or not path.is_file():
         return {}
     found = json.loads(path.read_text(encoding="utf-8"))["results"]
-    return {(row["data"], row["row"], row["epsilon"]): row for row in found}
+    return {(row["data"], row["shots"], row["row"], row["epsilon"]): row for row in found}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write synthetic feature files for `run.py --study choice`: `python benchmarks/accuracy/synthetic.py FOLDER`.
+"""Write synthetic feature files for `run.py`: `python benchmarks/accuracy/synthetic.py FOLDER`.
 
 classes-100   10,000 rows of 256 features around 100 class means, zero mean
 offset-10     40,000 rows of 128 features around 10 class means, far from the origin in one direction

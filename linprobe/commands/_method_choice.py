@@ -11,13 +11,13 @@ from linprobe.methods import Method
 from linprobe.methods.choice import Chosen, Facts, choose
 
 
-def choose_method(features: Path | None, public: Path | None, shots: int | None, device: str) -> Chosen:
+def choose_method(features: Path | None, public: Path | None, shots: int | None) -> Chosen:
     """The method for a feature file, or the built-in digits for None, from public facts."""
     with open_features(features, whole=False) as file:
         known = public is not None or bool(shots)
         if shots is None:
             known = known or features is None or "public" in file.sizes
-        return choose(Facts(known, file.text_weights() is not None, device))
+        return choose(Facts(known, file.text_weights() is not None))
 
 
 def refuse_missing_public(method: Method, path: Path) -> None:

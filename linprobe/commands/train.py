@@ -176,7 +176,7 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     """
     choice = None
     if request.method is None:
-        choice = choose_method(request.features, request.public, request.public_shots, request.device)
+        choice = choose_method(request.features, request.public, request.public_shots)
     method = find_method(str(request.method) if choice is None else choice.method)
     request = replace(request, method=method.name)
     settings = make_settings(request, method)  # a wrong option is reported before data is read

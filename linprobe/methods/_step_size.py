@@ -8,8 +8,9 @@ sqrt(T) eta sigma tau / q = T eta tau / mu. It equals s nats, the score noise, f
 Each of the N / C rows of a class moves a weight by at most eta tau per step. So T steps move a score by at most s g
 nats, with g = mu N / C the ratio of signal to noise. The default s is the lesser of
 
-    w                 the weight of the private rows against what W_1 knows; max(1, sqrt(g) / 12) if W_1 is zero, as
-                      then a common factor of all scores does not matter; at most 3 for damped descent around a mean
+    w                 the weight of the private rows against what W_1 knows; if W_1 is zero, 1, as then a common factor
+                      of all scores does not matter; for noisy-gd, g / 1000 from 1 to 2 around a mean, else g / 300
+                      from 1 to 4
     3 b T / g         if rows are not centred: a step must not move scores by more than 3 b nats, or it oscillates along
                       the common mean of the rows; b = (1 + beta) / (1 - beta) for momentum beta
 
@@ -35,8 +36,8 @@ from linprobe.options import Steps
 from linprobe.parallel.array_api import on_host
 
 LARGEST_MOVE = 3.0
-COLD = 12.0
-LARGEST_AROUND_MEAN = 3.0  # of descent on all rows, which is damped where s is larger
+COLD_RATIO, LARGEST_COLD = 300.0, 4.0  # of damped descent from zero
+CENTRED_RATIO, LARGEST_CENTRED = 1000.0, 2.0  # the same around a mean
 START_FACTOR = 1.5
 UNKNOWN_START = 100.0  # k d of a start that is not from public rows
 STRONGEST_START = 1024.0  # largest k d, as public rows may be from another distribution
@@ -85,14 +86,18 @@ def score_noise(
         informed: whether W_1 is not zero, or public rows complete the weights afterwards.
         momentum: beta, if directions are exponential means of gradients.
         row_norm: typical norm of a row, if it is not 1; the default s is for rows of this norm.
-        damped: whether steps that overshoot are damped, so that they need no bound.
+        damped: whether steps on rows that are not centred are damped where they overshoot, so that they need no bound.
     """
     if options.score_noise is not None:
         return options.score_noise
     ratio = schedule.nominal_mu * problem.private_rows.n_rows / problem.n_classes
-    noise = min(1.0, ratio / start_strength(problem)) if informed else max(1.0, math.sqrt(ratio) / COLD)
-    if damped and problem.centred and not informed:
-        noise = min(noise, LARGEST_AROUND_MEAN)
+    noise = 1.0
+    if informed:
+        noise = min(1.0, ratio / start_strength(problem))
+    elif damped and problem.centred:
+        noise = min(max(1.0, ratio / CENTRED_RATIO), LARGEST_CENTRED)
+    elif damped:
+        noise = min(max(1.0, ratio / COLD_RATIO), LARGEST_COLD)
     if not problem.centred and not damped and ratio > 0:
         noise = min(noise, LARGEST_MOVE * (1 + momentum) / (1 - momentum) * schedule.n_steps / ratio)
     return noise / row_norm

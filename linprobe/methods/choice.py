@@ -1,6 +1,6 @@
 """The method of a run that names none, from public facts.
 
-`CHOICES` is the table: the first row that holds decides. `benchmarks/accuracy/choice.json` has the measurements.
+`CHOICES` is the table: the first row that holds decides. `benchmarks/accuracy/results.json` has the measurements.
 No row needs epsilon or the number of rows: with little budget, the default score noise keeps a method at its start.
 """
 
@@ -12,16 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Facts:
-    """Public facts about a run.
-
-    Attributes:
-        public: whether some labelled rows are public. text: whether there are text weights.
-        device: where the run trains.
-    """
+    """Public facts about a run: whether some labelled rows are public, and whether there are text weights."""
 
     public: bool
     text: bool
-    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -37,8 +31,7 @@ class Chosen:
 CHOICES = (
     Chosen("adamix", "some labelled rows are public", "it starts from them", lambda facts: facts.public),
     Chosen("noisy-gd", "no row is public and there are text weights", "it starts from them", lambda facts: facts.text),
-    Chosen("noisy-gd", "no row is public and the device is a GPU", "it trains there", lambda f: f.device != "cpu"),
-    Chosen("dpsgd-f", "no row is public", "a private mean replaces the public one", lambda facts: True),
+    Chosen("noisy-gd", "no row is public", "it centres rows on a private mean", lambda facts: True),
 )
 
 

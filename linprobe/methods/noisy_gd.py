@@ -52,7 +52,7 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
     reference = reference_weights(options.reference, weights)
     iterates = DampedIterates(weights, schedule.n_steps, options.output, options.ensemble)
     constant = step_size(options, problem, schedule, informed=bool(norm(weights) > 0), damped=True)(options.clip_norm)
-    damps = options.learning_rate is None and options.score_noise is None
+    damps = not problem.centred and options.learning_rate is None and options.score_noise is None
     noise = schedule.noise_multiplier * options.clip_norm
     for t in run.steps(iterates):
         weights = iterates.weights

@@ -20,7 +20,8 @@ from linprobe.options.declaration import Options, option
 MAX_EPSILON = 100.0
 DEFAULT_DELTA = 1e-5
 DEFAULT_STEPS = 50
-CONDITIONED_STEPS = 150  # around a private mean, longer descent goes on gaining
+CENTRED_STEPS = 400  # around a private mean, or a public one if classes have many rows
+MANY_ROWS = 1000
 SAMPLED_STEPS = 200
 SAMPLING_RATE = 0.15
 
@@ -117,7 +118,8 @@ class Noise:
     n_steps: int | None = option(
         None,
         "Number of steps; the noise follows.",
-        unset=f"{DEFAULT_STEPS}; {CONDITIONED_STEPS} around a private mean; {SAMPLED_STEPS} with Poisson sampling",
+        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} around a private mean, or a public one with {MANY_ROWS} rows per "
+        f"class; {SAMPLED_STEPS} with Poisson sampling",
         asked="steps",
     )
 

@@ -133,7 +133,9 @@ def train(
     inherited = () if first is None else first.releases
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
     settings = settled(settings, private.n_rows, private.n_features, known=_known(settings, sources))
-    budget = settings.budget(private.n_rows, inherited)
+    budget = settings.budget(
+        private.n_rows, inherited, around_public=preprocessing.centre is not None, n_classes=sources.n_classes
+    )
     schedule = schedule_of(budget)
 
     space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released

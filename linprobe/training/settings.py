@@ -13,7 +13,7 @@ from typing import Any, get_args
 from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
 from linprobe.accounting.events import Releases
 from linprobe.methods import Method, Schedule
-from linprobe.options import CONDITIONED_STEPS, DEFAULT_DELTA, Init
+from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MANY_ROWS, Init
 from linprobe.options.declaration import declared
 
 RunFolder = str | os.PathLike[str]
@@ -79,10 +79,13 @@ class Settings:
         """Whether the caller chose text weights as initial weights."""
         return getattr(self.options, "init", None) == "text"
 
-    def budget(self, n_private: int, inherited: tuple[Releases, ...] = ()) -> Budget | None:
+    def budget(
+        self, n_private: int, inherited: tuple[Releases, ...] = (), *, around_public: bool = False, n_classes: int = 1
+    ) -> Budget | None:
         """The calibrated budget of a run on `n_private` private rows; None for a method that spends nothing.
 
-        `inherited` are the releases of the first model. The target covers their cost too.
+        `inherited` are the releases of the first model. The target covers their cost too. Whether rows are centred on a
+        public mean, and the number of classes, matter for the default number of steps.
         """
         if not self.method.spends:
             return None
@@ -101,18 +104,16 @@ class Settings:
             n_private=n_private,
             noise_multiplier=self.noise_multiplier,
             steps=self.n_steps,
-            default_steps=self._default_steps(),
+            default_steps=self._default_steps(around_public and n_private >= MANY_ROWS * n_classes),
             sampling_rate=self.sampling_rate,
             accountant=self.accountant,
             others=others,
         )
 
-    def _default_steps(self) -> int:
-        return (
-            CONDITIONED_STEPS
-            if self.condition == "mean" and self.method.sampling is None
-            else self.method.default_steps
-        )
+    def _default_steps(self, many_around_public: bool) -> int:
+        default = self.method.default_steps
+        longer = self.condition == "mean" or many_around_public
+        return CENTRED_STEPS if longer and default == DEFAULT_STEPS else default
 
 
 _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "first_run", "parameters"}

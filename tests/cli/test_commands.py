@@ -193,7 +193,7 @@ def test_training_json_has_every_key_and_says_what_it_cost(cli: Cli, method: str
         sampling = METHODS[method].sampling
         cold = method == "fully-private"  # around a private mean, as no rows are public
         rate = 1.0 if sampling is None else sampling.rate
-        steps = 150 if cold else METHODS[method].default_steps
+        steps = 400 if cold else METHODS[method].default_steps
         assert (result["seed_kind"], result["sampling_rate"], result["steps"]) == ("os", rate, steps)
     else:
         assert result["epsilon"] == EPSILON_WITHOUT_NOISE[method]
@@ -374,6 +374,7 @@ def test_train_chooses_a_method_from_public_facts_and_says_which(
     assert f"method {method}: {why}" in outcome.stderr
 
 
-def test_train_without_public_rows_or_text_moves_rows_to_a_private_mean(cli: Cli, private_file: Path) -> None:
+def test_train_without_public_rows_or_text_centres_on_a_private_mean(cli: Cli, private_file: Path) -> None:
     outcome = cli("train", private_file, "--eps", "3", "--steps", "3", "--json")
-    assert json.loads(outcome.stdout)["method"] == "dpsgd-f"
+    assert json.loads(outcome.stdout)["method"] == "noisy-gd"
+    assert "no row is public; it centres rows on a private mean" in outcome.stderr

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.errors import UsageError
 from linprobe.estimators import ESTIMATORS, NoisyGD
-from linprobe.options import DEFAULT_STEPS
+from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
 from linprobe.training.conditioning import LARGEST_NOISE, MEAN, SHARE, mean_release, settled, shrunk_mean
 from linprobe.training.settings import Settings
 
@@ -68,6 +68,14 @@ def test_auto_weighs_the_noise_of_the_mean() -> None:
     noise = math.sqrt(WIDTH) * many.others[0].noise_multiplier / 50_000
     assert noise <= LARGEST_NOISE
     assert settled(settings(condition=MEAN), 100, WIDTH, known=None).condition == MEAN
+
+
+def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:
+    x, y = rows_with_a_mean()
+    public = {"X_public": x[:30], "y_public": y[:30]}
+    assert NoisyGD(epsilon=1.0).fit(x, y, **public).n_iter_ == CENTRED_STEPS
+    assert NoisyGD(epsilon=1.0).fit(x[:2999], y[:2999], **public).n_iter_ == DEFAULT_STEPS
+    assert fitted(condition="mean").n_iter_ == CENTRED_STEPS
 
 
 def test_public_rows_make_a_private_mean_idle() -> None:

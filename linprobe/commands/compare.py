@@ -18,6 +18,7 @@ from linprobe.accounting.calibrate import check_epsilon, large_delta
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.commands._comparison_folder import RUNS, ComparisonFolder, open_comparison
+from linprobe.commands._option_text import option_kinds, typed
 from linprobe.commands._row_sources import DIGITS, check_test_rows, open_features
 from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.commands.train import TrainRequest, make_settings, train_on
@@ -26,8 +27,7 @@ from linprobe.data.feature_file import FeatureReader, LoadedFeatures
 from linprobe.errors import LinprobeError, ParameterError, UsageError
 from linprobe.evaluation.comparison import Result, Setting, boosts, summarise
 from linprobe.methods import METHODS, find_method
-from linprobe.options import DEFAULT_DELTA, RunOptions
-from linprobe.options.declaration import arguments_of, declared
+from linprobe.options import DEFAULT_DELTA
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent
@@ -73,8 +73,7 @@ class MethodRow:
         """`method` or `method:option=value:option=value`, with the option names of `linprobe train`."""
         name, *pairs = text.strip().split(":")
         method = find_method(name)
-        declarations = [*declared(RunOptions).values(), *arguments_of(method.options).values()]
-        kinds = {declaration.parameter: declaration.kind for declaration in declarations}
+        kinds = option_kinds(method)
         settings: dict[str, Any] = {}
         for pair in pairs:
             flag, equals, value = pair.partition("=")
@@ -84,7 +83,7 @@ class MethodRow:
                     f"method is {text!r}; allowed: METHOD or METHOD:OPTION=VALUE, each option once, as "
                     "dope-sgd:ensemble=5:steps=100"
                 )
-            settings[option] = _typed(flag, value, kinds.get(option, str))
+            settings[option] = typed(flag, value, kinds.get(option, str))
         return cls(text.strip(), method.name, settings)
 
     def request(self, **shared: Any) -> TrainRequest:
@@ -98,23 +97,6 @@ class MethodRow:
             **shared,
             options=options,
         )
-
-
-def _typed(flag: str, text: str, wanted: Any) -> Any:
-    """`text` converted to the type `wanted`."""
-    if wanted is bool:
-        if text not in ("true", "false"):
-            raise ParameterError(f"{flag} is {text!r}; allowed: true, false")
-        return text == "true"
-    if wanted not in (int, float):
-        return text
-    try:
-        number = wanted(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ParameterError(f"{flag} is {text!r}; allowed: a {'whole ' if wanted is int else ''}number")
-    return number
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.ledger import read_ledger
+from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.per_instance import RecordLosses
 from linprobe.commands._row_sources import open_features
 from linprobe.data.feature_file import FeatureReader
@@ -17,6 +17,7 @@ from linprobe.errors import DataError, ParameterError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.runs import run_folder, signature
 from linprobe.runs.manifest import RUN_FILES, check_manifest, read_manifest
+from linprobe.runs.selected_run import check_selected
 
 FINDINGS = (
     "private",
@@ -57,7 +58,11 @@ def verified(folder: Path) -> VerifiedRun:
             format.
     """
     manifest = _manifest(folder)
-    figures = check_manifest(manifest, folder, read_ledger(folder / run_folder.LEDGER))
+    selection = read_selection(folder / run_folder.LEDGER)
+    if selection is None:
+        figures = check_manifest(manifest, folder, read_ledger(folder / run_folder.LEDGER))
+    else:
+        figures = check_selected(manifest, folder, selection)
     per_record = None
     if (folder / run_folder.PER_RECORD).exists():
         try:

@@ -128,14 +128,22 @@ def _profile(
 
 
 def _first_loss(event: SelectionEvent, most: float, delta: float, accountant: str) -> float:
-    """The least eps_1 of a grid on [0, most] that fulfils its condition; infinity if none does."""
+    """eps_1 of an event, at most `most`."""
+    return first_loss(lambda epsilons: _profile(event, epsilons, delta, accountant), event.mean_repetitions, most)
+
+
+def first_loss(profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], mean: int, most: float) -> float:
+    """The least eps_1 of a grid on [0, most] that fulfils its condition; infinity if none does.
+
+    Args:
+        profile: from epsilons to delta_Q, both shape (n,).
+    """
     if not math.isfinite(most):
         return math.inf
     low, high = 0.0, most
     for _ in range(2):  # the second grid lies between two points of the first
         grid = np.linspace(low, high, GRID + 1)[1:]
-        allowed = np.expm1(grid) / (event.mean_repetitions - 1) * (1 - ROUNDING)
-        holds = np.flatnonzero(_profile(event, grid, delta, accountant) <= allowed)
+        holds = np.flatnonzero(profile(grid) <= np.expm1(grid) / (mean - 1) * (1 - ROUNDING))
         if not holds.size:
             return math.inf
         low, high = float(grid[holds[0] - 1]) if holds[0] else low, float(grid[holds[0]])

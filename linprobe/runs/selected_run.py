@@ -13,10 +13,12 @@ from typing import Any
 from linprobe.accounting.accountants import ACCOUNTANTS, accountants_agree, choose_accountant
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
 from linprobe.accounting.tradeoff import AttackLimit, selection_limit
 from linprobe.errors import PrivacyError
-from linprobe.runs.manifest import ADJACENCY, STATED_TOLERANCE, check_digests, check_seed, limit_of
+from linprobe.runs.manifest import ADJACENCY, STATED_TOLERANCE, check_digests, check_manifest, check_seed, limit_of
+from linprobe.runs.run_folder import LEDGER
 
 MECHANISM = (
     "private selection: the best of a geometric number of runs by a noisy count of right private rows; each run is "
@@ -73,6 +75,14 @@ def selected_statement(
         "accountant": accountant_words(accountant),
         "cross_check": CROSS_CHECK,
     }
+
+
+def check_run(manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Recompute the guarantee of a run, selected or not, from its ledger: `check_selected` or `check_manifest`."""
+    selection = read_selection(folder / LEDGER)
+    if selection is None:
+        return check_manifest(manifest, folder, read_ledger(folder / LEDGER))
+    return check_selected(manifest, folder, selection)
 
 
 def check_selected(manifest: dict[str, Any], folder: Path, event: SelectionEvent) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Tuned against default settings at equal total epsilon, over seeds, as JSON and a table.
 
-    python benchmarks/accuracy/tuning.py [--seeds 3] [--epsilons E ...] [--shots K ...] [--json FILE] [FILE.h5 ...]
+    python benchmarks/accuracy/tuning.py [--seeds 3] [--epsilons E ...] [--shots K ...] [--rows ROW ...] [--json FILE]
+        [FILE.h5 ...]
 
-Without a file: the built-in digits. A seed chooses the public shots; everything else is fresh in every run. `each`
-trains every setting of the grid with the whole budget: its mean is what a setting taken at random gives, and its best
-is not private. Rows that the JSON file has already are kept unless they are measured again.
+Without a file: the built-in digits. A seed chooses the public shots; everything else is fresh in every run. The rows
+`each` train every setting of the grid with the whole budget: their mean is what a setting taken at random gives, and
+the best of them is not private. Figures that the JSON file has already are kept unless they are measured again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import argparse
 import json
 import statistics
 import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +24,57 @@ from linprobe.commands.tune import Tuning, tune
 from linprobe.progress import Silent
 
 GRID = "score_noise=0.1,0.5,2,8"
-SHRINK = (0.0, 0.25, 0.5, 0.75, 1.0)
+FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
 METHODS = {2: "adamix", 0: "dpsgd-f"}
+ONE = {"score_noise": 1.0}
 
 
-def accuracy(request: TrainRequest, tuning: Tuning | None) -> float:
+def accuracy(request: TrainRequest, tuning: Tuning | None = None) -> float:
     """Test accuracy of one run, which is thrown away."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = TrainRequest(**{**vars(request), "out": Path(folder) / "run"})
+        asked = replace(request, out=Path(folder) / "run")
         outcome = train(asked, Silent()) if tuning is None else tune(asked, tuning, Silent())
     return float(outcome["test_accuracy"])
 
 
-def rows(features: Path | None, epsilon: float, shots: int, seeds: int) -> dict[str, list[float]]:
-    """Accuracies of one data set, epsilon and number of shots, by row of the table."""
-    method = METHODS[shots]
-    shared: dict[str, Any] = {"features": features, "method": method, "epsilon": epsilon, "public_shots": shots}
-    grid = Tuning.parse([GRID], [], None, method)
-    found: dict[str, list[float]] = {"default": [], "grid": [], "each, mean": [], "each, best": []}
-    if shots:
-        found["shrink"] = []
-    for seed in range(seeds):
-        request = TrainRequest(**shared, split_seed=seed)
-        found["default"].append(accuracy(request, None))
-        found["grid"].append(accuracy(request, grid))
-        each = [accuracy(TrainRequest(**{**vars(request), "options": one}), None) for one in grid.settings]
-        found["each, mean"].append(statistics.fmean(each))
-        found["each, best"].append(max(each))
-        if shots:
-            found["shrink"].append(accuracy(request, Tuning.parse([], SHRINK, None, method)))
-    return found
+def _grid(request: TrainRequest) -> Tuning:
+    return Tuning.parse([GRID], [], None, request.method)
+
+
+def _shrunk(request: TrainRequest) -> float:
+    return accuracy(request, Tuning.parse([], FACTORS, None, request.method))
+
+
+def _each(request: TrainRequest) -> list[float]:
+    return [accuracy(replace(request, options=one)) for one in _grid(request).settings]
+
+
+ROWS: dict[str, Callable[[TrainRequest], float]] = {
+    "default": accuracy,
+    "grid": lambda request: accuracy(request, _grid(request)),
+    "each, mean": lambda request: statistics.fmean(_each(request)),
+    "each, best": lambda request: max(_each(request)),
+    "shrink": _shrunk,
+    "score noise 1": lambda request: accuracy(replace(request, options=ONE)),
+    "score noise 1, shrink": lambda request: _shrunk(replace(request, options=ONE)),
+}
+FROM_PUBLIC = ("shrink", "score noise 1", "score noise 1, shrink")  # rows that need first weights
+
+
+def measure(features: Path | None, shots: int, epsilon: float, row: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Accuracies of one row of the table, over seeds."""
+    request = TrainRequest(features=features, method=METHODS[shots], epsilon=epsilon, public_shots=shots)
+    found = [ROWS[row](replace(request, split_seed=seed)) for seed in seeds]
+    return {
+        "data": "digits" if features is None else features.stem,
+        "shots": shots,
+        "epsilon": epsilon,
+        "row": row,
+        "method": METHODS[shots],
+        "mean": statistics.fmean(found),
+        "std": statistics.stdev(found) if len(found) > 1 else None,
+        "accuracies": found,
+    }
 
 
 def main() -> None:
@@ -60,26 +84,25 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.25, 1.0, 3.0])
     parser.add_argument("--shots", type=int, nargs="+", default=[2, 0], choices=sorted(METHODS))
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="ROW")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    kept: list[dict[str, Any]] = []
+    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
     if asked.json is not None and asked.json.exists():
-        kept = json.loads(asked.json.read_text())["results"]
+        for one in json.loads(asked.json.read_text())["results"]:
+            kept[one["data"], one["shots"], one["epsilon"], one["row"]] = one
     for features in asked.files or [None]:
         for shots in asked.shots:
             for epsilon in asked.epsilons:
-                place = {"data": "digits" if features is None else features.stem, "shots": shots, "epsilon": epsilon}
-                for row, measured in rows(features, epsilon, shots, asked.seeds).items():
-                    mean, std = statistics.fmean(measured), statistics.stdev(measured) if len(measured) > 1 else None
-                    result = {**place, "method": METHODS[shots], "row": row, "mean": mean, "std": std}
-                    same = {**place, "row": row}
-                    kept = [one for one in kept if {key: one[key] for key in same} != same]
-                    kept.append({**result, "accuracies": measured})
-                    print(
-                        *place.values(), row, f"{mean:.3f}", "" if std is None else f"{std:.3f}", sep="\t", flush=True
-                    )
+                for row in asked.rows:
+                    if not shots and row in FROM_PUBLIC:
+                        continue
+                    one = measure(features, shots, epsilon, row, range(asked.seeds))
+                    kept[one["data"], shots, epsilon, row] = one
+                    spread = "" if one["std"] is None else f"{one['std']:.3f}"
+                    print(one["data"], shots, epsilon, row, f"{one['mean']:.3f}", spread, sep="\t", flush=True)
                 if asked.json is not None:
-                    content = {"grid": GRID, "shrink": SHRINK, "seeds": asked.seeds, "results": kept}
+                    content = {"grid": GRID, "factors": FACTORS, "results": list(kept.values())}
                     asked.json.write_text(json.dumps(content, indent=2) + "\n")
 
 

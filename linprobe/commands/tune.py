@@ -138,8 +138,11 @@ def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str,
     Raises:
         LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
-    if request.method is None and tuning.grid and tuning.grid[0][0] == "method":
-        request = replace(request, method=tuning.grid[0][1][0])
+    methods = dict(tuning.grid).get("method")
+    if methods is not None:
+        if request.method is not None:
+            raise UsageError("option method is in --grid and given as well; leave one out")
+        request = replace(request, method=methods[0])
     if request.resume or request.insecure_seed or request.noise_seed is not None:
         raise UsageError("tune neither resumes nor takes a seed; leave them out, or use linprobe train")
     request, choice = with_method(request)
@@ -163,7 +166,7 @@ def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
         options = {name: value for name, value in one.items() if name not in asked}
         for name in one:
             given = getattr(request, name) if name in asked else (request.options or {}).get(name)
-            if given is not None and name != "method":
+            if given is not None and name != "method":  # that of `request` is then the first of the grid
                 raise UsageError(f"option {name.replace('_', '-')} is in --grid and given as well; leave one out")
         varied = replace(request, **asked, options={**(request.options or {}), **options})
         method = find_method(str(varied.method))

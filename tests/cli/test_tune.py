@@ -219,6 +219,7 @@ WRONG: dict[str, tuple[list[str], int, list[str]]] = {
     "no number": (["--eps", "1", "--grid", "score_noise=a,b"], 2, ["score_noise", "number"]),
     "outside its range": (["--eps", "1", "--grid", "score_noise=-1,1"], 2, ["score-noise"]),
     "given as well": (["--eps", "1", "--score-noise", "1", "--grid", "score_noise=1,2"], 2, ["leave one out"]),
+    "method twice": (["--eps", "1", "--method", "ngd", "--grid", "method=ngd,noisy-gd"], 2, ["leave one out"]),
     "one factor": (["--eps", "1", "--shrink", "0.5"], 2, ["two factors"]),
     "factor above 1": (["--eps", "1", "--shrink", "0.5,1.5"], 2, ["0 to 1"]),
     "no factor": (["--eps", "1", "--shrink", "a,b"], 2, ["numbers with commas"]),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from linprobe.commands._row_sources import FileSource, PublicRows, public_source
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.sources import Source
-from linprobe.evaluation.metrics import class_accuracy
+from linprobe.evaluation.metrics import class_scores
 from linprobe.methods import Method
 from linprobe.training.engine import Sources
 
@@ -51,6 +51,14 @@ def rows_of(
     return Rows(sources, public, protected, shots)
 
 
-def count_private(weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source) -> int:
-    """Number of rows that a model labels right."""
-    return int(class_accuracy(rows.blocks(), weights, bias)[0].sum())
+def count_private(weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source) -> tuple[int, int]:
+    """Number of rows that a model labels right, and of rows that are not zero. A zero row, an empty place, counts in
+    neither.
+    """
+    right = total = 0
+    for x, y in rows.blocks():
+        present = np.any(x != 0, axis=1)
+        # zero rows stay in the product: the rounding of a row's scores may depend on the number of rows
+        hit = class_scores(x, weights, bias).argmax(axis=1) == y
+        right, total = right + int((hit & present).sum()), total + int(present.sum())
+    return right, total

@@ -23,12 +23,12 @@ def right_counts_sensitivity(n_models: int) -> float:
     return math.nextafter(math.sqrt(n_models) / 2, math.inf)
 
 
-def right_counts(right: Sequence[int], n_rows: int, n_tracked: int) -> ClippedSum:
+def right_counts(counted: Sequence[tuple[int, int]], n_tracked: int) -> ClippedSum:
     """c for k models, shape (k, 1), to be released.
 
     Args:
-        right: number of private rows that each model labels right. n_rows: number of private rows that are present.
+        counted: for each model, the numbers of private rows that it labels right and of all that are present.
         n_tracked: number of rows in this process whose contribution is recorded; each contributes in full.
     """
-    centred: NDArray[np.float64] = np.array(right, dtype=np.float64)[:, None] - n_rows / 2
-    return ClippedSum(centred, right_counts_sensitivity(len(right)), np.ones(n_tracked))
+    centred: NDArray[np.float64] = np.array([[right - present / 2] for right, present in counted])
+    return ClippedSum(centred, right_counts_sensitivity(len(counted)), np.ones(n_tracked))

@@ -98,7 +98,7 @@ class Trained:
     selected: Selected | None = None
 
 
-Counted = Callable[[NDArray[np.float32], NDArray[np.float32], Source], int]
+Counted = Callable[[NDArray[np.float32], NDArray[np.float32], Source], tuple[int, int]]
 
 
 def _nothing(*_: int) -> None:
@@ -125,8 +125,8 @@ def train(
         ledger: records each event before its result exists; None for a ledger in memory.
         on_start: called with the number of steps. on_step: called after every step.
         count_right: (weights, bias) -> number of right private test rows, if `settings.test_epsilon` pays for it.
-        count_private: (weights, bias, private rows) -> number of right rows, if `settings.shrink` pays for it. A row
-            must count at most once, and must not change the count of another.
+        count_private: (weights, bias, private rows) -> numbers of right rows and of all rows, zero rows left out of
+            both; called if `settings.shrink` pays for it. A row must not change what another counts.
 
     Raises:
         ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
@@ -191,9 +191,9 @@ def train(
     selected = None
     if settings.shrink and count_private is not None:
         candidates = [_folded(preprocessing, fitted.shrunk(factor)) for factor in settings.shrink]
-        counts = [count_private(*one, private) if group.rank == 0 else 0 for one in candidates]
+        counts = [count_private(*one, private) if group.rank == 0 else (0, 0) for one in candidates]
         tracked = rows.n_local if rows is not None and settings.per_record else 0
-        clipped = right_counts(counts, private.n_rows, tracked)
+        clipped = right_counts(counts, tracked)
         placed = replace(clipped, value=backend.put(clipped.value), contributions=backend.put(clipped.contributions))
         released = mechanism.release(placed, schedule.others[SELECTION], purpose=SELECTION)
         selected = best_of(settings.shrink, on_host(released.value)[:, 0], schedule.others[SELECTION], private.n_rows)

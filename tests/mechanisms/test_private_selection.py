@@ -14,7 +14,7 @@ from linprobe.mechanisms import private_selection as module
 from linprobe.mechanisms.private_selection import geometric, private_selection
 from linprobe.mechanisms.right_counts import right_counts, right_counts_sensitivity
 
-DRAWS = 20000
+DRAWS = 8000
 
 
 def test_number_of_runs_is_geometric() -> None:
@@ -67,10 +67,10 @@ def test_toy_selection_has_the_distribution_that_the_bound_is_proven_for() -> No
 def test_neighbours_differ_by_at_most_the_sensitivity(n_models: int) -> None:
     rng = np.random.default_rng(0)
     right = rng.integers(0, 2, (50, n_models))
-    whole = right_counts(right.sum(axis=0).tolist(), 50, 50)
+    whole = right_counts([(count, 50) for count in right.sum(axis=0).tolist()], 50)
     for absent in range(50):
         left = np.delete(right, absent, axis=0)
-        change = whole.value - right_counts(left.sum(axis=0).tolist(), 49, 49).value
+        change = whole.value - right_counts([(count, 49) for count in left.sum(axis=0).tolist()], 49).value
         assert np.linalg.norm(change) <= whole.sensitivity
         assert np.linalg.norm(change) == pytest.approx(math.sqrt(n_models) / 2)  # so each contributes in full
     assert np.array_equal(whole.contributions, np.ones(50))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from linprobe.accounting.events import GaussianEvent, Releases
+from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import lock
 from linprobe.errors import PrivacyError
 
@@ -104,18 +105,60 @@ def drop_torn_line(path: Path) -> None:
         os.truncate(path, whole)
 
 
+def record_selection(path: Path, event: SelectionEvent) -> None:
+    """Write the ledger of a private selection, a single line; it is on the disk when this returns."""
+    with path.open("x", encoding="utf-8") as stream:
+        stream.write(json.dumps(event.as_dict()) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_selection(path: Path) -> SelectionEvent | None:
+    """The private selection in the ledger file at `path`; None if the ledger holds other events.
+
+    Raises:
+        PrivacyError: the file is missing, or the selection is malformed or not alone.
+    """
+    lines = _lines(path)
+    if not any(_is_selection(line) for line in lines):
+        return None
+    try:
+        if len(lines) > 1:
+            raise ValueError("it has further lines")
+        return SelectionEvent.from_dict(json.loads(lines[0]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PrivacyError(f"ledger {path} holds a selection that cannot be read ({error}); restore the file") from None
+
+
+def _is_selection(line: str) -> bool:
+    try:
+        return bool(json.loads(line)["event"] == "selection")
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
+
+
 def read_ledger(path: Path) -> list[GaussianEvent]:
     """Events of the ledger file at `path`.
 
     Raises:
-        PrivacyError: the file is missing, or a line is not an event with finite, positive figures.
+        PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger is that
+            of a private selection, which composes with no further release here.
     """
     events = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
+    lines = _lines(path)
     for number, line in enumerate(lines, start=1):
+        if _is_selection(line):
+            raise PrivacyError(
+                f"ledger {path} is that of a private selection (linprobe tune --grid), whose cost is not a sum over "
+                "releases; allowed here: runs of linprobe train, or of tune without --grid"
+            )
         try:
             event = GaussianEvent.from_dict(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -27,6 +27,7 @@ from linprobe.cli import (
     predict,
     report,
     train,
+    tune,
     verify,
 )
 from linprobe.cli._flags import flag_of_argument
@@ -45,6 +46,7 @@ for command in (
     extract,
     import_,
     train,
+    tune,
     evaluate,
     predict,
     pdp_report,

@@ -26,7 +26,11 @@ def register(app: typer.Typer) -> None:
         ] = None,
         methods: Annotated[
             str,
-            typer.Option(metavar="M,M,...", help="Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100."),
+            typer.Option(
+                metavar="M,M,...",
+                help="Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100; several values are tuned: "
+                "adamix:score-noise=0.3/1/3, adamix:shrink=0/0.5/1.",
+            ),
         ] = "adamix,noisy-gd",
         eps: Annotated[
             str, typer.Option(metavar="E,E,...", help="Target epsilons, each above 0, at most 100.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from linprobe.cli._flags import train_flags, with_flags
+from linprobe.cli._flags import given_options, train_flags, with_flags
 from linprobe.cli._shared import Json
 
 
@@ -20,7 +20,6 @@ def register(app: typer.Typer) -> None:
             parameters.append(
                 inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
             )
-    own = {flag.option.parameter for flag in flags if flag.is_of_a_method}
 
     def train(as_json: bool, **given: Any) -> None:
         """Train a probe and print the run folder.
@@ -37,11 +36,11 @@ def register(app: typer.Typer) -> None:
         from linprobe.parallel import torch_group
         from linprobe.progress import Silent
 
-        options = {name: given.pop(name) for name in own}
+        options = given_options(given, flags)
         features = given.pop("features")
         request = command.TrainRequest(
             features=None if features is None else path_from(features),
-            options={name: value for name, value in options.items() if value is not None},
+            options=options,
             **given,
         )
         with torch_group.group() as group:

@@ -34,7 +34,7 @@ from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import limit_of
+from linprobe.runs.selected_run import limit_of_run
 from linprobe.training import engine
 from linprobe.training.engine import Sources
 from linprobe.training.settings import Settings
@@ -93,7 +93,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
             found, shadows = _lira(features, members, run, request, progress), request.shadows or SHADOWS
         else:
             found, shadows = _threshold(features, members, run, request.resamples), None
-    limit = limit_of(manifest)
+    limit = limit_of_run(manifest)
     result = {
         "run": str(run.folder),
         "manifest_digest": manifest["manifest_digest"],
@@ -189,6 +189,11 @@ def _lira(
     from linprobe.estimators import ESTIMATORS
 
     manifest = run.manifest
+    if manifest.get("tuning") is not None:
+        raise UsageError(
+            f"run {run.folder} was tuned on its private rows, and shadow probes are not; leave --lira out, or attack a "
+            "run of linprobe train"
+        )
     # every shadow draws fresh noise, even if the run had a seed
     options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
     settings = ESTIMATORS[manifest["method"]](**options).settings()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,17 @@ from linprobe.accounting.calibrate import check_epsilon, large_delta
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.commands._comparison_folder import RUNS, ComparisonFolder, open_comparison
+from linprobe.commands._method_row import MethodRow as MethodRow
 from linprobe.commands._row_sources import DIGITS, check_test_rows, open_features
 from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.commands.train import TrainRequest, make_settings, train_on
+from linprobe.commands.tune import Tuning, settings_of, tune_on
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader, LoadedFeatures
 from linprobe.errors import LinprobeError, ParameterError, UsageError
 from linprobe.evaluation.comparison import Result, Setting, boosts, summarise
-from linprobe.methods import METHODS, find_method
-from linprobe.options import DEFAULT_DELTA, RunOptions
-from linprobe.options.declaration import arguments_of, declared
+from linprobe.methods import METHODS
+from linprobe.options import DEFAULT_DELTA
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent
@@ -40,81 +40,8 @@ from linprobe.training.settings import method_options
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"
-REQUEST_OPTIONS = (
-    "sigma",
-    "steps",
-    "sampling_rate",
-    "accountant",
-    "per_record",
-    "centre",
-    "condition",
-    "intercept",
-    "preset",
-)
 LONGEST_NAME = 80
 Features = FeatureReader | Path | None
-
-
-@dataclass(frozen=True)
-class MethodRow:
-    """One row of the table: a method, and settings that differ from the defaults of `train`.
-
-    Attributes:
-        name: of the row. method: as given to `--method`.
-        settings: fields of `TrainRequest` (`REQUEST_OPTIONS`) and options of the method.
-    """
-
-    name: str
-    method: str
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, text: str) -> MethodRow:
-        """`method` or `method:option=value:option=value`, with the option names of `linprobe train`."""
-        name, *pairs = text.strip().split(":")
-        method = find_method(name)
-        declarations = [*declared(RunOptions).values(), *arguments_of(method.options).values()]
-        kinds = {declaration.parameter: declaration.kind for declaration in declarations}
-        settings: dict[str, Any] = {}
-        for pair in pairs:
-            flag, equals, value = pair.partition("=")
-            option = flag.strip("-").replace("-", "_")
-            if not equals or not option or not value or option in settings:
-                raise UsageError(
-                    f"method is {text!r}; allowed: METHOD or METHOD:OPTION=VALUE, each option once, as "
-                    "dope-sgd:ensemble=5:steps=100"
-                )
-            settings[option] = _typed(flag, value, kinds.get(option, str))
-        return cls(text.strip(), method.name, settings)
-
-    def request(self, **shared: Any) -> TrainRequest:
-        """The arguments of `train` for this row."""
-        mine = {name: value for name, value in self.settings.items() if name in REQUEST_OPTIONS}
-        options = {name: value for name, value in self.settings.items() if name not in mine}
-        return TrainRequest(
-            method=self.method,
-            checkpoint_every=math.inf if METHODS[self.method].spends else None,
-            **mine,
-            **shared,
-            options=options,
-        )
-
-
-def _typed(flag: str, text: str, wanted: Any) -> Any:
-    """`text` converted to the type `wanted`."""
-    if wanted is bool:
-        if text not in ("true", "false"):
-            raise ParameterError(f"{flag} is {text!r}; allowed: true, false")
-        return text == "true"
-    if wanted not in (int, float):
-        return text
-    try:
-        number = wanted(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ParameterError(f"{flag} is {text!r}; allowed: a {'whole ' if wanted is int else ''}number")
-    return number
 
 
 @dataclass(frozen=True)
@@ -154,6 +81,7 @@ class _Planned:
     setting: Setting
     request: TrainRequest
     folder: Path
+    tuning: Tuning | None = None
 
     @property
     def spends(self) -> bool:
@@ -231,9 +159,11 @@ def _check(request: CompareRequest) -> None:
             f"method {spending[0].method} needs a privacy budget and got none; give --eps, for example --eps 1,3"
         )
     for row in request.methods:
-        make_settings(
-            row.request(**_budget(row, next(iter(request.epsilons), None), request.delta)), METHODS[row.method]
-        )
+        asked = row.request(**_budget(row, next(iter(request.epsilons), None), request.delta))
+        if row.tuning is None:
+            make_settings(asked, METHODS[row.method])
+        else:
+            settings_of(asked, row.tuning)
     files = [_name(path) for path in request.public if path is not None]
     if len(set(files)) < len(files) or len(set(request.public)) < len(request.public):
         raise UsageError(
@@ -306,7 +236,7 @@ def _plan(request: CompareRequest, public_digests: dict[str, str], sizes: dict[s
                 )
                 folder = request.out / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
                 # worker processes may have another working directory
-                planned.append(_Planned(row.name, setting, replace(asked, out=folder.absolute()), folder))
+                planned.append(_Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
     return planned
 
 
@@ -316,6 +246,8 @@ def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_d
     started_from = read_manifest(Path(first))["manifest_digest"] if first and Path(first).is_dir() else ""
     identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
     identity += [setting.shots, public_digest, asked.split_seed]
+    if row.tuning is not None:
+        identity.append(asdict(row.tuning))
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
     parts = [row.name, "" if asked.epsilon is None else f"eps{asked.epsilon:g}", setting.public]
     parts += ["" if setting.shots is None else f"shots{setting.shots}", f"seed{asked.split_seed}"]
@@ -332,8 +264,12 @@ def _train(run: _Planned, features: Features, other: Features) -> Path:
     with ExitStack() as stack:
         rows = None if run.request.public is None else _opened(stack, other)
         try:
-            settings = make_settings(run.request, METHODS[str(run.request.method)])
-            train_on(_opened(stack, features), rows, run.request, settings, Silent())
+            if run.tuning is None:
+                settings = make_settings(run.request, METHODS[str(run.request.method)])
+                train_on(_opened(stack, features), rows, run.request, settings, Silent())
+            else:
+                candidates = settings_of(run.request, run.tuning)
+                tune_on(_opened(stack, features), rows, run.request, run.tuning, candidates, Silent())
         except LinprobeError:
             if run.request.out is None or not run.request.out.exists():
                 raise

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.calibrate import check_epsilon
+from linprobe.accounting.figures import rounded_up
 from linprobe.commands import _published_histogram
 from linprobe.commands._output import check_folders, writing
 from linprobe.errors import PrivacyError, UsageError
@@ -60,6 +61,12 @@ def pdp_report(
         raise UsageError(
             f"run {folder} used method {run.manifest['method']}, which releases nothing with noise; "
             "only methods that spend a budget have per-record losses"
+        )
+    if "selection" in run.manifest:
+        raise UsageError(
+            f"run {folder} was chosen by private selection, for which no bound of a single record below epsilon "
+            f"{rounded_up(run.manifest['epsilon'])} of the run is known; allowed: runs of linprobe train, or of tune "
+            "without --grid"
         )
     recovered = None
     if recover:

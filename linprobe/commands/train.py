@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from linprobe.accounting.calibrate import check_delta, check_epsilon, large_delta
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
-from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
+from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
+from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import LinprobeError, UsageError
@@ -34,7 +35,7 @@ from linprobe.runs.claim import claimed
 from linprobe.runs.run_folder import PrivateRecords
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
-from linprobe.training.engine import Sources, Trained
+from linprobe.training.engine import Trained
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings, method_options
 
@@ -174,17 +175,35 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     Raises:
         LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
-    choice = None
-    if request.method is None:
-        choice = choose_method(request.features, request.public, request.public_shots)
-    method = find_method(str(request.method) if choice is None else choice.method)
-    request = replace(request, method=method.name)
+    request, choice = with_method(request)
+    method = find_method(str(request.method))
     settings = make_settings(request, method)  # a wrong option is reported before data is read
+    with opened(request, method, progress, group) as (features, other, completed):
+        return train_on(features, other, completed, settings, progress, group, choice)
+
+
+def with_method(request: TrainRequest) -> tuple[TrainRequest, Chosen | None]:
+    """The request with a method, and why it was chosen if the request named none."""
+    if request.method is not None:
+        return request, None
+    choice = choose_method(request.features, request.public, request.public_shots)
+    return replace(request, method=choice.method), choice
+
+
+@contextmanager
+def opened(
+    request: TrainRequest, method: Method, progress: Progress, group: Group = ALONE
+) -> Iterator[tuple[FeatureReader, FeatureReader | None, TrainRequest]]:
+    """The feature file, that of public rows, and the request with its run folder and shots; the folder's name is held.
+
+    Raises:
+        UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
+    """
     for name, option in declared(RunOptions).items():
         option.check(getattr(request, name))
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
-    _signing_key(request, group)  # a wrong key is told before the data is read
+    signing_key_of(request, group)  # a wrong key is told before the data is read
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
     shots = request.public_shots
@@ -205,7 +224,7 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
         features = stack.enter_context(open_features(request.features))
         other = None if request.public is None else stack.enter_context(open_features(request.public))
         _warn_of_random_weights((features,) if other is None else (features, other), progress)
-        return train_on(features, other, request, settings, progress, group, choice)
+        yield features, other, request
 
 
 def train_on(
@@ -219,18 +238,11 @@ def train_on(
 ) -> dict[str, Any]:
     """`train` on checked feature files, open or in memory; `other` contains public rows, `choice` says why a method."""
     started = time.perf_counter()
-    signing_key = _signing_key(request, group)
+    signing_key = signing_key_of(request, group)
     method, out = settings.method, request.out or _default_out(request)
     settings = replace(settings, test_epsilon=_test_epsilon(features, request, method))
-    shots = (
-        0 if method.joins_public and request.public_shots else request.public_shots
-    )  # such a method protects all rows
-    public, taken = public_source(features, other, shots, request.split_seed, protected=method.joins_public)
-    private = FileSource(features, "train", None if taken is None else ~taken)
-    protected: list[FileSource | PublicRows] = [private]
-    if method.joins_public and public is not None:
-        protected.append(public)
-    sources = Sources(private, len(features.description.class_names), public, features.text_weights())
+    rows = rows_of(features, other, request.public_shots, request.split_seed, method)
+    sources, public, protected = rows.sources, rows.public, rows.protected
 
     def identity() -> dict[str, Any]:
         return run_identity(
@@ -270,6 +282,7 @@ def train_on(
                 on_start=progress.start,
                 on_step=progress.step,
                 count_right=None if settings.test_epsilon is None else count_right,
+                count_private=count_private,
             )
             if group.rank > 0:
                 return {}
@@ -278,8 +291,8 @@ def train_on(
                 trained.weights,
                 trained.bias,
                 trained.history,
-                _manifest(features, public, request, settings, shots, trained),
-                _private_records(protected, trained),
+                manifest_of(features, rows, request, settings, trained),
+                private_records(protected, trained),
                 signing_key,
             )
     except BaseException as error:
@@ -298,7 +311,7 @@ def train_on(
     }
 
 
-def _signing_key(request: TrainRequest, group: Group) -> Ed25519PrivateKey | None:
+def signing_key_of(request: TrainRequest, group: Group) -> Ed25519PrivateKey | None:
     """The key of --sign in rank 0, which writes the run."""
     return None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
 
@@ -332,7 +345,7 @@ def _warn_of_random_weights(files: Iterable[FeatureReader], progress: Progress) 
             )
 
 
-def _private_records(protected: Sequence[FileSource | PublicRows], trained: Trained) -> PrivateRecords | None:
+def private_records(protected: Sequence[FileSource | PublicRows], trained: Trained) -> PrivateRecords | None:
     """Digest, ids and losses of the protected records, private rows first; None if nothing was protected."""
     if trained.losses is None:
         return None
@@ -340,16 +353,11 @@ def _private_records(protected: Sequence[FileSource | PublicRows], trained: Trai
     return PrivateRecords(protected[0].digest(), ids, trained.losses)
 
 
-def _manifest(
-    features: FeatureReader,
-    public: PublicRows | None,
-    request: TrainRequest,
-    settings: Settings,
-    shots: int | None,
-    trained: Trained,
+def manifest_of(
+    features: FeatureReader, rows: Rows, request: TrainRequest, settings: Settings, trained: Trained
 ) -> dict[str, Any]:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
-    description = features.description
+    description, public, selected = features.description, rows.public, trained.selected
     names = description.class_names
     return {
         **trained.privacy,
@@ -367,11 +375,12 @@ def _manifest(
         "features": DIGITS if request.features is None else str(request.features),
         "backbone": description.backbone,
         "public_from": "nowhere" if public is None else str(public),
-        "public_shots": None if public is None else shots,
+        "public_shots": None if public is None else rows.shots,
         "public_file": None if request.public is None else str(request.public),
         "split_seed": request.split_seed,
         "public_digest": None if public is None or settings.method.joins_public else public.digest(),
         **_accuracy(features, trained),
+        "tuning": None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
         "published": [],
     }
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.per_instance import RecordLosses
 from linprobe.commands._row_sources import open_features
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DataError, ParameterError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.runs import run_folder, signature
-from linprobe.runs.manifest import RUN_FILES, check_manifest, read_manifest
+from linprobe.runs.manifest import RUN_FILES, read_manifest
+from linprobe.runs.selected_run import check_run
 
 FINDINGS = (
     "private",
@@ -37,7 +37,7 @@ class VerifiedRun:
     """A run whose manifest, ledger and files agree.
 
     Attributes:
-        folder: its path. manifest: the JSON object. figures: the recomputed figures, from `check_manifest`.
+        folder: its path. manifest: the JSON object. figures: the recomputed figures, from `check_run`.
         per_record: ids, losses and commitment key, private; None without a per-record file.
     """
 
@@ -57,7 +57,7 @@ def verified(folder: Path) -> VerifiedRun:
             format.
     """
     manifest = _manifest(folder)
-    figures = check_manifest(manifest, folder, read_ledger(folder / run_folder.LEDGER))
+    figures = check_run(manifest, folder)
     per_record = None
     if (folder / run_folder.PER_RECORD).exists():
         try:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from linprobe.gradients.loss import Weights
 from linprobe.methods._output import IterateOutput
 from linprobe.options import Output
+from linprobe.parallel.array_api import on_host
 
 
 class Iterates:
@@ -22,11 +23,12 @@ class Iterates:
         output, ensemble: as in `IterateOutput`.
 
     Attributes:
-        weights: W_t. history: one dictionary per step.
+        weights: W_t. start: W_1, on the host. history: one dictionary per step.
     """
 
     def __init__(self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None) -> None:
         self.weights = start
+        self.start = on_host(start)
         self.history: list[dict[str, float]] = []
         self._output = IterateOutput(output, n_steps, ensemble)
 

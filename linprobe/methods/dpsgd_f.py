@@ -93,9 +93,15 @@ def descend(
     for _ in run.steps(descent):
         released = run.gradient(private, descent.weights, clip, loss=options.loss)
         descent.step(released / schedule.sampling_rate)
-    theta = descent.result()
-    weights, bias = theta[..., :-1, :], theta[..., -1, :]
-    return Fitted(weights, descent.history, bias * column - np.einsum("d,...dc->...c", shift, weights))
+    weights, bias = _untranslated(descent.result(), shift, column)
+    first, first_bias = _untranslated(descent.start, shift, column)
+    return Fitted(weights, descent.history, bias, first, first_bias)
+
+
+def _untranslated(theta: Weights, shift: Weights, column: float) -> tuple[Weights, Weights]:
+    """Weights and bias for rows, from weights for translated rows."""
+    weights, last = theta[..., :-1, :], theta[..., -1, :]
+    return weights, last * column - np.einsum("d,...dc->...c", shift, weights)
 
 
 def fit(problem: Problem, options: DPSGDFOptions, run: Run) -> Fitted:

@@ -119,7 +119,7 @@ def fit(problem: Problem, options: MirrorDescentOptions, run: Run) -> Fitted:
         public_loss, public_gradient = loss_and_gradient(public, descent.weights, options.loss)
         mixed = alpha * gradient + (1 - alpha) * (n_private / public.n_rows) * public_gradient
         descent.step(mixed, alpha=float(alpha), public_loss=public_loss / public.n_rows)
-    return Fitted(descent.result(), descent.history)
+    return Fitted(descent.result(), descent.history, start=descent.start)
 
 
 METHOD = Method(

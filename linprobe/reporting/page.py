@@ -21,7 +21,8 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.accounting.tradeoff import LARGEST_EXPONENT, AttackLimit, limit_percent
 from linprobe.reporting.drawings import attack_limit_drawing, histogram_drawing
-from linprobe.runs.manifest import accountant_of, limit_of
+from linprobe.runs.manifest import accountant_of
+from linprobe.runs.selected_run import limit_of_run
 
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 PRIVATE = "PRIVATE: this page holds figures computed from private rows without noise; do not publish it"
@@ -31,6 +32,7 @@ PURPOSES = {
     "gradient": "training steps",
     "covariance": "covariance of the features",
     "test accuracy": "number of right private test rows",
+    "selection": "noisy numbers of right private rows, which chose a setting",
     "histogram": "published histogram of per-record losses",
     "inherited": "released by the run it started from",
 }
@@ -57,7 +59,7 @@ class Evidence:
 def page(evidence: Evidence) -> str:
     """The whole page as HTML."""
     manifest = evidence.manifest
-    limit = limit_of(manifest)
+    limit = limit_of_run(manifest)
     published = [release for release in manifest["published"] if release["file"] is not None]
     return _pages.get_template("page.html.jinja").render(
         name=evidence.name,
@@ -67,7 +69,7 @@ def page(evidence: Evidence) -> str:
         manifest=manifest,
         checked=evidence.checked,
         limits=None if limit is None else _limits(manifest, limit),
-        releases=[] if manifest["accountant"] is None else _releases(manifest),
+        releases=[] if manifest["accountant"] is None or not manifest["releases"] else _releases(manifest),
         started_from_a_run=any(release["purpose"] == "inherited" for release in manifest["releases"] or ()),
         few_classes=FEW_CLASSES,
         histograms=[

@@ -267,7 +267,7 @@ def check_manifest(
 def _recomputed(
     manifest: dict[str, Any], folder: Path, events: list[GaussianEvent], recovering: bool
 ) -> dict[str, Any]:
-    _check_digests(manifest, folder, recovering)
+    check_digests(manifest, folder, recovering)
     if manifest["accountant"] is None:
         if events:
             raise PrivacyError(
@@ -285,7 +285,7 @@ def _recomputed(
         raise PrivacyError(
             f"delta is {rounded_up(delta)} for {manifest['n_private']} private rows; allowed: above 0 and below 1/N"
         )
-    _check_seed(manifest)
+    check_seed(manifest)
     _check_releases(manifest, events, releases)
     stated = stated_epsilon(manifest)
     if stated < epsilon * (1 - STATED_TOLERANCE[accountant]):
@@ -313,7 +313,7 @@ def _recomputed(
     }
 
 
-def _check_digests(manifest: dict[str, Any], folder: Path, recovering: bool) -> None:
+def check_digests(manifest: dict[str, Any], folder: Path, recovering: bool = False) -> None:
     """Compare the manifest and every file it lists, which must be all of a run, with their digests."""
     if manifest.get("manifest_digest") != _canonical_digest(manifest):
         raise PrivacyError(f"{folder}/manifest.json was edited: its digest does not match its content; do not trust it")
@@ -352,7 +352,7 @@ def _nothing_released(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_seed(manifest: dict[str, Any]) -> None:
+def check_seed(manifest: dict[str, Any]) -> None:
     """Compare the four places that say where the key of the noise came from."""
     kind, source, seed = manifest["seed_kind"], manifest["noise_source"], manifest["options"].get("insecure_seed")
     stated = (manifest["private"], kind, source, seed is not None)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
@@ -33,8 +34,9 @@ from linprobe.gradients.loss import check_weights
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.methods import Method, Problem, Run
+from linprobe.methods import Fitted, Method, Problem, Run
 from linprobe.options import Centring, Intercept
 from linprobe.options.declaration import declared
 from linprobe.parallel.array_api import on_host
@@ -44,7 +46,8 @@ from linprobe.runs.manifest import privacy_statement
 from linprobe.runs.run_folder import FirstModel, load_first_model
 from linprobe.training.conditioning import MEAN, SHORTEST_MEAN, settled, shrunk_mean
 from linprobe.training.runtime import Runtime
-from linprobe.training.settings import INIT_WORDS, TEST_ACCURACY, Settings, schedule_of
+from linprobe.training.settings import INIT_WORDS, SELECTION, TEST_ACCURACY, Settings, schedule_of
+from linprobe.training.shrinkage import Selected, best_of
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Trained:
         privacy: the guarantee and how it was reached, JSON-ready.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         right: noisy number of right private test rows, and the standard deviation of its noise; None if not released.
+        selected: the shrinkage that noisy counts of right private rows chose; None without such counts.
     """
 
     weights: NDArray[np.float32]
@@ -91,6 +95,10 @@ class Trained:
     privacy: dict[str, Any]
     losses: RecordLosses | None
     right: tuple[float, float] | None = None
+    selected: Selected | None = None
+
+
+Counted = Callable[[NDArray[np.float32], NDArray[np.float32], Source], tuple[int, int]]
 
 
 def _nothing(*_: int) -> None:
@@ -107,6 +115,7 @@ def train(
     on_start: Callable[[int], None] = _nothing,
     on_step: Callable[[], None] = _nothing,
     count_right: Callable[[NDArray[np.float32], NDArray[np.float32]], int] | None = None,
+    count_private: Counted | None = None,
 ) -> Trained:
     """Train one probe.
 
@@ -116,6 +125,8 @@ def train(
         ledger: records each event before its result exists; None for a ledger in memory.
         on_start: called with the number of steps. on_step: called after every step.
         count_right: (weights, bias) -> number of right private test rows, if `settings.test_epsilon` pays for it.
+        count_private: (weights, bias, private rows) -> numbers of right rows and of all rows, zero rows left out of
+            both; called if `settings.shrink` pays for it. A row must not change what another counts.
 
     Raises:
         ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
@@ -179,8 +190,17 @@ def train(
     run = Run(schedule, mechanism, on_step, sampler, settings.per_record, keeper, group, backend)
     fitted = method.fit(problem, settings.options, run)
     check_weights(fitted.weights)
-    weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
-    weights = np.ascontiguousarray(weights)
+    selected = None
+    if settings.shrink and count_private is not None:
+        candidates = [_folded(preprocessing, fitted.shrunk(factor)) for factor in settings.shrink]
+        counts = [count_private(*one, private) if group.rank == 0 else (0, 0) for one in candidates]
+        tracked = rows.n_local if rows is not None and settings.per_record else 0
+        clipped = right_counts(counts, tracked)
+        placed = replace(clipped, value=backend.put(clipped.value), contributions=backend.put(clipped.contributions))
+        released = mechanism.release(placed, schedule.others[SELECTION], purpose=SELECTION)
+        selected = best_of(settings.shrink, on_host(released.value)[:, 0], schedule.others[SELECTION], private.n_rows)
+        fitted = fitted.shrunk(selected.shrink)
+    weights, bias = _folded(preprocessing, fitted)
     right = None
     if count_right is not None:
         count = count_right(weights, bias) if group.rank == 0 else 0
@@ -207,7 +227,33 @@ def train(
         insecure=settings.insecure_seed is not None,
     )
     centre = "none" if preprocessing.centre is None else "private" if settings.condition == MEAN else "public"
-    return Trained(weights, bias, history, schedule.n_steps, centre, privacy, losses, right)
+    return Trained(weights, bias, history, schedule.n_steps, centre, privacy, losses, right, selected)
+
+
+def budgets(sources: Sources, settings: Settings) -> tuple[Budget, ...]:
+    """Every budget that `train` may spend on these rows: two if a short private mean changes the number of steps.
+
+    Reads public rows only.
+
+    Raises:
+        As `train`, before it reads private rows.
+    """
+    sources = _with_roles(sources, settings.method)
+    private, public = sources.private, sources.public
+    settings = settings.with_public(public is not None)
+    _preprocessing(settings, public, private.n_features)
+    settings = settled(settings, private.n_rows, private.n_features, known=_known(settings, sources))
+    possible = [settings]
+    if settings.condition == MEAN:
+        possible.append(replace(settings, condition="none"))
+    found = [one.budget(private.n_rows) for one in possible]
+    return tuple(budget for budget in found if budget is not None)
+
+
+def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weights and bias for raw rows."""
+    weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
+    return np.ascontiguousarray(weights), bias
 
 
 def _known(settings: Settings, sources: Sources) -> str | None:

@@ -18,6 +18,8 @@ from linprobe.options.declaration import declared
 
 RunFolder = str | os.PathLike[str]
 TEST_ACCURACY = "test accuracy"
+SELECTION = "selection"
+SELECTION_SHARE = 0.2
 INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
 
 
@@ -36,6 +38,8 @@ class Settings:
         condition: `auto`, `none` or `mean`: a private mean is subtracted.
         others: further releases that the budget pays for.
         test_epsilon: part of `epsilon` that pays for a noisy count of right private test rows; None for no count.
+        shrink: factors on the update W - W_1, of which a noisy count of right private rows chooses one, for
+            `SELECTION_SHARE` of epsilon; empty for no count. A single factor is only counted.
         insecure_seed: seed of reproducible noise, for tests; None for secret noise.
         parameters: all parameters by name, as the caller gave them.
     """
@@ -55,6 +59,7 @@ class Settings:
     condition: str = "none"
     others: tuple[Releases, ...] = ()
     test_epsilon: float | None = None
+    shrink: tuple[float, ...] = ()
     insecure_seed: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
@@ -98,6 +103,9 @@ class Settings:
         if self.test_epsilon is not None:
             part = calibrate(epsilon=self.test_epsilon, delta=self.delta, n_private=n_private, steps=1)
             others.append(Releases(TEST_ACCURACY, part.noise_multiplier, 1.0, 1))
+        if self.shrink:
+            part = calibrate(epsilon=SELECTION_SHARE * epsilon, delta=self.delta, n_private=n_private, steps=1)
+            others.append(Releases(SELECTION, part.noise_multiplier, 1.0, 1))
         return calibrate(
             epsilon=epsilon,
             delta=self.delta,

@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +37,24 @@ def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = Linprobe
         raise error(busy) from None
     except OSError:  # a file system without locks
         return
+
+
+@contextmanager
+def turn(opened: int) -> Iterator[None]:
+    """Lock an open file or folder inside the block, after waiting for other processes and threads to release it.
+
+    No effect on a system or file system without locks.
+    """
+    locked = False
+    if fcntl is not None:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            locked = True
+    try:
+        yield
+    finally:
+        if locked:
+            fcntl.flock(opened, fcntl.LOCK_UN)
 
 
 @contextmanager

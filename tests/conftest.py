@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,10 @@ from linprobe.data.feature_writer import FeatureWriter
 # no test measures time, so a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None)
 settings.load_profile("linprobe")
+
+# budget books of tests lie outside the user's folder; `own_books` gives each test its own
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="linprobe-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 CLASS_NAMES = ("ant", "bee", "cat", "dog")
 N_FEATURES = 10
@@ -81,6 +87,14 @@ def write_features(
         if text:
             writer.write_text_weights(np.eye(width, len(class_names)) + 0.1)
     return path
+
+
+@pytest.fixture(autouse=True)
+def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the budget books of this test."""
+    state = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    return state / "linprobe"
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
@@ -93,7 +94,7 @@ class Trained:
     right: tuple[float, float] | None = None
 
 
-def _nothing(*_: int) -> None:
+def _nothing(*_: object) -> None:
     """Default progress callback."""
 
 
@@ -104,6 +105,7 @@ def train(
     runtime: Runtime | None = None,
     *,
     ledger: Ledger | None = None,
+    on_budget: Callable[[Budget | None], None] = _nothing,
     on_start: Callable[[int], None] = _nothing,
     on_step: Callable[[], None] = _nothing,
     count_right: Callable[[NDArray[np.float32], NDArray[np.float32]], int] | None = None,
@@ -114,6 +116,8 @@ def train(
 
     Args:
         ledger: records each event before its result exists; None for a ledger in memory.
+        on_budget: called with the budget before a private row is read, and again if a release changes its division
+            into steps. An error that it raises ends the run.
         on_start: called with the number of steps. on_step: called after every step.
         count_right: (weights, bias) -> number of right private test rows, if `settings.test_epsilon` pays for it.
 
@@ -135,6 +139,7 @@ def train(
     settings = settled(settings, private.n_rows, private.n_features, known=_known(settings, sources))
     budget = settings.budget(private.n_rows, inherited)
     schedule = schedule_of(budget)
+    on_budget(budget)
 
     space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
     rows = prepare_shard(private, space, runtime.precision, group) if "private" in method.needs else None
@@ -161,6 +166,7 @@ def train(
             settings = replace(settings, condition="none")
             budget = settings.budget(private.n_rows, inherited)
             schedule = schedule_of(budget)
+            on_budget(budget)
         rows = None  # frees their memory
         rows = prepare_shard(private, preprocessing, runtime.precision, group)
     problem = Problem(

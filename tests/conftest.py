@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from linprobe.accounting import refits
 from linprobe.cli import run
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
@@ -28,7 +29,8 @@ settings.load_profile("linprobe")
 
 # budget books of tests lie outside the user's folder; `own_books` gives each test its own
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="linprobe-state-")
-atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+SHARED_BOOKS = Path(os.environ["XDG_STATE_HOME"]) / "linprobe"
+atexit.register(shutil.rmtree, SHARED_BOOKS.parent, ignore_errors=True)
 
 CLASS_NAMES = ("ant", "bee", "cat", "dog")
 N_FEATURES = 10
@@ -94,7 +96,14 @@ def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """The folder of the budget books of this test."""
     state = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.setattr(refits, "FITS", refits.Fits())
     return state / "linprobe"
+
+
+@pytest.fixture
+def shared_books(own_books: Path) -> None:
+    """The books of runs that several tests share, for a test that charges one of them."""
+    shutil.copytree(SHARED_BOOKS, own_books)
 
 
 @pytest.fixture(scope="session")
@@ -193,7 +202,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, features_file: Path) -
 
 
 @pytest.fixture
-def run_copy(trained_run: Path, tmp_path: Path) -> Path:
+def run_copy(trained_run: Path, tmp_path: Path, shared_books: None) -> Path:
     """A copy of the trained run that a test may damage."""
     return Path(shutil.copytree(trained_run, tmp_path / "copied_run"))
 

@@ -291,7 +291,7 @@ def test_a_large_delta_is_warned_of(rows) -> None:
         make("noisy-gd", delta=2e-3, n_steps=1).fit(x, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
-        make("noisy-gd", delta=4e-4, n_steps=1).fit(x, y)
+        make("noisy-gd", delta=4e-4, n_steps=1).fit(2 * x, y)  # other rows: the first were fitted before
         make("non-private").fit(x, y)
 
 

@@ -219,8 +219,8 @@ def charge_histogram(
     path = book_with(run_id_of(manifest), given)
     if path is None:
         raise LinprobeError(
-            f"run {run.folder} is in no budget book of {books_folder()}, so its histogram cannot be charged; give --book "
-            "FILE; a new book gets the whole run"
+            f"run {run.folder} is in no budget book of {books_folder()}, so its histogram cannot be charged; give "
+            "--book FILE; a new book gets the whole run"
         )
     entry = Entry(
         run=run_id_of(manifest),

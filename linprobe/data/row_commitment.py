@@ -8,6 +8,7 @@ labels are the same people's rows. Every row counts, repeated ones too.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LANES = 4  # 64-bit words of a digest
+HASHED_ROWS = 1024  # at a time
 SMALLEST, LARGEST = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 
 
@@ -33,6 +35,29 @@ def row_commitment(key: bytes, blocks: Iterable[NDArray[np.floating]]) -> str:
         total += np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES).sum(axis=0, dtype=np.uint64)
         n_rows += len(rows)
     return hashlib.blake2b(total.tobytes() + str(n_rows).encode(), key=key, digest_size=16).hexdigest()
+
+
+class RowHashes:
+    """64-bit hashes of rows: equal for rows that are equal as float32, whatever their labels.
+
+    The words of a row are multiplied by random odd factors and added, so two different rows collide with a
+    probability of at most 2^-31 (Dietzfelbinger 1996). The factors never leave the process.
+    """
+
+    def __init__(self) -> None:
+        self._factors: dict[int, NDArray[np.uint64]] = {}
+
+    def __call__(self, rows: NDArray[np.floating]) -> NDArray[np.uint64]:
+        """The hashes of `rows` (n, n_features), shape (n,)."""
+        width = rows.shape[1]
+        if width not in self._factors:
+            self._factors[width] = np.frombuffer(os.urandom(8 * width), dtype=np.uint64) | np.uint64(1)
+        hashes = np.empty(len(rows), dtype=np.uint64)
+        for start in range(0, len(rows), HASHED_ROWS):
+            part = slice(start, start + HASHED_ROWS)
+            words = (rows[part].astype(np.float32) + np.float32(0)).view(np.uint32).astype(np.uint64)
+            hashes[part] = (words * self._factors[width]).sum(axis=1, dtype=np.uint64)
+        return hashes
 
 
 def _bytes(rows: NDArray[np.floating]) -> Iterable[bytes]:

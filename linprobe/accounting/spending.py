@@ -92,14 +92,15 @@ def refuse_above(cap: Cap, others: Contents, entry: Entry) -> None:
     """Raise PrivacyError if `entry` and all other entries of a book cost more than `cap` together."""
     if not entry.private:
         raise PrivacyError(
-            f"cap is epsilon {cap.epsilon:g}, and no epsilon covers a run of {entry.method} without secret noise; "
+            f"cap is epsilon {cap.epsilon:.9g}, and no epsilon covers a run of {entry.method} without secret noise; "
             "nothing was spent; leave that run out (in compare: --no-baselines)"
         )
     spent = spending([*others.counted, entry], cap.delta)
     if spent.epsilon > cap.epsilon:
         before = spending(others.counted, cap.delta)
+        runs = f"{before.runs} run{'' if before.runs == 1 else 's'}"
         raise PrivacyError(
-            f"cap is epsilon {cap.epsilon:g} at delta {rounded_up(cap.delta)}; {before.runs} runs on these rows have "
-            f"spent {rounded_up(before.epsilon)}, with this one it would be {rounded_up(spent.epsilon)}; nothing was "
-            "spent; give a smaller --eps, or raise the cap"
+            f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; what these rows have spent is "
+            f"{rounded_up(before.epsilon)} in {runs}, with this one it would be {rounded_up(spent.epsilon)}; nothing "
+            "was spent; give a smaller --eps, or raise the cap"
         )

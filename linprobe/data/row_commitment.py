@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 LANES = 4  # 64-bit words of a digest
-HASHED_ROWS = 1024  # at a time
+HASHED_ROWS = 64  # at a time: they fit in the cache
+NEGATIVE_ZERO = 0x8000  # its bits in half precision
 SMALLEST, LARGEST = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 
 
@@ -55,17 +55,18 @@ class RowHashes:
         hashes = np.empty(len(rows), dtype=np.uint64)
         for start in range(0, len(rows), HASHED_ROWS):
             part = slice(start, start + HASHED_ROWS)
-            words = (rows[part].astype(np.float32) + np.float32(0)).view(np.uint32).astype(np.uint64)
-            hashes[part] = (words * self._factors[width]).sum(axis=1, dtype=np.uint64)
+            words = (rows[part].astype(np.float32) + np.float32(0)).view(np.uint32)
+            hashes[part] = words.astype(np.uint64) @ self._factors[width]
         return hashes
 
 
 def _bytes(rows: NDArray[np.floating]) -> Iterable[bytes]:
     """The bytes of each row: half precision if it holds the row, else float32. Zeros have no sign."""
-    size = np.abs(rows).max(axis=1)
+    size = np.maximum(rows.max(axis=1), -rows.min(axis=1))
     held = (size >= SMALLEST) & (size <= LARGEST)
     with np.errstate(over="ignore", under="ignore"):
-        half: NDArray[Any] = rows.astype(np.float16) + np.float16(0)
-    whole: NDArray[Any] = rows.astype(np.float32) + np.float32(0)
+        half = rows.astype(np.float16).view(np.uint16)
+    half[half == NEGATIVE_ZERO] = 0
+    whole = None if held.all() else rows.astype(np.float32) + np.float32(0)
     for place, fits in enumerate(held.tolist()):
-        yield (half if fits else whole)[place].tobytes()
+        yield (half if fits or whole is None else whole)[place].tobytes()

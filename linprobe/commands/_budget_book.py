@@ -28,7 +28,6 @@ from linprobe.training.settings import Settings
 
 KEY, SUFFIX = "key", ".jsonl"
 KEY_BYTES = 32
-UNIT = RECORD  # what the guarantee of a run protects
 
 
 def books_folder() -> Path:
@@ -112,6 +111,7 @@ class RunCharge:
         cap: largest epsilon at the run's delta of all runs in the book; None for the cap in the book alone.
         progress: told in one line what this run and earlier ones cost together.
         group: processes that train together; rank 0 writes.
+        unit: what the guarantee of the run protects.
 
     Attributes:
         run: id of the run; empty in other ranks.
@@ -127,9 +127,10 @@ class RunCharge:
         cap: float | None,
         progress: Progress,
         group: Group = ALONE,
+        unit: str = RECORD,
     ) -> None:
         self._path, self._out, self._settings, self._ledger = path, out, settings, ledger
-        self._cap, self._progress = cap, progress
+        self._cap, self._progress, self._unit = cap, progress, unit
         self.run = "" if group.rank > 0 else run_folder.run_id(folder)
         self._charged: Path | None = None
 
@@ -163,7 +164,7 @@ class RunCharge:
             run=self.run,
             name=str(self._out.absolute()),
             method=self._settings.method.name,
-            unit=UNIT,
+            unit=self._unit,
             private=self._private,
             delta=None if budget is None or not self._private else budget.delta,
             releases=planned,
@@ -226,7 +227,7 @@ def charge_histogram(
         run=run_id_of(manifest),
         name=str(run.folder.absolute()),
         method=manifest["method"],
-        unit=UNIT,
+        unit=manifest.get("unit", RECORD),
         private=True,
         delta=manifest["delta"],
         releases=tuple(before),

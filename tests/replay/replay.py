@@ -43,7 +43,7 @@ from tests.replay.processes import in_processes
 KEY = bytes(range(9, 41))  # under which each place is in two of four samples at rate 1/2
 RUN = Path("run")
 WATCHED = empty_places("joined")
-# the date; a random name; commitments to private rows under a random key that is private too; the digest of all of these
+# the date; the random id; commitments to private rows under a random key that is private too; and the digest of all
 NOT_COMPARED = ("created", "run_id", "private_commitment", "per_record_commitment", "manifest_digest")
 SECONDS = re.compile(r"(seconds[^0-9\n]*)[0-9.]+")
 

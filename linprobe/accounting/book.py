@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.events import INHERITED, Releases
-from linprobe.atomic_files import PRIVATE_MODE, turn
+from linprobe.atomic_files import PRIVATE_MODE, held
 from linprobe.errors import DataError, LinprobeError
 
 BOOK_FORMAT = 1
@@ -96,14 +96,11 @@ def read_book(path: Path) -> Contents:
         if not path.exists():
             return Contents()
         _refuse_special(path)
-        descriptor = os.open(path, os.O_RDONLY)
+        with held(path, wait=True):
+            written = path.read_bytes()
     except OSError as error:
         raise DataError(f"budget book {path} cannot be read ({error.strerror}); restore it from a copy") from None
-    try:
-        with turn(descriptor):
-            return _parsed(path, path.read_bytes())
-    finally:
-        os.close(descriptor)
+    return _parsed(path, written)
 
 
 def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from: str | None = None) -> Contents:
@@ -221,7 +218,7 @@ def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
             "file, or set XDG_STATE_HOME to a writable folder"
         ) from None
     try:
-        with turn(descriptor):
+        with held(path, wait=True):
             written = path.read_bytes()
             contents = _parsed(path, written)
             whole = written.rfind(b"\n") + 1

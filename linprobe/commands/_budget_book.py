@@ -16,7 +16,7 @@ from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.spending import refuse_above, spending
-from linprobe.atomic_files import replace_when_complete, turn
+from linprobe.atomic_files import held, replace_when_complete
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.row_commitment import row_commitment
 from linprobe.errors import DataError, LinprobeError
@@ -71,20 +71,16 @@ def _key(folder: Path) -> bytes:
     path = folder / KEY
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            with turn(descriptor):
-                if not path.exists():
-                    if any(folder.glob(f"*{SUFFIX}")):
-                        raise DataError(
-                            f"{folder} holds budget books without their key; restore {path} from a copy, or give "
-                            "--book FILE with the book of these rows"
-                        )
-                    with replace_when_complete(path, "w", private=True) as stream:
-                        stream.write(secrets.token_hex(KEY_BYTES))
-                text = path.read_text(encoding="utf-8", errors="replace")
-        finally:
-            os.close(descriptor)
+        with held(folder, wait=True):
+            if not path.exists():
+                if any(folder.glob(f"*{SUFFIX}")):
+                    raise DataError(
+                        f"{folder} holds budget books without their key; restore {path} from a copy, or give --book "
+                        "FILE with the book of these rows"
+                    )
+                with replace_when_complete(path, "w", private=True) as stream:
+                    stream.write(secrets.token_hex(KEY_BYTES))
+            text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise LinprobeError(
             f"budget books cannot be kept in {folder} ({error.strerror}), so nothing was trained; give --book FILE, or "
@@ -190,12 +186,10 @@ class RunCharge:
         if not others.counted or not entry.private:
             return
         spent = spending(entries)
-        text = (
-            f"{spent.runs} runs on these rows cost epsilon {rounded_up(spent.epsilon)} at delta "
-            f"{rounded_up(spent.delta)} together"
-        )
+        runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on these rows together cost"
+        text = f"{runs} epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"
         if spent.not_private_runs:
-            text += f", besides {spent.not_private_runs} runs without privacy that no epsilon covers"
+            text += f", and no epsilon covers {spent.not_private_runs} runs without privacy on these rows"
         self._progress.note(f"{text} (budget book {path})")
 
 

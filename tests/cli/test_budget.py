@@ -43,7 +43,7 @@ def test_two_runs_cost_more_than_one_and_less_than_twice_as_much(
     second = cli("train", features_file, *FEW, "--out", "b", "--json")
     found = spent(cli, features_file)
     (line,) = second.stderr.splitlines()
-    assert line.startswith("2 runs on these rows cost epsilon 4.46")
+    assert line.startswith("2 runs on these rows together cost epsilon 4.46")
     assert (found["runs"], found["cap"], found["unit"]) == (2, None, "record")
     mu = result_of(second)["gdp_mu"] * 2**0.5
     assert found["gdp_mu"] == pytest.approx(mu, rel=1e-12)
@@ -70,7 +70,7 @@ def test_runs_without_privacy_are_counted_apart(cli: Cli, features_file: Path) -
     assert cli("train", features_file, "--method", "non-private", "--out", "a").status == 0
     assert cli("train", features_file, *FEW, "--noise-seed", 1, "--insecure-seed", "--out", "b").status == 0
     third = cli("train", features_file, *FEW, "--out", "c")
-    assert "besides 2 runs without privacy that no epsilon covers" in third.stderr
+    assert "this run costs epsilon 3 at delta 1e-05, and no epsilon covers 2 runs without privacy" in third.stderr
     found = spent(cli, features_file)
     assert (found["runs"], found["not_private_runs"]) == (1, 2)
     assert found["epsilon"] <= 3

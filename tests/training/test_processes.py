@@ -201,7 +201,7 @@ def test_when_one_process_dies_the_others_end_with_one_line(group_runs: GroupRun
     assert group_runs.stdout[:2] == ["", ""]
     warning, together, notes, error = group_runs.stderr[0].splitlines()
     assert "customary" in warning
-    assert "runs on these rows cost epsilon" in together
+    assert "runs on these rows together cost epsilon" in together
     assert (
         notes == f"unfinished run kept; the same command with --resume --out {group_runs.folder / 'killed'} resumes it"
     )

@@ -16,9 +16,9 @@ from linprobe.options.declaration import estimator_name
 if TYPE_CHECKING:
     from linprobe.runs.run_folder import load_run
 
-_HOMES = {"load_run": "linprobe.runs.run_folder"}
+_HOMES = {"load_run": "linprobe.runs.run_folder", "PrivacyWarning": "linprobe.errors"}
 
-__all__ = ["__version__", "load_run"]
+__all__ = ["PrivacyWarning", "__version__", "load_run"]
 __all__ += sorted(estimator_name(options) for options in METHOD_OPTIONS.values())
 
 

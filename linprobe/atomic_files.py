@@ -23,16 +23,16 @@ PRIVATE_MODE = 0o600
 _held: set[int] = set()  # descriptors locked by `held`
 
 
-def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = LinprobeError) -> None:
+def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = LinprobeError, *, wait: bool = False) -> None:
     """Lock an open file or folder until it is closed; no effect on a system or file system without locks.
 
     Raises:
-        `error`: another process holds the lock; `busy` is the message.
+        `error`: another process holds the lock; `busy` is the message. Not with `wait`, which waits for the lock.
     """
     if fcntl is None:
         return
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise error(busy) from None
     except OSError:  # a file system without locks
@@ -41,7 +41,12 @@ def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = Linprobe
 
 @contextmanager
 def held(
-    path: Path, busy: str, *, create: bool = False, error: type[LinprobeError] = LinprobeError
+    path: Path,
+    busy: str = "",
+    *,
+    create: bool = False,
+    error: type[LinprobeError] = LinprobeError,
+    wait: bool = False,
 ) -> Iterator[int | None]:
     """Lock an existing folder, or with `create` a lock file, inside the block. Forked children do not keep the lock.
 
@@ -51,7 +56,7 @@ def held(
         The open descriptor; None on a system without locks.
 
     Raises:
-        `error`: another process holds the lock; `busy` is the message.
+        `error`: another process holds the lock; `busy` is the message. With `wait` the block begins when it is free.
     """
     if fcntl is None:
         yield None
@@ -59,7 +64,7 @@ def held(
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o666)
     _held.add(descriptor)
     try:
-        lock(descriptor, busy, error)
+        lock(descriptor, busy, error, wait=wait)
         yield descriptor
     finally:
         if descriptor in _held:

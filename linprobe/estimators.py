@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Sequence
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -21,8 +22,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from linprobe.accounting.calibrate import large_delta
+from linprobe.accounting.calibrate import Budget, large_delta
 from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.refits import refit_warning
+from linprobe.data.row_commitment import RowHashes
 from linprobe.data.sources import ArraySource, Source
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyWarning, UsageError
 from linprobe.evaluation.metrics import class_scores
@@ -31,6 +34,8 @@ from linprobe.options.declaration import arguments_of, estimator_name, hint
 from linprobe.training.engine import Sources, train
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings
+
+HASHES = RowHashes()
 
 
 class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -105,7 +110,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             PrivacyError: delta of at least 1/n_private, or noise too small for one step.
 
         Warns:
-            PrivacyWarning: delta above a tenth of 1/n_private.
+            PrivacyWarning: delta above a tenth of 1/n_private; or rows that were in an earlier fit of this process,
+                with what all of these fits cost together.
         """
         X, y = validate_data(self, X, y, dtype=[np.float32, np.float64])
         check_classification_targets(y)
@@ -126,7 +132,11 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 )
             public = ArraySource(rows, self._indices(public_labels, "y_public"))
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
-        return self._fit(Sources(private, len(self.classes_), public, text))
+        hashes = None
+        if self.method.spends:
+            protected = self._protected(private, public)
+            hashes = np.concatenate([HASHES(rows) for source in protected for rows, _ in source.blocks()])
+        return self._fit(Sources(private, len(self.classes_), public, text), hashes=hashes)
 
     def fit_sources(
         self,
@@ -149,13 +159,29 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = self._declared_classes(None, None)
         return self._fit(Sources(private, len(self.classes_), public, text_weights), runtime, ledger)
 
-    def _fit(self, sources: Sources, runtime: Runtime | None = None, ledger: Ledger | None = None) -> Self:
+    def _protected(self, private: Source, public: Source | None) -> list[Source]:
+        """The sources of rows that the method protects."""
+        return [private, public] if self.method.joins_public and public is not None else [private]
+
+    def _fit(
+        self,
+        sources: Sources,
+        runtime: Runtime | None = None,
+        ledger: Ledger | None = None,
+        hashes: NDArray[np.uint64] | None = None,
+    ) -> Self:
+        """Train; `hashes` of the protected rows are remembered, to warn of a second fit."""
         settings = self.settings()
-        protected = [sources.private, *([sources.public] if self.method.joins_public and sources.public else [])]
+        protected = self._protected(sources.private, sources.public)
         warning = large_delta(settings.delta, sum(source.n_rows for source in protected))
         if warning is not None and self.method.spends:
             warnings.warn(warning.replace("--delta ", "delta="), PrivacyWarning, stacklevel=3)
-        trained = train(sources, settings, runtime, ledger=ledger)
+        budgets: list[Budget | None] = []
+        try:
+            trained = train(sources, settings, runtime, ledger=ledger, on_budget=budgets.append)
+        finally:  # a fit that failed has released something too
+            if hashes is not None and settings.insecure_seed is None:
+                self._warn_of_refit(hashes, budgets[-1:])
         self.n_features_in_ = sources.private.n_features
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(trained.weights, -1, -2)), trained.bias
         self.history_, self.n_iter_ = trained.history, max(1, trained.n_steps)
@@ -163,6 +189,13 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if trained.losses is not None:
             self.private_record_losses_ = trained.losses
         return self
+
+    @staticmethod
+    def _warn_of_refit(hashes: NDArray[np.uint64], budgets: Sequence[Budget | None]) -> None:
+        for budget in budgets:
+            text = None if budget is None else refit_warning(hashes, budget.releases, budget.delta)
+            if text is not None:
+                warnings.warn(text, PrivacyWarning, stacklevel=4)
 
     def settings(self) -> Settings:
         """Settings for the engine, from the parameters of this estimator."""

@@ -16,6 +16,7 @@ from linprobe.cli import (
     account,
     attack,
     audit,
+    budget,
     compare,
     evaluate,
     extract,
@@ -59,6 +60,7 @@ for command in (
     account,
     audit,
     compare,
+    budget,
 ):
     command.register(app)
 

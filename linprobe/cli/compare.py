@@ -65,6 +65,9 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(help="Folder; an unfinished comparison in it is continued. [default: comparisons/NAME]"),
         ] = None,
+        book: Annotated[
+            Path | None, typer.Option(help="Budget book of the training rows. [default: as for `linprobe train`]")
+        ] = None,
         as_json: Json = False,
     ) -> None:
         """Compare methods over several epsilons and seeds.
@@ -90,6 +93,7 @@ def register(app: typer.Typer) -> None:
             baselines=baselines,
             attack=attack,
             jobs=jobs,
+            book=book,
         )
         with _terminal.TerminalProgress() as progress:
             compared = compare(request, progress)

@@ -26,6 +26,10 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(metavar="KEY", help="With --publish-epsilon or --recover: the key of a signed run."),
         ] = None,
+        book: Annotated[
+            Path | None,
+            typer.Option(help="With --publish-epsilon: the budget book. [default: the one that has the run]"),
+        ] = None,
         recover: Annotated[
             bool,
             typer.Option("--recover", help="Seal a run whose publication was interrupted, with the larger epsilon."),
@@ -36,7 +40,9 @@ def register(app: typer.Typer) -> None:
         from linprobe.commands.figures import gaussian_words, rounded_up
         from linprobe.commands.pdp_report import pdp_report
 
-        result = pdp_report(run, csv=csv, plot=plot, publish_epsilon=publish_epsilon, sign=sign, recover=recover)
+        result = pdp_report(
+            run, csv=csv, plot=plot, publish_epsilon=publish_epsilon, sign=sign, recover=recover, book=book
+        )
         report = result.report
         _terminal.note(report["note"])
         epsilon, bound = report["epsilon"], "{} at delta {}"

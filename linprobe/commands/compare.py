@@ -16,6 +16,7 @@ from linprobe._version import __version__
 from linprobe.accounting.calibrate import check_epsilon, large_delta
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.atomic_files import replace_when_complete, write_csv
+from linprobe.commands._budget_book import book_of
 from linprobe.commands._comparison_folder import RUNS, ComparisonFolder, open_comparison
 from linprobe.commands._method_row import MethodRow as MethodRow
 from linprobe.commands._row_sources import DIGITS, check_test_rows, open_features
@@ -58,6 +59,7 @@ class CompareRequest:
         attack: whether to attack every run.
         jobs: processes; None for one per processor, at most 8.
         out: folder of the comparison. An earlier comparison in it is continued.
+        book: budget book that every run is charged to; None for the one of the training rows.
     """
 
     methods: Sequence[MethodRow]
@@ -71,6 +73,7 @@ class CompareRequest:
     baselines: bool = True
     attack: bool = False
     jobs: int | None = None
+    book: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,8 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
         folder = stack.enter_context(open_comparison(request.out, of, opened))
         missing = [run for run in planned if not run.folder.exists()]
         if missing:
+            charged = book_of(opened, request.book).absolute()  # read the rows once for all runs
+            missing = [replace(run, request=replace(run.request, book=charged)) for run in missing]
             _announce(missing, opened.sizes["train"], request.delta, progress)
             progress.start(len(missing), "comparing")
         try:

@@ -36,6 +36,7 @@ def pdp_report(
     publish_epsilon: float | None = None,
     sign: Path | None = None,
     recover: bool = False,
+    book: Path | None = None,
 ) -> PdpReport:
     """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
 
@@ -44,6 +45,7 @@ def pdp_report(
         publish_epsilon: price of a noisy histogram, charged to the run.
         sign: key file of a signed run, whose manifest the histogram or the recovery changes.
         recover: seal a run whose publication was interrupted after its charge.
+        book: budget book that a histogram is charged to; None for the one of the run.
 
     Raises:
         UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
@@ -77,7 +79,9 @@ def pdp_report(
     ids, losses, _ = run_folder.read_per_record(folder, run.manifest)
     if len(losses.mu) != len(ids):
         raise UsageError(f"run {folder} was trained with --no-per-record; train with --per-record to track records")
-    published = None if publish_epsilon is None else _published_histogram.publish(run, losses, publish_epsilon, sign)
+    published = (
+        None if publish_epsilon is None else _published_histogram.publish(run, losses, publish_epsilon, sign, book)
+    )
     manifest = read_manifest(folder)
     # a published histogram costs every record the same
     losses = losses.charged(sum((1 / release["noise_multiplier"]) ** 2 for release in manifest["published"]))

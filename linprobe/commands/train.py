@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta, check_epsilon, large_delta
 from linprobe.accounting.ledger import Ledger
+from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
 from linprobe.commands._training_rows import Rows, count_private, rows_of
@@ -133,6 +134,7 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
             "--noise-seed": request.noise_seed,
             "--checkpoint": request.checkpoint_every,
             "--resume": request.resume or None,
+            "--cap": request.cap,
         }
         for flag, given in spending.items():
             if given is not None:
@@ -260,6 +262,9 @@ def train_on(
         read = protected if settings.test_epsilon is None else [*protected, FileSource(features, "test")]
         return "".join(source.digest() for source in read)
 
+    def book() -> Path:
+        return book_of(features, request.book)
+
     warning = large_delta(settings.delta, sum(source.n_rows for source in protected)) if method.spends else None
     if warning is not None:
         progress.note(warning)
@@ -272,6 +277,7 @@ def train_on(
             run_folder.run_folder_of_group(out, group, resume=request.resume) as folder,
             closing(Ledger(folder / run_folder.LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Keeping(folder, ledger, identity, private_digest, every, group) as keep,
+            RunCharge(book, folder, out, settings, ledger, request.cap, progress, group) as charge,
         ):
             runtime = Runtime(request.precision, request.device, group, keep)
             trained = engine.train(
@@ -279,6 +285,7 @@ def train_on(
                 settings,
                 runtime,
                 ledger=ledger,
+                on_budget=charge.plan,
                 on_start=progress.start,
                 on_step=progress.step,
                 count_right=None if settings.test_epsilon is None else count_right,
@@ -291,7 +298,7 @@ def train_on(
                 trained.weights,
                 trained.bias,
                 trained.history,
-                manifest_of(features, rows, request, settings, trained),
+                {**manifest_of(features, rows, request, settings, trained), "run_id": charge.run},
                 private_records(protected, trained),
                 signing_key,
             )

@@ -80,6 +80,18 @@ class RunOptions:
         above=0,
         most=MAX_EPSILON,
     )
+    cap: float | None = option(
+        None,
+        "Largest epsilon, at this run's delta, of all runs on these rows together; above it the run is refused.",
+        unset="the cap in the budget book, if it has one",
+        above=0,
+        most=1e6,
+    )
+    book: Path | None = option(
+        None,
+        "Budget book.",
+        unset="one for these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
+    )
     sign: Path | None = option(None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY")
 
 

@@ -9,6 +9,7 @@ import glob
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import shutil
 import zipfile
@@ -22,7 +23,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from linprobe.accounting.events import Releases, grouped
+from linprobe.accounting.events import INHERITED, Releases, grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.per_instance import RecordLosses
 from linprobe.atomic_files import held, json_text, replace_when_complete, write_csv
@@ -37,8 +38,7 @@ from linprobe.runs.signature import sign
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 MODEL, LEDGER, HISTORY = RUN_FILES
 PER_RECORD = "per_record.npz"
-MANIFEST, CHECKPOINT = "manifest.json", "checkpoint.npz"
-INHERITED = "inherited"
+MANIFEST, CHECKPOINT, RUN_ID = "manifest.json", "checkpoint.npz", "run_id"
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,11 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             torn.unlink()
         taken = False
         try:
+            if not (partial / RUN_ID).is_file():
+                (partial / RUN_ID).write_text(secrets.token_hex(16), encoding="utf-8")
             yield partial
-            (partial / CHECKPOINT).unlink(missing_ok=True)
+            for name in (CHECKPOINT, RUN_ID):
+                (partial / name).unlink(missing_ok=True)
             try:
                 partial.rename(out)
             except OSError:
@@ -164,6 +167,18 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
                 raise
             _remove(partial, new_parents)
             raise
+
+
+def run_id(partial: Path) -> str:
+    """The id of an unfinished run: random, and the same after it is resumed. The budget book and the manifest have it.
+
+    Raises:
+        DataError: no id of a run.
+    """
+    text = (partial / RUN_ID).read_text(encoding="utf-8", errors="replace")
+    if not re.fullmatch("[0-9a-f]{32}", text):
+        raise DataError(f"{partial / RUN_ID} holds no run id; train anew without --resume")
+    return text
 
 
 def _remove(partial: Path, new_parents: Iterable[Path]) -> None:

@@ -101,7 +101,7 @@ class Trained:
 Counted = Callable[[NDArray[np.float32], NDArray[np.float32], Source], tuple[int, int]]
 
 
-def _nothing(*_: int) -> None:
+def _nothing(*_: object) -> None:
     """Default progress callback."""
 
 
@@ -112,6 +112,7 @@ def train(
     runtime: Runtime | None = None,
     *,
     ledger: Ledger | None = None,
+    on_budget: Callable[[Budget | None], None] = _nothing,
     on_start: Callable[[int], None] = _nothing,
     on_step: Callable[[], None] = _nothing,
     count_right: Callable[[NDArray[np.float32], NDArray[np.float32]], int] | None = None,
@@ -123,6 +124,8 @@ def train(
 
     Args:
         ledger: records each event before its result exists; None for a ledger in memory.
+        on_budget: called with the budget before a private row is read, and again if a release changes its division
+            into steps. An error that it raises ends the run.
         on_start: called with the number of steps. on_step: called after every step.
         count_right: (weights, bias) -> number of right private test rows, if `settings.test_epsilon` pays for it.
         count_private: (weights, bias, private rows) -> numbers of right rows and of all rows, zero rows left out of
@@ -148,6 +151,7 @@ def train(
         private.n_rows, inherited, around_public=preprocessing.centre is not None, n_classes=sources.n_classes
     )
     schedule = schedule_of(budget)
+    on_budget(budget)
 
     space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
     rows = prepare_shard(private, space, runtime.precision, group) if "private" in method.needs else None
@@ -174,6 +178,7 @@ def train(
             settings = replace(settings, condition="none")
             budget = settings.budget(private.n_rows, inherited)
             schedule = schedule_of(budget)
+            on_budget(budget)
         rows = None  # frees their memory
         rows = prepare_shard(private, preprocessing, runtime.precision, group)
     problem = Problem(

@@ -78,10 +78,10 @@ def remember_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cache calibrated budgets."""
     real = Settings.budget
 
-    def remembered(self: Settings, n_private: int, inherited: Any = ()) -> Any:
-        wanted = repr((self.method.name, self.parameters, n_private, inherited))
+    def remembered(self: Settings, n_private: int, inherited: Any = (), **facts: Any) -> Any:
+        wanted = repr((self.method.name, self.parameters, n_private, inherited, facts))
         if wanted not in BUDGETS:
-            BUDGETS[wanted] = real(self, n_private, inherited)
+            BUDGETS[wanted] = real(self, n_private, inherited, **facts)
         return BUDGETS[wanted]
 
     monkeypatch.setattr(Settings, "budget", remembered)

@@ -22,6 +22,7 @@ from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
 from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, arithmetic
+from linprobe.gradients.unit_sums import MOST_CANCELLATION, clipped_units, unit_means
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, longest_left, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
 from linprobe.options import Loss
@@ -76,7 +77,7 @@ class _Worker:
 
     Attributes:
         sum: clipped sum over this thread's blocks, shape (n_classes, n_features).
-        weight: sum of their clip factors, in units of 1 / `WEIGHT_STEPS`.
+        weight: sum of their clip factors, in units of 1 / `WEIGHT_STEPS`. unit_weight: the sum of those of people.
     """
 
     def __init__(self, rows: Blocks, weights: Array, clip: _Clip, backend: Backend) -> None:
@@ -86,9 +87,14 @@ class _Worker:
         self._clipping = self._products if simple and isinstance(self._products, ClippingProducts) else None
         self.sum = ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, rows.n_rows)
         self.weight = 0
+        self.unit_weight = ExactSum(np.zeros(1), np.ones(()), rows.n_rows)
+        self._wide_weights = double(weights) if rows.units else self._weights
 
     def take(self, block: Block) -> None:
         """Clip the gradients of a block and add them."""
+        if block.bounds is not None:
+            self._take_units(block)
+            return
         if self._clipping is not None and block.sampled is None:
             self._take_fused(block, self._clipping)
             return
@@ -115,6 +121,20 @@ class _Worker:
             self._products.add(self.sum, r, x, block.sampled)
         if clip.geometry.weighs:
             self.weight += int((narrow_factors * WEIGHT_STEPS).round().sum(dtype=np.float64))
+
+    def _take_units(self, block: Block) -> None:
+        """`take` for a block of people: their summed gradients are clipped, all in float64."""
+        clip = self._clip
+        taken = clipped_units(block, self._wide_weights, clip.clip_norm, clip.margin, clip.geometry, clip.loss)
+        if clip.contributions is not None:
+            here = slice(block.start, block.start + block.n_units)
+            # a projection shortens no gradient, so the plain norm bounds the contribution in a subspace too
+            lengths = taken.factors * taken.lengths
+            clip.contributions[here] = relative_contributions(lengths, clip.clip_norm, clip.margin)
+        self.sum.add(taken.total)
+        if clip.geometry.weighs:
+            joined = taken.factors if block.sampled is None else taken.factors * block.sampled
+            self.unit_weight.add(joined.sum(keepdims=True))
 
     def _take_fused(self, block: Block, products: ClippingProducts) -> None:
         """`take` in one call."""
@@ -154,17 +174,19 @@ def clipped_sum(
 ) -> ClippedSum:
     """Sum over rows of per-example gradients, each clipped to `clip_norm`, at `weights` (n_features, n_classes).
 
-    Sensitivity under zero-out of one record: `clip_norm`, in the geometry given. Clip factors are computed from the
-    same float32 residuals as the sum. `subspace` applies to the contributions, not to the sum. Contributions are
-    empty without `per_record`, or if the blocks of `rows` contain only sampled rows. `all_reduce` adds the sums of all
-    processes. The sum has the same bits for any number of threads and of processes.
+    Where the rows of a person are one unit, the gradients of each person are summed and the sum is clipped.
+    Sensitivity under zero-out of one record, or of one person: `clip_norm`, in the geometry given. Clip factors are
+    computed from the same residuals as the sum. `subspace` applies to the contributions, not to the sum. Contributions
+    are empty without `per_record`, or if the blocks of `rows` contain only sampled rows. `all_reduce` adds the sums of
+    all processes. The sum has the same bits for any number of threads and of processes.
 
     Raises:
         DivergedError: weights too large for float32 scores, on the host.
         ParameterError: an amplification of `geometry` beyond which rounding could not be bounded.
     """
     narrow = checked_weights(single(weights.T))
-    rounding = arithmetic(geometry.amplification(clip_norm), math.prod(weights.shape), rows.n_rows)
+    amplification = geometry.amplification(clip_norm) * (MOST_CANCELLATION if rows.units else 1.0)
+    rounding = arithmetic(amplification, math.prod(weights.shape), rows.n_rows, wide=rows.units)
     contributions = backend.zeros(rows.n_local) if per_record and rows.observed else None
     clip = _Clip(clip_norm, rounding.margin, rounding.dtype is np.float64, geometry, loss, subspace, contributions)
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
@@ -176,6 +198,7 @@ def clipped_sum(
     weight = 0.0
     if geometry.weighs:
         weight = float(all_reduce(np.array(float(sum(worker.weight for worker in workers)))) / WEIGHT_STEPS)
+        weight += float(all_reduce(sum(worker.unit_weight.total for worker in workers))[0])
     value = geometry.finish(all_reduce(total).T, weight)
     return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
 
@@ -189,6 +212,8 @@ def row_sum(
 ) -> ClippedSum:
     """Sum of rows, or of their differences from a public `origin` (n_features,), each clipped to `clip_norm`.
 
+    Where the rows of a person are one unit, the mean of each person's rows, or of their differences, stands for a row.
+
     Sums are float64, so that rounding is far below the margin. Shape (n_features, 1); sensitivity `clip_norm`.
     """
     total = ExactSum(np.zeros(rows.n_features), np.array(clip_norm), rows.n_rows)
@@ -196,9 +221,11 @@ def row_sum(
 
     def take(block: Block) -> None:
         x = block.x.astype(np.float64) if origin is None else block.x - origin
+        if block.bounds is not None:
+            x = unit_means(block, x)
         norms = np.sqrt(np.einsum("ij,ij->i", x, x))
         factors = clip_factors(norms, clip_norm, SMALLEST_MARGIN)
-        here = slice(block.start, block.start + len(block.x))
+        here = slice(block.start, block.start + len(x))
         contributions[here] = relative_contributions(factors * norms, clip_norm, SMALLEST_MARGIN)
         total.add(factors @ x)
 

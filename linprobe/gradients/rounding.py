@@ -76,7 +76,7 @@ class Arithmetic:
     dtype: type[np.float32] | type[np.float64]
 
 
-def arithmetic(amplification: float = 1.0, n_entries: int = 1, n_rows: int = 1) -> Arithmetic:
+def arithmetic(amplification: float = 1.0, n_entries: int = 1, n_rows: int = 1, *, wide: bool = False) -> Arithmetic:
     """Margin and dtype of sums of `SUM_ROWS` rows, which are then added exactly.
 
     The margin is SUM_ROWS (SUM_ROWS + 3) u for the sums, a grid step for each entry of the gradient (which matters
@@ -87,13 +87,14 @@ def arithmetic(amplification: float = 1.0, n_entries: int = 1, n_rows: int = 1) 
         amplification: largest summand, in units of the clip norm and in the geometry of the clip; public.
         n_entries: number of entries of the gradient.
         n_rows: number of rows in all processes.
+        wide: whether all products are float64 anyway, as for people with several rows.
 
     Raises:
         ParameterError: an amplification beyond which rounding could not be bounded.
     """
     grid = n_rows * math.sqrt(n_entries) * GRID_STEP
     margin = SMALLEST_MARGIN + amplification * (SUM_ROWS * (SUM_ROWS + 3) * FLOAT32_ROUNDING + grid)
-    if margin <= LARGEST_MARGIN:
+    if margin <= LARGEST_MARGIN and not wide:
         return Arithmetic(margin, np.float32)
     # factors and residuals stay float32
     margin = SMALLEST_MARGIN + amplification * (2.0**-20 + grid)

@@ -16,9 +16,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta, check_epsilon, large_delta
+from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
+from linprobe.commands._units import PrivateUnits, fewer_protected, private_units
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import LinprobeError, UsageError
@@ -31,7 +33,9 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
+from linprobe.runs.manifest import accountant_of
 from linprobe.runs.run_folder import PrivateRecords
+from linprobe.runs.units import OWNER
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.engine import Sources, Trained
@@ -50,6 +54,8 @@ OUTCOME_KEYS = (
     "steps",
     "gdp_mu",
     "zcdp_rho",
+    "unit",
+    "n_units",
     "n_private",
     "n_public",
     "n_features",
@@ -167,9 +173,9 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
 
     All processes of `group` make the same call, and each trains on its shard of the private rows. Rank 0 writes.
 
-    Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, n_private,
-        n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None without),
-        test_balanced_accuracy, seconds, seed_kind.
+    Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, unit, n_units,
+        n_private (as n_units), n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None
+        without), test_balanced_accuracy, seconds, seed_kind.
 
     Raises:
         LinprobeError: any failure, with its exit status; no run folder is left behind.
@@ -225,12 +231,21 @@ def train_on(
     shots = (
         0 if method.joins_public and request.public_shots else request.public_shots
     )  # such a method protects all rows
-    public, taken = public_source(features, other, shots, request.split_seed, protected=method.joins_public)
-    private = FileSource(features, "train", None if taken is None else ~taken)
+    public, taken = public_source(
+        features,
+        other,
+        shots,
+        request.split_seed,
+        protected=method.joins_public,
+        people=request.unit == OWNER,
+    )
+    units = private_units(features, taken, request.unit, request.per_owner_rows, request.split_seed, public)
+    private = units.rows
     protected: list[FileSource | PublicRows] = [private]
     if method.joins_public and public is not None:
         protected.append(public)
-    sources = Sources(private, len(features.description.class_names), public, features.text_weights())
+    n_classes = len(features.description.class_names)
+    sources = Sources(private, n_classes, public, features.text_weights(), units.bounds)
 
     def identity() -> dict[str, Any]:
         return run_identity(
@@ -239,6 +254,7 @@ def train_on(
             device=request.device,
             public_digest=None if public is None or method.joins_public else public.digest(),
             text_weights=sources.text_weights,
+            unit=sources.unit,
         )
 
     def count_right(weights: NDArray[np.float32], bias: NDArray[np.float32]) -> int:
@@ -248,7 +264,8 @@ def train_on(
         read = protected if settings.test_epsilon is None else [*protected, FileSource(features, "test")]
         return "".join(source.digest() for source in read)
 
-    warning = large_delta(settings.delta, sum(source.n_rows for source in protected)) if method.spends else None
+    n_protected = units.n_units + sum(source.n_rows for source in protected[1:])
+    warning = large_delta(settings.delta, n_protected) if method.spends else None
     if warning is not None:
         progress.note(warning)
     if choice is not None:
@@ -279,7 +296,7 @@ def train_on(
                 trained.bias,
                 trained.history,
                 _manifest(features, public, request, settings, shots, trained),
-                _private_records(protected, trained),
+                _private_records(units, protected, trained),
                 signing_key,
             )
     except BaseException as error:
@@ -290,6 +307,11 @@ def train_on(
         raise
     if manifest["epsilon"] is None and method.private:
         progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")
+    elif method.spends and request.unit is None:
+        releases = [Releases(**release) for release in manifest["releases"]]
+        fewer = fewer_protected(features, releases, settings.delta, accountant_of(manifest))
+        if fewer is not None:
+            progress.note(fewer)
     return {
         "run": str(out),
         **{key: manifest[key] for key in OUTCOME_KEYS},
@@ -332,11 +354,13 @@ def _warn_of_random_weights(files: Iterable[FeatureReader], progress: Progress) 
             )
 
 
-def _private_records(protected: Sequence[FileSource | PublicRows], trained: Trained) -> PrivateRecords | None:
+def _private_records(
+    units: PrivateUnits, protected: Sequence[FileSource | PublicRows], trained: Trained
+) -> PrivateRecords | None:
     """Digest, ids and losses of the protected records, private rows first; None if nothing was protected."""
     if trained.losses is None:
         return None
-    ids = [name for source in protected for name in source.ids()]
+    ids = units.ids() + [name for source in protected[1:] for name in source.ids()]
     return PrivateRecords(protected[0].digest(), ids, trained.losses)
 
 
@@ -370,6 +394,7 @@ def _manifest(
         "public_shots": None if public is None else shots,
         "public_file": None if request.public is None else str(request.public),
         "split_seed": request.split_seed,
+        "per_owner_rows": request.per_owner_rows,
         "public_digest": None if public is None or settings.method.joins_public else public.digest(),
         **_accuracy(features, trained),
         "published": [],

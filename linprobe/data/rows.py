@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -37,6 +37,7 @@ class Block:
         norms: L2 norms of the rows, shape (b,), float64.
         sampled: mask of the units in the sample, shape (n_units,); None if all are.
         bounds: rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,); None if each row is a unit.
+        grams: inner products of the rows of each unit with k rows, by k, shape (units, k, k); None if not kept.
     """
 
     start: int
@@ -45,6 +46,7 @@ class Block:
     norms: NDArray[np.float64]
     sampled: NDArray[np.bool_] | None = None
     bounds: NDArray[np.int64] | None = None
+    grams: Mapping[int, NDArray[np.float64]] | None = None
 
     @property
     def n_units(self) -> int:
@@ -360,7 +362,7 @@ class ChangedRows(Rows):
         """A new block with other rows and `norms`; must not write to the block given."""
 
     def _changed(self, load: LazyBlock) -> Block:
-        return self.change(load())
+        return self.change(replace(load(), grams=None))
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.owners import Bounds
-from linprobe.data.precision import Precision
+from linprobe.data.precision import Precision, widened
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import (
     ArrayRows,
@@ -32,6 +32,7 @@ from linprobe.data.sources import Source
 from linprobe.parallel.process_group import Group
 
 BLOCK_UNITS = 128  # people in a block of all rows
+GRAM_ROWS = 16  # people with more rows have no inner products kept
 SAMPLED_UNITS = 1024  # people whose sampled rows are one block
 
 
@@ -48,6 +49,16 @@ class UnitRows(Rows):
     def __init__(self, rows: ArrayRows | StreamedRows, bounds: Bounds) -> None:
         self.rows, self.bounds = rows, bounds
         self.n_rows, self.n_features = len(bounds) - 1, rows.n_features
+        self._grams: dict[int, dict[int, NDArray[np.float64]]] = {}
+
+    def _block(self, load: LazyBlock, start: int, bounds: Bounds) -> Block:
+        """A block of people; the inner products of rows in memory are computed once."""
+        block = _of_units(load, start, bounds)
+        if not isinstance(self.rows, ArrayRows):
+            return block
+        if start not in self._grams:
+            self._grams[start] = row_grams(block)
+        return replace(block, grams=self._grams[start])
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All people in order, `BLOCK_UNITS` in a block."""
@@ -55,7 +66,7 @@ class UnitRows(Rows):
         parts = [self.bounds[start : start + BLOCK_UNITS + 1] for start in starts]
         loads = self.rows.cut([int(part[-1] - part[0]) for part in parts])
         for start, part, load in zip(starts, parts, loads, strict=False):
-            yield partial(_of_units, load, start, part - part[0])
+            yield partial(self._block, load, start, part - part[0])
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
         """The rows of the people where `sampled` is true. A block has those among `SAMPLED_UNITS` people."""
@@ -67,6 +78,24 @@ class UnitRows(Rows):
             here = slice(start, start + SAMPLED_UNITS)
             chosen = sizes[here][sampled[here]]
             yield partial(_of_units, load, start, np.concatenate([[0], np.cumsum(chosen)]))
+
+
+def equal_units(bounds: Bounds, most: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """People with 1 to `most` rows, by their number of rows k: their places (n,), and those of their rows (n, k)."""
+    sizes = np.diff(bounds)
+    for k in np.unique(sizes[(sizes > 0) & (sizes <= most)]):
+        units = np.flatnonzero(sizes == k)
+        yield units, bounds[units][:, None] + np.arange(k)
+
+
+def row_grams(block: Block) -> dict[int, NDArray[np.float64]]:
+    """Inner products of the rows of each person with 2 to `GRAM_ROWS` rows, float64, by their number."""
+    grams = {}
+    for _, rows in equal_units(block.bounds, GRAM_ROWS) if block.bounds is not None else ():
+        if rows.shape[1] > 1:
+            x = widened(block.stored[rows]).astype(np.float64)
+            grams[rows.shape[1]] = x @ x.swapaxes(1, 2)
+    return grams
 
 
 def _of_units(load: LazyBlock, start: int, bounds: Bounds) -> Block:

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.rows import Block, Blocks, Rows
-from linprobe.gradients.backend import Backend, ClippingProducts, Part
+from linprobe.data.unit_rows import BLOCK_UNITS
+from linprobe.gradients.backend import Backend, ClippingProducts, Part, PlacelessProducts
 from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
-from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, arithmetic
-from linprobe.gradients.unit_sums import MOST_CANCELLATION, clipped_units, unit_means
+from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, arithmetic, unit_arithmetic
+from linprobe.gradients.unit_sums import MOST_CANCELLATION, UnitClip, unit_means
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, longest_left, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
 from linprobe.options import Loss
@@ -57,6 +58,7 @@ class _Clip:
     loss: Loss
     subspace: Subspace | None
     contributions: Array | None
+    narrow_units: bool
 
     @property
     def simple(self) -> bool:
@@ -88,12 +90,22 @@ class _Worker:
         self.sum = ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, rows.n_rows)
         self.weight = 0
         self.unit_weight = ExactSum(np.zeros(1), np.ones(()), rows.n_rows)
-        self._wide_weights = double(weights) if rows.units else self._weights
+        self._units: UnitClip | None = None
+        if rows.units:
+            narrow = clip.narrow_units and isinstance(self._products, PlacelessProducts)
+            self._units = UnitClip(
+                double(weights),
+                clip.clip_norm,
+                clip.margin,
+                clip.geometry,
+                clip.loss,
+                self._products if narrow else None,  # type: ignore[arg-type]
+            )
 
     def take(self, block: Block) -> None:
         """Clip the gradients of a block and add them."""
-        if block.bounds is not None:
-            self._take_units(block)
+        if block.bounds is not None and self._units is not None:
+            self._take_units(block, self._units)
             return
         if self._clipping is not None and block.sampled is None:
             self._take_fused(block, self._clipping)
@@ -122,16 +134,15 @@ class _Worker:
         if clip.geometry.weighs:
             self.weight += int((narrow_factors * WEIGHT_STEPS).round().sum(dtype=np.float64))
 
-    def _take_units(self, block: Block) -> None:
-        """`take` for a block of people: their summed gradients are clipped, all in float64."""
+    def _take_units(self, block: Block, units: UnitClip) -> None:
+        """`take` for a block of people, whose summed gradients are clipped."""
         clip = self._clip
-        taken = clipped_units(block, self._wide_weights, clip.clip_norm, clip.margin, clip.geometry, clip.loss)
+        taken = units.add(block, self.sum)
         if clip.contributions is not None:
             here = slice(block.start, block.start + block.n_units)
             # a projection shortens no gradient, so the plain norm bounds the contribution in a subspace too
             lengths = taken.factors * taken.lengths
             clip.contributions[here] = relative_contributions(lengths, clip.clip_norm, clip.margin)
-        self.sum.add(taken.total)
         if clip.geometry.weighs:
             joined = taken.factors if block.sampled is None else taken.factors * block.sampled
             self.unit_weight.add(joined.sum(keepdims=True))
@@ -185,10 +196,19 @@ def clipped_sum(
         ParameterError: an amplification of `geometry` beyond which rounding could not be bounded.
     """
     narrow = checked_weights(single(weights.T))
-    amplification = geometry.amplification(clip_norm) * (MOST_CANCELLATION if rows.units else 1.0)
-    rounding = arithmetic(amplification, math.prod(weights.shape), rows.n_rows, wide=rows.units)
+    amplification, n_entries, narrow_units = geometry.amplification(clip_norm), math.prod(weights.shape), False
+    if rows.units:
+        products = backend.products(narrow)
+        simple = rows.observed and loss == "softmax" and geometry is PLAIN
+        narrow_units = simple and isinstance(products, PlacelessProducts) and products.placeless
+        rounding = unit_arithmetic(
+            MOST_CANCELLATION * amplification, n_entries, rows.n_rows, block_units=BLOCK_UNITS if narrow_units else None
+        )
+    else:
+        rounding = arithmetic(amplification, n_entries, rows.n_rows)
     contributions = backend.zeros(rows.n_local) if per_record and rows.observed else None
-    clip = _Clip(clip_norm, rounding.margin, rounding.dtype is np.float64, geometry, loss, subspace, contributions)
+    wide = rounding.dtype is np.float64
+    clip = _Clip(clip_norm, rounding.margin, wide, geometry, loss, subspace, contributions, narrow_units)
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
     workers = [_Worker(rows, narrow, clip, backend) for _ in range(min(backend.n_threads(rows, weights), most))]
     share(rows.lazy_blocks(), [worker.take for worker in workers])

@@ -8,16 +8,17 @@ the inner products of the rows and those of the residuals:
 
 People with more than `FORMED_ROWS` rows, and all people in a scale, have S_u formed instead, which is then less work.
 
-Rounding: a person whose place is empty moves the rows of the others in the block of that place. So all products here
-are float64, and the sum of a block is rounded to the public grid once. The rows of one person may cancel. So the factor
+Rounding: a person whose place is empty moves the rows of the others in the block of that place, so nothing may depend
+on the place of a row. Products are float64; or, for softmax in the plain geometry with the kernel, float32 with
+residuals that have the same bits at every place (`PlacelessProducts`). The rows of one person may cancel. So the factor
 also keeps the summed lengths of the person's gradients, l = sum_j ||x_j|| ||r_j||, below `MOST_CANCELLATION` times the
 bound: without it, rounding relative to l would not be bounded relative to the clip norm. Orthogonal gradients of
-`FORMED_ROWS` rows do not reach that limit. docs/proofs/people.md has the proof.
+`FORMED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -27,60 +28,114 @@ from numpy.typing import NDArray
 from linprobe.data.precision import widened
 from linprobe.data.rows import Block
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.gradients.geometry import Geometry
+from linprobe.data.unit_rows import GRAM_ROWS, equal_units
+from linprobe.gradients.backend import PlacelessProducts
+from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.loss import residuals_of
+from linprobe.gradients.rounding import ExactSum
 from linprobe.mechanisms.clipping import clip_factors
 from linprobe.options import Loss
-from linprobe.parallel.array_api import Array, double, namespace
+from linprobe.parallel.array_api import Array, double, namespace, single
 
-FORMED_ROWS = 16
-MOST_CANCELLATION = 4.0  # sqrt(FORMED_ROWS)
+FORMED_ROWS = GRAM_ROWS
+MOST_CANCELLATION = 4.0  # the square root of FORMED_ROWS
 
 
 class ClippedUnits(NamedTuple):
-    """The clipped sum over the people of a block.
+    """The people of a block.
 
     Attributes:
-        total: sum_u c_u S_u, shape (n_classes, n_features), float64.
         factors: c_u, shape (n_units,); 0 for a person without rows.
         lengths: norm of each person's gradient in the geometry, shape (n_units,).
     """
 
-    total: Array
     factors: Array
     lengths: Array
 
 
-def clipped_units(
-    block: Block, weights: Array, clip_norm: float, margin: float, geometry: Geometry, loss: Loss
-) -> ClippedUnits:
-    """The clipped sum over the people of a block, at `weights` (n_classes, n_features), float64.
+@dataclass(frozen=True)
+class UnitClip:
+    """How the gradients of people are clipped and summed.
 
-    People outside the sample (`block.sampled`) get a factor, but do not join the sum.
+    Attributes:
+        weights: shape (n_classes, n_features), float64.
+        products: of these weights, for float32 sums; None for float64.
     """
-    xp = namespace(weights)
-    total, factors, lengths = (xp.zeros_like(weights), *(_zeros(weights, block.n_units) for _ in range(2)))
-    joins = None if block.sampled is None else np.asarray(block.sampled)
-    most = MOST_CANCELLATION * geometry.amplification(clip_norm)
-    for units, rows in _equal(block, np.diff(_bounds(block)) <= (0 if geometry.forms else FORMED_ROWS)):
-        x, r = _products(block, rows.ravel(), weights, loss)
-        x, r = x.reshape(*rows.shape, -1), r.reshape(*rows.shape, -1)
-        r_norms = xp.sqrt((r * r).sum(-1))
-        spread = (block.norms[rows] * r_norms).sum(-1)
-        inner = ((x @ x.swapaxes(-1, -2)) * (r @ r.swapaxes(-1, -2))).sum((-1, -2))
-        norms = geometry.unit_norms(inner, geometry.along(x, r), spread)
-        c = clip_factors(xp.maximum(norms, spread / most), clip_norm, margin)
-        factors[units], lengths[units] = c, norms
-        c = c if joins is None else c * xp.asarray(joins[units])
-        total += (r * c[:, None, None]).reshape(-1, r.shape[-1]).T @ x.reshape(-1, x.shape[-1])
-    for unit in np.flatnonzero(np.diff(_bounds(block)) > (0 if geometry.forms else FORMED_ROWS)):
-        formed = _formed(block, int(unit), weights, loss)
-        norm = geometry.norm_of(formed.T)
-        c = clip_factors(norm, clip_norm, margin)
-        factors[unit], lengths[unit] = c, norm
-        if joins is None or joins[unit]:
-            total += c * formed
-    return ClippedUnits(total, factors, lengths)
+
+    weights: Array
+    clip_norm: float
+    margin: float
+    geometry: Geometry
+    loss: Loss
+    products: PlacelessProducts | None
+
+    def add(self, block: Block, total: ExactSum) -> ClippedUnits:
+        """Add sum_u c_u S_u over the people of a block, (n_classes, n_features), to `total`.
+
+        People outside the sample (`block.sampled`) get a factor, but do not join the sum.
+        """
+        weights, bounds = self.weights, _bounds(block)
+        most = 0 if self.geometry.forms else FORMED_ROWS
+        taken = ClippedUnits(_zeros(weights, block.n_units), _zeros(weights, block.n_units))
+        few, formed = np.diff(bounds) <= most, np.flatnonzero(np.diff(bounds) > most)
+        rows = slice(None) if not len(formed) else np.flatnonzero(np.repeat(few, np.diff(bounds)))
+        if len(block.y[rows]):
+            self._add_few(block, rows, total, taken)
+        if len(formed):
+            term = namespace(weights).zeros_like(weights)
+            for unit in formed.tolist():
+                gradient = _formed(block, unit, weights, self.loss)
+                norm = self.geometry.norm_of(gradient.T)
+                c = clip_factors(norm, self.clip_norm, self.margin)
+                taken.factors[unit], taken.lengths[unit] = c, norm
+                if block.sampled is None or block.sampled[unit]:
+                    term += c * gradient
+            total.add(term)
+        return taken
+
+    def _add_few(self, block: Block, rows: Array, total: ExactSum, taken: ClippedUnits) -> None:
+        """`add` for the people with few rows each; `rows` are the places of their rows, or all."""
+        bounds = _bounds(block)
+        x, y, lengths = widened(block.stored[rows]), block.y[rows], block.norms[rows]
+        if self.products is None:
+            x = double(x)
+            r = residuals_of(x @ self.weights.T, y, self.loss)[0]
+            r_norms = ((r * r).sum(-1)) ** 0.5
+        else:
+            r, r_norms = self.products.placeless_residuals(x, y)
+        row_factors = 0.0 * r_norms
+        shift = np.zeros(len(bounds) - 1, dtype=np.int64) if isinstance(rows, slice) else _moved(bounds, rows)
+        for units, places in equal_units(bounds, FORMED_ROWS):
+            places = places - shift[units, None]
+            c = self._factors(block, x, r, lengths * r_norms, units, places, taken)
+            row_factors[places] = c[:, None]
+        sampled = None if block.sampled is None else np.repeat(block.sampled, np.diff(bounds))[rows]
+        if self.products is None:
+            joined = row_factors if sampled is None else row_factors * sampled
+            total.add((r * joined[:, None]).T @ x)
+        else:
+            r *= single(row_factors)[:, None]
+            self.products.add(total, r, x, sampled)
+
+    def _factors(
+        self, block: Block, x: Array, r: Array, spread: Array, units: Array, places: Array, taken: ClippedUnits
+    ) -> Array:
+        """c_u of people with equally many rows, which are at `places` (n, k) of x and r; also written to `taken`."""
+        geometry, most = self.geometry, MOST_CANCELLATION * self.geometry.amplification(self.clip_norm)
+        spread = spread[places].sum(-1)
+        if places.shape[1] == 1 and geometry is PLAIN:
+            norms = spread
+        else:
+            own = double(r[places])
+            gram = None if block.grams is None else block.grams.get(places.shape[1])
+            if gram is None or geometry is not PLAIN:
+                mine = double(x[places])
+                gram = mine @ mine.swapaxes(-1, -2)
+            along = 0.0 if geometry is PLAIN else geometry.along(mine, own)
+            norms = geometry.unit_norms((gram * (own @ own.swapaxes(-1, -2))).sum((-1, -2)), along, spread)
+        c = clip_factors(namespace(norms).maximum(norms, spread / most), self.clip_norm, self.margin)
+        taken.factors[units], taken.lengths[units] = c, norms
+        return c
 
 
 def _bounds(block: Block) -> NDArray[np.int64]:
@@ -93,19 +148,9 @@ def _zeros(like: Array, size: int) -> Array:
     return np.zeros(size) if isinstance(like, np.ndarray) else like.new_zeros(size)
 
 
-def _equal(block: Block, chosen: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """The chosen people by their number of rows k >= 1: indices of the people (n,), and of their rows (n, k)."""
-    bounds = _bounds(block)
-    sizes = np.diff(bounds)
-    for k in np.unique(sizes[chosen & (sizes > 0)]):
-        units = np.flatnonzero(chosen & (sizes == k))
-        yield units, bounds[units][:, None] + np.arange(k)
-
-
-def _products(block: Block, rows: Array, weights: Array, loss: Loss) -> tuple[Array, Array]:
-    """Rows (n, n_features) and their residuals (n, n_classes), float64; `rows` are their indices or a slice."""
-    x = double(widened(block.stored[rows]))
-    return x, residuals_of(x @ weights.T, block.y[rows], loss)[0]
+def _moved(bounds: NDArray[np.int64], rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    """How many rows before the first of each unit are not among `rows`, shape (n_units,)."""
+    return bounds[:-1] - np.searchsorted(rows, bounds[:-1])
 
 
 def _formed(block: Block, unit: int, weights: Array, loss: Loss) -> Array:
@@ -113,8 +158,9 @@ def _formed(block: Block, unit: int, weights: Array, loss: Loss) -> Array:
     first, stop = _bounds(block)[unit : unit + 2]
     total = namespace(weights).zeros_like(weights)
     for start in range(int(first), int(stop), BLOCK_ROWS):
-        x, r = _products(block, slice(start, min(start + BLOCK_ROWS, int(stop))), weights, loss)
-        total += r.T @ x
+        rows = slice(start, min(start + BLOCK_ROWS, int(stop)))
+        x = double(widened(block.stored[rows]))
+        total += residuals_of(x @ weights.T, block.y[rows], loss)[0].T @ x
     return total
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -25,6 +25,25 @@ PREFETCHED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """The rows in a block of people who have few, and all pairs of two rows of the same person.
+
+    Attributes:
+        rows: places of these rows in the block, shape (n,), or all. owner: index of the person of each of them.
+        first, second: the rows of each pair, as indices into `rows`, shape (n_pairs,).
+        formed: indices of the people with more rows, which are in no pair.
+        inner: inner product of the two rows of each pair, float64; None if not computed.
+    """
+
+    rows: NDArray[np.intp] | slice
+    owner: NDArray[np.intp]
+    first: NDArray[np.intp]
+    second: NDArray[np.intp]
+    formed: NDArray[np.intp]
+    inner: Any = None
+
+
+@dataclass(frozen=True)
 class Block:
     """Consecutive rows, or some rows of a sample in order.
 
@@ -37,7 +56,7 @@ class Block:
         norms: L2 norms of the rows, shape (b,), float64.
         sampled: mask of the units in the sample, shape (n_units,); None if all are.
         bounds: rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,); None if each row is a unit.
-        grams: inner products of the rows of each unit with k rows, by k, shape (units, k, k); None if not kept.
+        pairs: of its rows, if kept from an earlier pass.
     """
 
     start: int
@@ -46,7 +65,7 @@ class Block:
     norms: NDArray[np.float64]
     sampled: NDArray[np.bool_] | None = None
     bounds: NDArray[np.int64] | None = None
-    grams: Mapping[int, NDArray[np.float64]] | None = None
+    pairs: Pairs | None = None
 
     @property
     def n_units(self) -> int:
@@ -362,7 +381,7 @@ class ChangedRows(Rows):
         """A new block with other rows and `norms`; must not write to the block given."""
 
     def _changed(self, load: LazyBlock) -> Block:
-        return self.change(replace(load(), grams=None))
+        return self.change(replace(load(), pairs=None))
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""

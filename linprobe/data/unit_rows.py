@@ -21,6 +21,7 @@ from linprobe.data.rows import (
     ArrayRows,
     Block,
     LazyBlock,
+    Pairs,
     Rows,
     ShardRows,
     StreamedRows,
@@ -29,11 +30,13 @@ from linprobe.data.rows import (
     shard_bounds,
 )
 from linprobe.data.sources import Source
+from linprobe.parallel.array_api import Array, double, namespace
 from linprobe.parallel.process_group import Group
 
 BLOCK_UNITS = 128  # people in a block of all rows
-GRAM_ROWS = 16  # people with more rows have no inner products kept
 SAMPLED_UNITS = 1024  # people whose sampled rows are one block
+PAIRED_ROWS = 16  # people with more rows have no inner products of pairs
+PAIRS_AT_ONCE = 1024
 
 
 class UnitRows(Rows):
@@ -49,16 +52,17 @@ class UnitRows(Rows):
     def __init__(self, rows: ArrayRows | StreamedRows, bounds: Bounds) -> None:
         self.rows, self.bounds = rows, bounds
         self.n_rows, self.n_features = len(bounds) - 1, rows.n_features
-        self._grams: dict[int, dict[int, NDArray[np.float64]]] = {}
+        self._pairs: dict[int, Pairs] = {}
 
     def _block(self, load: LazyBlock, start: int, bounds: Bounds) -> Block:
         """A block of people; the inner products of rows in memory are computed once."""
         block = _of_units(load, start, bounds)
         if not isinstance(self.rows, ArrayRows):
             return block
-        if start not in self._grams:
-            self._grams[start] = row_grams(block)
-        return replace(block, grams=self._grams[start])
+        if start not in self._pairs:
+            pairs = pairs_of(bounds)
+            self._pairs[start] = replace(pairs, inner=inner_products(block.stored, pairs))
+        return replace(block, pairs=self._pairs[start])
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All people in order, `BLOCK_UNITS` in a block."""
@@ -80,22 +84,27 @@ class UnitRows(Rows):
             yield partial(_of_units, load, start, np.concatenate([[0], np.cumsum(chosen)]))
 
 
-def equal_units(bounds: Bounds, most: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """People with 1 to `most` rows, by their number of rows k: their places (n,), and those of their rows (n, k)."""
+def pairs_of(bounds: Bounds) -> Pairs:
+    """The pairs of rows of the same person, for people with at most `PAIRED_ROWS` rows."""
     sizes = np.diff(bounds)
-    for k in np.unique(sizes[(sizes > 0) & (sizes <= most)]):
-        units = np.flatnonzero(sizes == k)
-        yield units, bounds[units][:, None] + np.arange(k)
+    few = np.where(sizes <= PAIRED_ROWS, sizes, 0)
+    owner = np.repeat(np.arange(len(sizes)), few)
+    rows = np.arange(len(owner)) + np.repeat(bounds[:-1] - (np.cumsum(few) - few), few)
+    # row j of a person is paired with the rows after it
+    later = np.repeat(np.cumsum(few), few) - np.arange(len(owner)) - 1
+    first = np.repeat(np.arange(len(owner)), later)
+    second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(later) - later, later)
+    whole = len(owner) == bounds[-1] - bounds[0]
+    return Pairs(slice(None) if whole else rows, owner, first, second, np.flatnonzero(sizes > PAIRED_ROWS))
 
 
-def row_grams(block: Block) -> dict[int, NDArray[np.float64]]:
-    """Inner products of the rows of each person with 2 to `GRAM_ROWS` rows, float64, by their number."""
-    grams = {}
-    for _, rows in equal_units(block.bounds, GRAM_ROWS) if block.bounds is not None else ():
-        if rows.shape[1] > 1:
-            x = widened(block.stored[rows]).astype(np.float64)
-            grams[rows.shape[1]] = x @ x.swapaxes(1, 2)
-    return grams
+def inner_products(stored: Array, pairs: Pairs) -> Array:
+    """Inner products of the pairs of the rows `stored`, float64, shape (n_pairs,)."""
+    x, parts = stored[pairs.rows], []
+    for start in range(0, len(pairs.first), PAIRS_AT_ONCE):
+        here = slice(start, start + PAIRS_AT_ONCE)
+        parts.append((double(widened(x[pairs.first[here]])) * double(widened(x[pairs.second[here]]))).sum(-1))
+    return namespace(stored).concatenate(parts) if parts else double(stored[:0, 0])
 
 
 def _of_units(load: LazyBlock, start: int, bounds: Bounds) -> Block:

@@ -42,8 +42,10 @@ class Geometry:
         return block.norms * r_norms
 
     def along(self, x: Array, r: Array) -> Array:
-        """Inner product with the origin of the gradients of people, for their rows x (n, k, n_features) and residuals
-        r (n, k, n_classes); shape (n,), or 0 without an origin."""
+        """Inner products of gradients with the origin, for rows x (b, n_features) and residuals r (b, n_classes).
+
+        Shape (b,), or 0 without an origin.
+        """
         return 0.0
 
     def unit_norms(self, squared: Array, along: Array, spread: Array) -> Array:
@@ -98,8 +100,8 @@ class Origin(Geometry):
         return np.sqrt(apart)
 
     def along(self, x: Array, r: Array) -> Array:
-        """sum_j x_j^T origin r_j."""
-        return ((x @ self._origin) * r).sum((-1, -2))
+        """x_j^T origin r_j."""
+        return ((x @ self._origin) * r).sum(-1)
 
     def unit_norms(self, squared: Array, along: Array, spread: Array) -> Array:
         """||S_u - origin||, rounded up."""

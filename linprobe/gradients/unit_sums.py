@@ -18,6 +18,7 @@ bound: without it, rounding relative to l would not be bounded relative to the c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -26,18 +27,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.precision import widened
-from linprobe.data.rows import Block
+from linprobe.data.rows import Block, Pairs
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.unit_rows import GRAM_ROWS, equal_units
+from linprobe.data.unit_rows import PAIRED_ROWS, inner_products, pairs_of
 from linprobe.gradients.backend import PlacelessProducts
-from linprobe.gradients.geometry import PLAIN, Geometry
+from linprobe.gradients.geometry import Geometry
 from linprobe.gradients.loss import residuals_of
 from linprobe.gradients.rounding import ExactSum
 from linprobe.mechanisms.clipping import clip_factors
 from linprobe.options import Loss
-from linprobe.parallel.array_api import Array, double, namespace, single
+from linprobe.parallel.array_api import Array, double, namespace, segment_sums, single
 
-FORMED_ROWS = GRAM_ROWS
+FORMED_ROWS = PAIRED_ROWS
 MOST_CANCELLATION = 4.0  # the square root of FORMED_ROWS
 
 
@@ -74,68 +75,59 @@ class UnitClip:
 
         People outside the sample (`block.sampled`) get a factor, but do not join the sum.
         """
-        weights, bounds = self.weights, _bounds(block)
-        most = 0 if self.geometry.forms else FORMED_ROWS
-        taken = ClippedUnits(_zeros(weights, block.n_units), _zeros(weights, block.n_units))
-        few, formed = np.diff(bounds) <= most, np.flatnonzero(np.diff(bounds) > most)
-        rows = slice(None) if not len(formed) else np.flatnonzero(np.repeat(few, np.diff(bounds)))
-        if len(block.y[rows]):
-            self._add_few(block, rows, total, taken)
+        pairs = block.pairs or pairs_of(_bounds(block))
+        taken = ClippedUnits(_zeros(self.weights, block.n_units), _zeros(self.weights, block.n_units))
+        formed = pairs.formed
+        if self.geometry.forms:
+            formed = np.flatnonzero(np.diff(_bounds(block)))
+        elif len(pairs.owner):
+            self._add_few(block, pairs, total, taken)
         if len(formed):
-            term = namespace(weights).zeros_like(weights)
-            for unit in formed.tolist():
-                gradient = _formed(block, unit, weights, self.loss)
-                norm = self.geometry.norm_of(gradient.T)
-                c = clip_factors(norm, self.clip_norm, self.margin)
-                taken.factors[unit], taken.lengths[unit] = c, norm
-                if block.sampled is None or block.sampled[unit]:
-                    term += c * gradient
-            total.add(term)
+            self._add_formed(block, formed.tolist(), total, taken)
         return taken
 
-    def _add_few(self, block: Block, rows: Array, total: ExactSum, taken: ClippedUnits) -> None:
-        """`add` for the people with few rows each; `rows` are the places of their rows, or all."""
-        bounds = _bounds(block)
-        x, y, lengths = widened(block.stored[rows]), block.y[rows], block.norms[rows]
+    def _add_few(self, block: Block, pairs: Pairs, total: ExactSum, taken: ClippedUnits) -> None:
+        """`add` for the people with few rows each."""
+        x, y, owner = widened(block.stored[pairs.rows]), block.y[pairs.rows], pairs.owner
         if self.products is None:
             x = double(x)
             r = residuals_of(x @ self.weights.T, y, self.loss)[0]
-            r_norms = ((r * r).sum(-1)) ** 0.5
+            wide, lengths = r, ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
         else:
             r, r_norms = self.products.placeless_residuals(x, y)
-        row_factors = 0.0 * r_norms
-        shift = np.zeros(len(bounds) - 1, dtype=np.int64) if isinstance(rows, slice) else _moved(bounds, rows)
-        for units, places in equal_units(bounds, FORMED_ROWS):
-            places = places - shift[units, None]
-            c = self._factors(block, x, r, lengths * r_norms, units, places, taken)
-            row_factors[places] = c[:, None]
-        sampled = None if block.sampled is None else np.repeat(block.sampled, np.diff(bounds))[rows]
+            wide, lengths = double(r), block.norms[pairs.rows] * r_norms
+        inner = inner_products(block.stored, pairs) if pairs.inner is None else pairs.inner
+        inner = inner * (wide[pairs.first] * wide[pairs.second]).sum(-1)
+        spread = segment_sums(lengths, owner, block.n_units)
+        squared = segment_sums(lengths**2, owner, block.n_units)
+        squared = squared + 2 * segment_sums(inner, owner[pairs.first], block.n_units)
+        along = self.geometry.along(x, r)
+        norms = self.geometry.unit_norms(
+            squared, along if isinstance(along, float) else segment_sums(along, owner, block.n_units), spread
+        )
+        most = MOST_CANCELLATION * self.geometry.amplification(self.clip_norm)
+        c = clip_factors(namespace(norms).maximum(norms, spread / most), self.clip_norm, self.margin)
+        units = owner[np.flatnonzero(np.diff(owner, prepend=-1))]
+        taken.factors[units], taken.lengths[units] = c[units], norms[units]
+        factors, sampled = c[owner], None if block.sampled is None else block.sampled[owner]
         if self.products is None:
-            joined = row_factors if sampled is None else row_factors * sampled
+            joined = factors if sampled is None else factors * sampled
             total.add((r * joined[:, None]).T @ x)
         else:
-            r *= single(row_factors)[:, None]
+            r *= single(factors)[:, None]
             self.products.add(total, r, x, sampled)
 
-    def _factors(
-        self, block: Block, x: Array, r: Array, spread: Array, units: Array, places: Array, taken: ClippedUnits
-    ) -> Array:
-        """c_u of people with equally many rows, which are at `places` (n, k) of x and r; also written to `taken`."""
-        geometry, most = self.geometry, MOST_CANCELLATION * self.geometry.amplification(self.clip_norm)
-        spread = spread[places].sum(-1)
-        if places.shape[1] == 1 and geometry is PLAIN:
-            norms = spread
-        else:
-            own = double(r[places])
-            gram = None if block.grams is None else block.grams.get(places.shape[1])
-            if gram is None or geometry is not PLAIN:
-                mine = double(x[places])
-                gram = mine @ mine.swapaxes(-1, -2)
-            along = 0.0 if geometry is PLAIN else geometry.along(mine, own)
-            norms = geometry.unit_norms((gram * (own @ own.swapaxes(-1, -2))).sum((-1, -2)), along, spread)
-        c = clip_factors(namespace(norms).maximum(norms, spread / most), self.clip_norm, self.margin)
-        taken.factors[units], taken.lengths[units] = c, norms
-        return c
+    def _add_formed(self, block: Block, units: Sequence[int], total: ExactSum, taken: ClippedUnits) -> None:
+        """`add` for the people whose gradients are formed."""
+        term = namespace(self.weights).zeros_like(self.weights)
+        for unit in units:
+            gradient = _formed(block, unit, self.weights, self.loss)
+            norm = self.geometry.norm_of(gradient.T)
+            c = clip_factors(norm, self.clip_norm, self.margin)
+            taken.factors[unit], taken.lengths[unit] = c, norm
+            if block.sampled is None or block.sampled[unit]:
+                term += c * gradient
+        total.add(term)
 
 
 def _bounds(block: Block) -> NDArray[np.int64]:
@@ -146,11 +138,6 @@ def _bounds(block: Block) -> NDArray[np.int64]:
 
 def _zeros(like: Array, size: int) -> Array:
     return np.zeros(size) if isinstance(like, np.ndarray) else like.new_zeros(size)
-
-
-def _moved(bounds: NDArray[np.int64], rows: NDArray[np.intp]) -> NDArray[np.int64]:
-    """How many rows before the first of each unit are not among `rows`, shape (n_units,)."""
-    return bounds[:-1] - np.searchsorted(rows, bounds[:-1])
 
 
 def _formed(block: Block, unit: int, weights: Array, loss: Loss) -> Array:

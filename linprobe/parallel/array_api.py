@@ -34,6 +34,18 @@ def numbers_like(y: Array) -> Array:
     return np.arange(len(y)) if isinstance(y, np.ndarray) else namespace(y).arange(len(y), device=y.device)
 
 
+def segment_sums(values: Array, segment: NDArray[np.intp], n_segments: int) -> Array:
+    """Sums of `values` (n,), float64, by the `segment` of each, which never decreases; shape (n_segments,).
+
+    The order of additions is fixed, on a GPU too.
+    """
+    if isinstance(values, np.ndarray):
+        return np.bincount(segment, weights=values, minlength=n_segments)
+    xp = namespace(values)
+    lengths = xp.asarray(np.bincount(segment, minlength=n_segments), device=values.device)
+    return xp.segment_reduce(values, "sum", lengths=lengths, initial=0.0)
+
+
 def norm(x: Array) -> Any:
     """L2 norm of all entries, a scalar or 0-d tensor; does not synchronise with the device."""
     return np.linalg.norm(x) if isinstance(x, np.ndarray) else namespace(x).linalg.vector_norm(x)

@@ -16,6 +16,7 @@ from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.sources import BLOCK_ROWS, RawBlocks, Source, whole_blocks
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
+from linprobe.parallel.array_api import Array
 from linprobe.parallel.prefetch import prefetched
 from linprobe.parallel.process_group import Group
 
@@ -30,17 +31,23 @@ class Pairs:
 
     Attributes:
         rows: places of these rows in the block, shape (n,), or all. owner: index of the person of each of them.
+        units: indices of these people. counts: number of these rows of every person, shape (n_units,).
         first, second: the rows of each pair, as indices into `rows`, shape (n_pairs,).
+        pair_owner: index of the person of each pair. pair_counts: number of pairs of every person, shape (n_units,).
         formed: indices of the people with more rows, which are in no pair.
         inner: inner product of the two rows of each pair, float64; None if not computed.
     """
 
-    rows: NDArray[np.intp] | slice
-    owner: NDArray[np.intp]
-    first: NDArray[np.intp]
-    second: NDArray[np.intp]
+    rows: Array
+    owner: Array
+    units: Array
+    counts: Array
+    first: Array
+    second: Array
+    pair_owner: Array
+    pair_counts: Array
     formed: NDArray[np.intp]
-    inner: Any = None
+    inner: Array = None
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,17 @@ def pairs_of(bounds: Bounds) -> Pairs:
     first = np.repeat(np.arange(len(owner)), later)
     second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(later) - later, later)
     whole = len(owner) == bounds[-1] - bounds[0]
-    return Pairs(slice(None) if whole else rows, owner, first, second, np.flatnonzero(sizes > PAIRED_ROWS))
+    return Pairs(
+        slice(None) if whole else rows,
+        owner,
+        np.flatnonzero(few),
+        few,
+        first,
+        second,
+        owner[first],
+        few * (few - 1) // 2,
+        np.flatnonzero(sizes > PAIRED_ROWS),
+    )
 
 
 def inner_products(stored: Array, pairs: Pairs) -> Array:

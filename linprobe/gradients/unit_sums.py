@@ -98,17 +98,14 @@ class UnitClip:
             wide, lengths = double(r), block.norms[pairs.rows] * r_norms
         inner = inner_products(block.stored, pairs) if pairs.inner is None else pairs.inner
         inner = inner * (wide[pairs.first] * wide[pairs.second]).sum(-1)
-        spread = segment_sums(lengths, owner, block.n_units)
-        squared = segment_sums(lengths**2, owner, block.n_units)
-        squared = squared + 2 * segment_sums(inner, owner[pairs.first], block.n_units)
+        spread, own = (segment_sums(values, owner, pairs.counts) for values in (lengths, lengths**2))
+        squared = own + 2 * segment_sums(inner, pairs.pair_owner, pairs.pair_counts)
         along = self.geometry.along(x, r)
-        norms = self.geometry.unit_norms(
-            squared, along if isinstance(along, float) else segment_sums(along, owner, block.n_units), spread
-        )
+        along = along if isinstance(along, float) else segment_sums(along, owner, pairs.counts)
+        norms = self.geometry.unit_norms(squared, along, spread)
         most = MOST_CANCELLATION * self.geometry.amplification(self.clip_norm)
         c = clip_factors(namespace(norms).maximum(norms, spread / most), self.clip_norm, self.margin)
-        units = owner[np.flatnonzero(np.diff(owner, prepend=-1))]
-        taken.factors[units], taken.lengths[units] = c[units], norms[units]
+        taken.factors[pairs.units], taken.lengths[pairs.units] = c[pairs.units], norms[pairs.units]
         factors, sampled = c[owner], None if block.sampled is None else block.sampled[owner]
         if self.products is None:
             joined = factors if sampled is None else factors * sampled

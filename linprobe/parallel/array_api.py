@@ -34,16 +34,14 @@ def numbers_like(y: Array) -> Array:
     return np.arange(len(y)) if isinstance(y, np.ndarray) else namespace(y).arange(len(y), device=y.device)
 
 
-def segment_sums(values: Array, segment: NDArray[np.intp], n_segments: int) -> Array:
-    """Sums of `values` (n,), float64, by the `segment` of each, which never decreases; shape (n_segments,).
+def segment_sums(values: Array, segment: Array, counts: Array) -> Array:
+    """Sums of `values` (n,), float64, over segments of `counts` (n_segments,) values; shape (n_segments,).
 
-    The order of additions is fixed, on a GPU too.
+    `segment` (n,) is the segment of each value. The order of additions is fixed, on a GPU too.
     """
     if isinstance(values, np.ndarray):
-        return np.bincount(segment, weights=values, minlength=n_segments)
-    xp = namespace(values)
-    lengths = xp.asarray(np.bincount(segment, minlength=n_segments), device=values.device)
-    return xp.segment_reduce(values, "sum", lengths=lengths, initial=0.0)
+        return np.bincount(segment, weights=values, minlength=len(counts))
+    return namespace(values).segment_reduce(values, "sum", lengths=counts, initial=0.0)
 
 
 def norm(x: Array) -> Any:

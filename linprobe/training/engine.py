@@ -241,8 +241,8 @@ def _refuse_units(sources: Sources, settings: Settings) -> None:
         )
     if getattr(settings.options, "variant", "practical") == "theory":
         raise UsageError(
-            f"variant is 'theory', whose analysis is for one row a person; allowed with unit owner: practical, for "
-            f"{method.name} as for the other methods"
+            "variant is 'theory' and unit 'owner', but the analysis bounds the gradient of one row; allowed: variant "
+            "practical, or unit record"
         )
     if settings.test_epsilon is not None:
         raise UsageError(

@@ -111,7 +111,6 @@ def test_neighbours_differ_by_at_most_sensitivity(seed, sizes, scale, clip_norm,
     moved = np.linalg.norm(whole.value - rest.value)
     assert moved <= whole.sensitivity == clip_norm
     assert moved <= whole.contributions[removed] * clip_norm + 1e-12
-    assert rest.contributions[removed] <= 0.01
 
 
 @pytest.mark.parametrize("observed", [True, False])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,7 +151,7 @@ class KernelProducts(NumpyProducts):
         The order of operations at a place depends on shapes, not on numbers. So a pair of calls decides, in which
         random rows move by one place: other orders would not agree in all of these sums.
         """
-        rows = np.random.default_rng(0).standard_normal((PLACES + 1, self.n_features), dtype=np.float32)
+        rows = _random_rows(self.n_features)
         first, moved = (self._scores_in_place(rows[start : start + PLACES]) for start in (0, 1))
         return bool(np.array_equal(first[1:], moved[:-1]))
 
@@ -260,6 +260,12 @@ class FusedProducts(KernelProducts):
             (KernelPart * len(in_pass))(*in_pass),
             len(in_pass),
         )
+
+
+@lru_cache(maxsize=8)
+def _random_rows(n_features: int) -> NDArray[np.float32]:
+    """Rows of `KernelProducts.placeless`, shape (PLACES + 1, n_features)."""
+    return np.random.default_rng(0).standard_normal((PLACES + 1, n_features), dtype=np.float32)
 
 
 def _packed(weights: NDArray[np.float32]) -> NDArray[np.float32]:

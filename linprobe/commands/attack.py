@@ -197,6 +197,11 @@ def _lira(
     # every shadow draws fresh noise, even if the run had a seed
     options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
     settings = ESTIMATORS[manifest["method"]](**options).settings()
+    if unit_of(manifest) == OWNER:
+        raise UsageError(
+            f"run {run.folder} protects people, and shadow probes are trained on halves of the rows; allowed: the "
+            "threshold attack; leave --lira out"
+        )
     if settings.first_run is not None:
         raise UsageError(
             f"run {run.folder} started from {settings.first_run}, which was trained on members; shadow probes would "

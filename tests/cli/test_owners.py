@@ -81,6 +81,9 @@ def test_the_run_states_whom_it_protects(trained, cli, owned) -> None:
     assert cli("report", "run", "--html", "page.html").status == 0
     assert "private people" in Path("page.html").read_text()
     assert cli("attack", "run", "--resamples", 0, "--json").status == 0
+    refused = cli("attack", "run", "--lira")
+    assert refused.status == 2
+    assert "protects people" in refused.stderr
 
 
 @pytest.mark.parametrize(

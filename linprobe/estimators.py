@@ -41,15 +41,18 @@ HASHES = RowHashes()
 class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Base of all probes: declared classes, training by the engine, predictions.
 
-    Adjacency: zero-out. One private record is present, or its place is empty; the number of places is public.
+    Adjacency: zero-out. One private record is present, or its place is empty; the number of places is public. With
+    `owners`, all private rows of one person are present, or none of them; the number of people is public.
 
     Attributes set by `fit`:
         classes_ (n_classes,), coef_ (n_classes, n_features), intercept_ (n_classes,), n_features_in_: the model; with
             output `vote`, coef_ and intercept_ have the voters as first axis.
         privacy_: the guarantee and how it was reached, JSON-ready; see `docs/run-folder.md`.
         history_: public facts of each step.
-        private_record_losses_: each private record's own privacy loss, in the order of `X`;
-            `.epsilon(delta, worst_case)` turns it into epsilons (n_private,). PRIVATE: do not publish.
+        private_record_losses_: each private record's own privacy loss, in the order of `X`, or with `owners` each
+            person's, in the order of `owners_`; `.epsilon(delta, worst_case)` turns it into epsilons (n_private,).
+            PRIVATE: do not publish.
+        owners_: the people, sorted, if `owners` were given. PRIVATE.
     """
 
     _method: ClassVar[str]
@@ -96,6 +99,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X_public: ArrayLike | None = None,
         y_public: ArrayLike | None = None,
         text_weights: ArrayLike | None = None,
+        owners: ArrayLike | None = None,
     ) -> Self:
         """Train on private rows `X` (n_private, n_features) with labels `y`, and public rows if given.
 
@@ -103,6 +107,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X, y: private rows and labels. only-public and zero-shot accept and ignore them.
             X_public, y_public: public rows (n_public, n_features) and labels.
             text_weights: class-name encodings (n_features, n_classes).
+            owners: whose row each row of `X` is, shape (n_rows,): names or numbers. If given, people are protected with
+                all of their rows, and n_private is the number of people. None protects single rows.
 
         Raises:
             ParameterError, UsageError: a parameter or combination that is not allowed.
@@ -118,7 +124,11 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         public_labels = None if y_public is None else np.asarray(y_public)
         self.classes_ = self._declared_classes(np.asarray(y), public_labels)
         self._check_range(np.asarray(X), "X")
-        private = ArraySource(np.asarray(X), self._indices(np.asarray(y), "y"))
+        X, labels, bounds = np.asarray(X), self._indices(np.asarray(y), "y"), None
+        if owners is not None:
+            order, bounds, self.owners_ = self._people(np.asarray(owners), len(X))
+            X, labels = X[order], labels[order]
+        private = ArraySource(X, labels)
         public = None
         if (X_public is None) != (public_labels is None):
             missing = "y_public" if public_labels is None else "X_public"
@@ -136,7 +146,10 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.method.spends:
             protected = self._protected(private, public)
             hashes = np.concatenate([HASHES(rows) for source in protected for rows, _ in source.blocks()])
-        return self._fit(Sources(private, len(self.classes_), public, text), hashes=hashes)
+            if owners is not None:  # a person's rows may be in different fits; Python's hash has a secret key
+                people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
+                hashes = np.concatenate([hashes, people.view(np.uint64)])
+        return self._fit(Sources(private, len(self.classes_), public, text, bounds), hashes=hashes)
 
     def fit_sources(
         self,
@@ -172,8 +185,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Train; `hashes` of the protected rows are remembered, to warn of a second fit."""
         settings = self.settings()
-        protected = self._protected(sources.private, sources.public)
-        warning = large_delta(settings.delta, sum(source.n_rows for source in protected))
+        also = sources.public.n_rows if self.method.joins_public and sources.public else 0
+        warning = large_delta(settings.delta, sources.n_units + also)
         if warning is not None and self.method.spends:
             warnings.warn(warning.replace("--delta ", "delta="), PrivacyWarning, stacklevel=3)
         budgets: list[Budget | None] = []
@@ -202,6 +215,18 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         parameters = self.get_params(deep=False)
         parameters.pop("classes")
         return Settings.of(self.method, parameters)
+
+    @staticmethod
+    def _people(owners: NDArray[Any], n_rows: int) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[Any]]:
+        """The order that puts rows of a person next to each other, where each person's rows begin, and the people."""
+        if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
+            raise DataError(
+                f"owners has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
+                "whole number for each row"
+            )
+        people, person = np.unique(owners.astype(str) if owners.dtype.kind == "O" else owners, return_inverse=True)
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(person, minlength=len(people)))])
+        return np.argsort(person, kind="stable"), bounds, people
 
     @staticmethod
     def _check_range(x: NDArray[np.floating], name: str) -> None:

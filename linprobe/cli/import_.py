@@ -25,14 +25,27 @@ def register(app: typer.Typer) -> None:
         out: Annotated[Path, typer.Option(help="Feature file to write.")],
         classes: Annotated[Path | None, typer.Option(help="File of class names in label order, one per line.")] = None,
         private_test: Annotated[bool, typer.Option("--private-test", help=PRIVATE_TEST)] = False,
+        owner_column: Annotated[
+            str | None,
+            typer.Option(
+                metavar="NAME",
+                help="Column of a CSV, or array NAME_train, that says whose row each row is. [default: owner, if it is "
+                "there]",
+            ),
+        ] = None,
     ) -> None:
         """Turn arrays into a feature file and print its path."""
         from linprobe.cli import _terminal
         from linprobe.commands.import_ import import_
 
-        description = import_(arrays, out, classes, private_test=private_test)
+        description = import_(
+            arrays, out, classes, private_test=private_test, owner_column=owner_column, note=_terminal.note
+        )
         rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
         _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} classes")
+        if description["owners"]:
+            people = ", ".join(f"{count} {group}" for group, count in description["owners"].items())
+            _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")
         if "test" not in description["rows"]:
             _terminal.note("there are no test rows: no accuracy will be measured")
         if description["class_names_from"] != "declared":

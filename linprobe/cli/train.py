@@ -25,7 +25,8 @@ def register(app: typer.Typer) -> None:
         """Train a probe and print the run folder.
 
         The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present,
-        or its place is empty; the number of places is public. Every run spends privacy budget. Two runs at epsilon e on
+        or its place is empty; the number of places is public. With --unit owner, all private rows of one person are
+        present, or none. Every run spends privacy budget. Two runs at epsilon e on
         the same private rows cost more than e together.
         """
         from linprobe.atomic_files import path_from
@@ -54,8 +55,9 @@ def register(app: typer.Typer) -> None:
             return
         accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
         balanced = outcome["test_balanced_accuracy"]
+        units = "people" if outcome["unit"] == "owner" else "rows"
         _terminal.table(
-            f"{outcome['method']}: {outcome['n_private']} private, {outcome['n_public']} public rows",
+            f"{outcome['method']}: {outcome['n_units']} private {units}, {outcome['n_public']} public rows",
             [
                 *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
                 *([] if balanced is None else [("balanced accuracy", _terminal.figure(balanced, ".4f"))]),

@@ -23,6 +23,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.runs import run_folder, signature
 from linprobe.runs.manifest import accountant_of, check_manifest, guarantee_text
+from linprobe.runs.units import unit_of
 from linprobe.runs.unsealed import HISTOGRAM, unsealed_events
 
 BUSY = "run {} is being published from by another process; wait for it, or stop it"
@@ -144,7 +145,7 @@ def _charged(manifest: dict[str, Any], events: list[GaussianEvent], listed: list
     total = composed_epsilon(releases, delta, accountant_of(manifest))
     return {
         **manifest,
-        "guarantee": guarantee_text(total, delta, releases, insecure=False),
+        "guarantee": guarantee_text(total, delta, releases, insecure=False, unit=unit_of(manifest)),
         "epsilon": total,
         "epsilon_target": max(total, manifest["epsilon_target"] + sum(release["epsilon"] for release in listed)),
         **gaussian_figures(releases),

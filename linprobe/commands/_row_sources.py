@@ -109,12 +109,19 @@ def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureF
 
 
 def public_source(
-    features: FeatureReader, other: FeatureReader | None, shots: int | None, split_seed: int, *, protected: bool = False
+    features: FeatureReader,
+    other: FeatureReader | None,
+    shots: int | None,
+    split_seed: int,
+    *,
+    protected: bool = False,
+    people: bool = False,
 ) -> tuple[PublicRows | None, NDArray[np.bool_] | None]:
     """Public rows, and a mask of the training rows among them, (n_train,); None if no training row is public.
 
     Args:
         protected: the method protects these rows as it protects private ones, so that they may equal private rows.
+        people: shots take all rows of a person.
 
     Raises:
         PrivacyError: a public row equals a private one.
@@ -124,7 +131,8 @@ def public_source(
         raise UsageError(f"public shots is {shots}; allowed: 0 or more")
     if shots:
         names = features.description.class_names
-        mask = public_shots(features.ids("train"), features.labels("train"), names, shots, split_seed)
+        owners = features.owners("train") if people and features.has_owners("train") else None
+        mask = public_shots(features.ids("train"), features.labels("train"), names, shots, split_seed, owners)
         parts.append(FileSource(features, "train", mask))
     if other is not None:
         parts.append(_other_public_rows(features, other))

@@ -15,6 +15,7 @@ from linprobe.accounting.tradeoff import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
 from linprobe.commands._output import check_folders, writing
 from linprobe.commands._row_sources import FileSource, check_test_rows, features_of, open_features, public_source
+from linprobe.commands._units import private_units
 from linprobe.commands.verify import verified, verify_data
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.sources import ArraySource, ChainedSource
@@ -35,6 +36,7 @@ from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs import run_folder
 from linprobe.runs.selected_run import limit_of_run
+from linprobe.runs.units import NOUNS, OWNER, unit_of
 from linprobe.training import engine
 from linprobe.training.engine import Sources
 from linprobe.training.settings import Settings
@@ -151,15 +153,18 @@ def _members(features: FeatureReader, run: run_folder.LoadedRun) -> NDArray[np.b
             f"{features.path} has {here[0]} features and {here[1]} classes, the run {run.folder} {there[0]} and "
             f"{there[1]}, or the names differ; allowed: the file it was trained on; give it with --features"
         )
-    _, taken = public_source(features, None, _shots(manifest), manifest["split_seed"])
-    members = np.ones(features.sizes["train"], dtype=bool) if taken is None else ~taken
+    people = unit_of(manifest) == OWNER
+    _, taken = public_source(features, None, _shots(manifest), manifest["split_seed"], people=people)
+    units = private_units(
+        features, taken, unit_of(manifest), manifest.get("per_owner_rows"), int(manifest["split_seed"])
+    )
     # if public rows are protected too, n_private includes them
-    if not find_method(manifest["method"]).joins_public and members.sum() != manifest["n_private"]:
+    if not find_method(manifest["method"]).joins_public and units.n_units != manifest["n_private"]:
         raise DataError(
-            f"{features.path} has {members.sum()} private rows; allowed for the run {run.folder}: "
-            f"{manifest['n_private']}; give the file it was trained on with --features"
+            f"{features.path} has {units.n_units} private {NOUNS[unit_of(manifest)]}; allowed for the run "
+            f"{run.folder}: {manifest['n_private']}; give the file it was trained on with --features"
         )
-    return members
+    return np.ones(features.sizes["train"], dtype=bool) if units.keep is None else units.keep
 
 
 def _shots(manifest: dict[str, Any]) -> int | None:
@@ -197,6 +202,11 @@ def _lira(
     # every shadow draws fresh noise, even if the run had a seed
     options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
     settings = ESTIMATORS[manifest["method"]](**options).settings()
+    if unit_of(manifest) == OWNER:
+        raise UsageError(
+            f"run {run.folder} protects people, and shadow probes are trained on halves of the rows; allowed: the "
+            "threshold attack; leave --lira out"
+        )
     if settings.first_run is not None:
         raise UsageError(
             f"run {run.folder} started from {settings.first_run}, which was trained on members; shadow probes would "

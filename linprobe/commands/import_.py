@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from linprobe.commands.info import describe_features
-from linprobe.data.array_import import import_arrays
+from linprobe.data.array_import import OWNER, import_arrays
 from linprobe.errors import DataError, LinprobeError, UsageError
 
 
-def import_(sources: Sequence[Path], out: Path, classes: Path | None, *, private_test: bool) -> dict[str, Any]:
-    """Write arrays to a feature file; returns its description, as `info` does.
+def import_(
+    sources: Sequence[Path],
+    out: Path,
+    classes: Path | None,
+    *,
+    private_test: bool,
+    owner_column: str | None = None,
+    note: Callable[[str], None],
+) -> dict[str, Any]:
+    """Write arrays to a feature file; returns its description, as `info` does. `note` gets lines for the user.
 
     Raises:
         UsageError: `out` is a folder. DataError: unreadable arrays or class list. LinprobeError: `out` is not
@@ -27,7 +35,7 @@ def import_(sources: Sequence[Path], out: Path, classes: Path | None, *, private
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"class list {classes} cannot be read ({error}); give one class name per line") from None
     try:
-        import_arrays(sources, out, names, private_test=private_test)
+        import_arrays(sources, out, names, private_test=private_test, owner=owner_column or OWNER, note=note)
     except OSError as error:
         raise LinprobeError(
             f"feature file {out} cannot be written ({error}); free some space or give another --out"

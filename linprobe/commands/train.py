@@ -16,11 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta, check_epsilon, large_delta
+from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
 from linprobe.commands._training_rows import Rows, count_private, rows_of
+from linprobe.commands._units import PrivateUnits, fewer_protected
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import LinprobeError, UsageError
@@ -33,6 +35,7 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
+from linprobe.runs.manifest import accountant_of
 from linprobe.runs.run_folder import PrivateRecords
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
@@ -52,6 +55,8 @@ OUTCOME_KEYS = (
     "steps",
     "gdp_mu",
     "zcdp_rho",
+    "unit",
+    "n_units",
     "n_private",
     "n_public",
     "n_features",
@@ -170,9 +175,9 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
 
     All processes of `group` make the same call, and each trains on its shard of the private rows. Rank 0 writes.
 
-    Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, n_private,
-        n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None without),
-        test_balanced_accuracy, seconds, seed_kind.
+    Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, unit, n_units,
+        n_private (as n_units), n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None
+        without), test_balanced_accuracy, seconds, seed_kind.
 
     Raises:
         LinprobeError: any failure, with its exit status; no run folder is left behind.
@@ -243,7 +248,7 @@ def train_on(
     signing_key = signing_key_of(request, group)
     method, out = settings.method, request.out or _default_out(request)
     settings = replace(settings, test_epsilon=_test_epsilon(features, request, method))
-    rows = rows_of(features, other, request.public_shots, request.split_seed, method)
+    rows = rows_of(features, other, request, method)
     sources, public, protected = rows.sources, rows.public, rows.protected
 
     def identity() -> dict[str, Any]:
@@ -253,6 +258,7 @@ def train_on(
             device=request.device,
             public_digest=None if public is None or method.joins_public else public.digest(),
             text_weights=sources.text_weights,
+            unit=sources.unit,
         )
 
     def count_right(weights: NDArray[np.float32], bias: NDArray[np.float32]) -> int:
@@ -265,7 +271,7 @@ def train_on(
     def book() -> Path:
         return book_of(features, request.book)
 
-    warning = large_delta(settings.delta, sum(source.n_rows for source in protected)) if method.spends else None
+    warning = large_delta(settings.delta, rows.n_units) if method.spends else None
     if warning is not None:
         progress.note(warning)
     if choice is not None:
@@ -277,7 +283,7 @@ def train_on(
             run_folder.run_folder_of_group(out, group, resume=request.resume) as folder,
             closing(Ledger(folder / run_folder.LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Keeping(folder, ledger, identity, private_digest, every, group) as keep,
-            RunCharge(book, folder, out, settings, ledger, request.cap, progress, group) as charge,
+            RunCharge(book, folder, out, settings, ledger, request.cap, progress, group, sources.unit) as charge,
         ):
             runtime = Runtime(request.precision, request.device, group, keep)
             trained = engine.train(
@@ -299,7 +305,7 @@ def train_on(
                 trained.bias,
                 trained.history,
                 {**manifest_of(features, rows, request, settings, trained), "run_id": charge.run},
-                private_records(protected, trained),
+                private_records(rows.units, protected, trained),
                 signing_key,
             )
     except BaseException as error:
@@ -310,6 +316,11 @@ def train_on(
         raise
     if manifest["epsilon"] is None and method.private:
         progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")
+    elif method.spends and request.unit is None:
+        releases = [Releases(**release) for release in manifest["releases"]]
+        fewer = fewer_protected(features, releases, settings.delta, accountant_of(manifest))
+        if fewer is not None:
+            progress.note(fewer)
     return {
         "run": str(out),
         **{key: manifest[key] for key in OUTCOME_KEYS},
@@ -352,11 +363,13 @@ def _warn_of_random_weights(files: Iterable[FeatureReader], progress: Progress) 
             )
 
 
-def private_records(protected: Sequence[FileSource | PublicRows], trained: Trained) -> PrivateRecords | None:
+def private_records(
+    units: PrivateUnits, protected: Sequence[FileSource | PublicRows], trained: Trained
+) -> PrivateRecords | None:
     """Digest, ids and losses of the protected records, private rows first; None if nothing was protected."""
     if trained.losses is None:
         return None
-    ids = [name for source in protected for name in source.ids()]
+    ids = units.ids() + [name for source in protected[1:] for name in source.ids()]
     return PrivateRecords(protected[0].digest(), ids, trained.losses)
 
 
@@ -385,6 +398,7 @@ def manifest_of(
         "public_shots": None if public is None else rows.shots,
         "public_file": None if request.public is None else str(request.public),
         "split_seed": request.split_seed,
+        "per_owner_rows": request.per_owner_rows,
         "public_digest": None if public is None or settings.method.joins_public else public.digest(),
         **_accuracy(features, trained),
         "tuning": None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},

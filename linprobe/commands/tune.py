@@ -47,6 +47,7 @@ from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.selected_run import selected_statement
+from linprobe.runs.units import OWNER
 from linprobe.training import engine
 from linprobe.training.engine import Trained
 from linprobe.training.runtime import Runtime
@@ -145,6 +146,8 @@ def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str,
         request = replace(request, method=methods[0])
     if request.resume or request.insecure_seed or request.noise_seed is not None:
         raise UsageError("tune neither resumes nor takes a seed; leave them out, or use linprobe train")
+    if request.unit == OWNER:
+        raise UsageError("unit is 'owner', but tune protects single rows only; allowed: record, or linprobe train")
     request, choice = with_method(request)
     method = find_method(str(request.method))
     candidates = settings_of(request, tuning)
@@ -209,7 +212,7 @@ def tune_on(
     if request.epsilon is None:
         raise UsageError("tune needs a privacy budget and got none; give --eps, for example --eps 3")
     check_epsilon(request.epsilon)
-    rows = rows_of(features, other, request.public_shots, request.split_seed, candidates[0].method)
+    rows = rows_of(features, other, request, candidates[0].method)
     if tuning.shrink not in ((), (1.0,)):
         _check_start(rows, candidates)
     if tuning.grid:
@@ -307,7 +310,7 @@ def _select(
                 trained.bias,
                 trained.history,
                 {**manifest, **statement, "tuning": {**(manifest["tuning"] or {}), **facts}},
-                private_records(rows.protected, trained),
+                private_records(rows.units, rows.protected, trained),
                 signing_key,
             )
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,34 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_file import GROUPS, PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.owners import by_owner
 from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
 from linprobe.errors import DataError, UsageError, first_line
 
-ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in ("X", "y", "id"))
+KINDS = ("X", "y", "id")
+OWNER = "owner"
+ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
 SUFFIXES = (".npz", ".npy", ".pt", ".csv")
 BLOCK_BYTES = 1 << 24
+NAMED = 4  # arrays that a note names
 Arrays = dict[str, NDArray[Any]]
 
 
-def read_arrays(sources: Sequence[Path]) -> Arrays:
-    """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, class_names.
+def _ignore(text: str) -> None:
+    """Default of `note`."""
+
+
+def read_arrays(sources: Sequence[Path], owner: str = OWNER, note: Callable[[str], None] = _ignore) -> Arrays:
+    """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
+    class_names.
 
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
     stem of the file name (`X_train.npy`). A CSV is named after its group (`train.csv`); its header has a column
-    `label`, optionally `id`, and one column per feature. A folder means all array files in it.
+    `label`, optionally `id` and `owner`, and one column per feature. A folder means all array files in it.
+
+    Args:
+        owner: the column, or the first part of the key, that names the person of a row.
+        note: called with one line about each file that holds arrays which are not read.
 
     Raises:
         UsageError: another kind or name of file. DataError: a file that cannot be read.
@@ -38,35 +51,57 @@ def read_arrays(sources: Sequence[Path]) -> Arrays:
             inside = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
             if not inside:
                 raise DataError(f"folder {source} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
-            arrays |= read_arrays(inside)
+            arrays |= read_arrays(inside, owner, note)
             continue
         if not source.is_file():
             raise DataError(
                 f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
             )
         try:
-            arrays |= _read_one(source)
+            arrays |= _read_one(source, owner, note)
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
             reason = first_line(error)
             raise DataError(f"array file {source} cannot be read ({reason}); write it again") from None
     return arrays
 
 
-def _read_one(source: Path) -> Arrays:
+def _known_key(key: str, owner: str) -> str | None:
+    """The key of an array as the rest of the code names it; None for an array that is not read."""
+    kind, _, group = key.rpartition("_")
+    if group in GROUPS and kind == owner:
+        return f"{OWNER}_{group}"
+    return key if key == "class_names" or (group in GROUPS and kind in KINDS) else None
+
+
+def _selected(source: Path, keys: Iterable[str], owner: str, note: Callable[[str], None]) -> dict[str, str]:
+    """The arrays to read from a file, by their known key; notes the others."""
+    known = {key: _known_key(key, owner) for key in keys}
+    others = [key for key, name in known.items() if name is None]
+    if others:
+        named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
+        note(
+            f"{source} holds {named}, which is not read; allowed: "
+            f"X_, y_, id_ and {owner}_ before train, test or public, and class_names; if an array says whose row "
+            "each row is, name it with --owner-column"
+        )
+    return {name: key for key, name in known.items() if name is not None}
+
+
+def _read_one(source: Path, owner: str, note: Callable[[str], None]) -> Arrays:
     if source.suffix == ".npz":
         with np.load(source, allow_pickle=False) as archive:
-            wanted = (*ARRAY_KEYS, "class_names")
-            return {key: archive[key] for key in archive.files if key in wanted}
+            return {name: archive[key] for name, key in _selected(source, archive.files, owner, note).items()}
     if source.suffix == ".csv":
-        return _read_csv(source)
+        return _read_csv(source, owner)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
     loaded = _read_torch(source) if source.suffix == ".pt" else np.load(source, mmap_mode="r", allow_pickle=False)
     if isinstance(loaded, dict):
-        return loaded
-    if source.stem not in ARRAY_KEYS:
+        return {name: _to_numpy(loaded[key]) for name, key in _selected(source, loaded, owner, note).items()}
+    key = _known_key(source.stem, owner)
+    if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
-    return {source.stem: loaded}
+    return {key: loaded}
 
 
 def _read_torch(source: Path) -> Any:
@@ -79,7 +114,7 @@ def _read_torch(source: Path) -> Any:
     except (pickle.UnpicklingError, RuntimeError) as error:
         raise ValueError(f"not a plain tensor or dictionary of tensors: {type(error).__name__}") from None
     if isinstance(loaded, dict):
-        return {str(key): _to_numpy(value) for key, value in loaded.items() if key in ARRAY_KEYS}
+        return {str(key): value for key, value in loaded.items()}
     return _to_numpy(loaded)
 
 
@@ -90,7 +125,7 @@ def _to_numpy(value: Any) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _read_csv(source: Path) -> Arrays:
+def _read_csv(source: Path, owner: str) -> Arrays:
     group = source.stem
     if group not in GROUPS:
         raise UsageError(f"{source} is named {group!r}; allowed: train.csv, test.csv, public.csv; rename it")
@@ -99,7 +134,9 @@ def _read_csv(source: Path) -> Arrays:
         header = next(reader, [])
         if "label" not in header:
             raise ValueError(f"its first line has no column 'label', but {header[:4]}")
-        features = [column for column, name in enumerate(header) if name not in ("label", "id")]
+        if owner != OWNER and owner not in header and group == "train":
+            raise ValueError(f"its first line has no column {owner!r}, which --owner-column names, but {header[:4]}")
+        features = [column for column, name in enumerate(header) if name not in ("label", "id", owner)]
         rows = [row for row in reader if row]
     if any(len(row) != len(header) for row in rows):
         raise ValueError(f"not every line has {len(header)} columns")
@@ -110,6 +147,8 @@ def _read_csv(source: Path) -> Arrays:
     }
     if record is not None:
         arrays[f"id_{group}"] = np.array([row[record] for row in rows])
+    if owner in header:
+        arrays[f"{OWNER}_{group}"] = np.array([row[header.index(owner)] for row in rows])
     return arrays
 
 
@@ -172,9 +211,18 @@ def _storage_type(x: NDArray[Any]) -> type[np.floating]:
 
 
 def import_arrays(
-    sources: Sequence[Path], out: Path, classes: Sequence[str] | None = None, *, private_test: bool = False
+    sources: Sequence[Path],
+    out: Path,
+    classes: Sequence[str] | None = None,
+    *,
+    private_test: bool = False,
+    owner: str = OWNER,
+    note: Callable[[str], None] = _ignore,
 ) -> Description:
     """Write the feature file `out` from array files; returns its description.
+
+    Where rows have owners, the rows of a group are written in the order of their owners' names. `owner` and `note` are
+    as in `read_arrays`.
 
     Image arrays (more than two dimensions) are flattened. Undeclared class names come from the test labels if these are
     public, never from training labels. `private_test` declares the test rows private.
@@ -182,7 +230,12 @@ def import_arrays(
     Raises:
         UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays.
     """
-    arrays = read_arrays(sources)
+    arrays = read_arrays(sources, owner, note)
+    if owner != OWNER and f"{OWNER}_train" not in arrays:
+        raise DataError(
+            f"{', '.join(map(str, sources))} holds no {owner}_train, which --owner-column {owner} names; allowed: an "
+            "array of that name, or a column of train.csv"
+        )
     tested = any(key in arrays for key in ("X_test", "y_test"))
     for key in ("X_train", "y_train", *(("X_test", "y_test") if tested else ())):
         if key not in arrays:
@@ -232,15 +285,40 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
     ids = arrays.get(f"id_{group}")
     if ids is not None and len(ids) != len(x):
         raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
+    owners = _owners(arrays, group, len(x))
+    order = None if owners is None else by_owner(owners)
     labels, made = label_indices(y, names, f"y_{group}"), ContentIds(group)
+    if order is not None:
+        labels, owners = labels[order], owners[order]  # type: ignore[index]
+        ids = None if ids is None else np.asarray(ids)[order]
 
     def blocks() -> Iterator[NDArray[Any]]:
         with np.errstate(over="ignore"):
             for start in range(0, len(x), rows):
-                block = np.asarray(x[start : start + rows], dtype=np.float32).reshape(-1, width)
+                here = slice(start, start + rows)
+                block = np.asarray(x[here if order is None else order[here]], dtype=np.float32).reshape(-1, width)
                 if ids is None:
                     made.add(block, labels[start : start + rows])
                 yield block
 
     names_of_rows = (str(name) for name in (made.names if ids is None else ids))
-    writer.write_group(group, len(x), width, blocks(), labels, names_of_rows, _storage_type(x))
+    people = None if owners is None else [str(owner) for owner in owners]
+    writer.write_group(group, len(x), width, blocks(), labels, names_of_rows, _storage_type(x), people)
+
+
+def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
+    """The owner of each row of a group as text, shape (n_rows,); None if none are given.
+
+    Raises:
+        DataError: another number of owners than rows, or numbers that are not whole.
+    """
+    given = arrays.get(f"{OWNER}_{group}")
+    if given is None:
+        return None
+    owners = np.asarray(given)
+    if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUS":
+        raise DataError(
+            f"{OWNER}_{group} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
+            "whole number for each row"
+        )
+    return np.char.decode(owners, "utf-8") if owners.dtype.kind == "S" else owners.astype(np.str_)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from itertools import compress
 from pathlib import Path
@@ -112,6 +112,14 @@ class FeatureReader(ABC):
         """Record ids of a group, in row order."""
 
     @abstractmethod
+    def has_owners(self, group: str) -> bool:
+        """Whether each row of a group has an owner, the person whose row it is."""
+
+    @abstractmethod
+    def owners(self, group: str, part: slice = ALL) -> list[str]:
+        """The owner of each row of a group that `has_owners`, in row order. Private for private rows."""
+
+    @abstractmethod
     def text_weights(self) -> NDArray[np.float32] | None:
         """Text weights of the classes, shape (n_features, n_classes), or None."""
 
@@ -139,15 +147,24 @@ class FeatureReader(ABC):
 
     def id_batches(self, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[list[str]]:
         """Record ids of a group in row order, in batches; only where `keep` (n_rows,) is true, if given."""
+        yield from self._batches(self.ids, group, keep)
+
+    def owner_batches(self, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[list[str]]:
+        """Owners of the rows of a group that `has_owners`, like `id_batches`."""
+        yield from self._batches(self.owners, group, keep)
+
+    def _batches(
+        self, texts: Callable[[str, slice], list[str]], group: str, keep: NDArray[np.bool_] | None
+    ) -> Iterator[list[str]]:
         for start in range(0, self.sizes[group], RECORDS_AT_ONCE):
             part = slice(start, start + RECORDS_AT_ONCE)
             if keep is None:
-                yield self.ids(group, part)
+                yield texts(group, part)
             elif keep[part].any():
-                yield list(compress(self.ids(group, part), keep[part]))
+                yield list(compress(texts(group, part), keep[part]))
 
     def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
-        """SHA-256 of class names and a group's ids, labels and rows; computed once. Private for `train`."""
+        """SHA-256 of class names and a group's ids, owners, labels and rows; computed once. Private for `train`."""
         mask = b"" if keep is None else hashlib.sha256(np.packbits(keep).data).digest()
         if (group, mask) not in self._digests:
             self._digests[group, mask] = self._digest(group, keep)
@@ -159,6 +176,8 @@ class FeatureReader(ABC):
         for ids in self.id_batches(group, keep):
             sha.update((separator + "\0".join(ids)).encode())
             separator = "\0"
+        for owners in self.owner_batches(group, keep) if self.has_owners(group) else ():
+            sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
         for rows, labels in self.blocks(group, keep):
             sha.update(str((rows.shape, rows.dtype)).encode())
             sha.update(np.ascontiguousarray(rows).data)
@@ -260,6 +279,12 @@ class FeatureFile(FeatureReader):
             raise DataError(
                 f"{self.path}: {name} labels have type {y.dtype} and its id {ids.dtype}; allowed: integers, and text"
             )
+        owners = group.get("owner")
+        if owners is not None and (owners.shape != (x.shape[0],) or h5py.check_string_dtype(owners.dtype) is None):
+            raise DataError(
+                f"{self.path}: {name} has {x.shape[0]} rows and {owners.size} owners of type {owners.dtype}; allowed: "
+                "one per row, as text"
+            )
         labels = y[:]
         wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
         if wrong.size:
@@ -276,6 +301,14 @@ class FeatureFile(FeatureReader):
     def ids(self, group: str, part: slice = ALL) -> list[str]:
         """Record ids of a group, in row order."""
         return [str(name) for name in self._file[group]["id"].asstr()[part]]
+
+    def has_owners(self, group: str) -> bool:
+        """Whether each row of a group has an owner."""
+        return "owner" in self._file[group]
+
+    def owners(self, group: str, part: slice = ALL) -> list[str]:
+        """The owner of each row of a group, in row order."""
+        return [str(name) for name in self._file[group]["owner"].asstr()[part]]
 
     def text_weights(self) -> NDArray[np.float32] | None:
         """Text weights of the classes, shape (n_features, n_classes), or None."""
@@ -338,6 +371,7 @@ class LoadedFeatures(FeatureReader):
         self._rows = {group: features.rows(group, slice(None)) for group in self.sizes}
         self._labels = {group: features.labels(group) for group in self.sizes}
         self._ids = {group: features.ids(group) for group in self.sizes}
+        self._owners = {group: features.owners(group) for group in self.sizes if features.has_owners(group)}
         self._keys = {group: features.image_keys(group) for group in self.sizes}
         self._text = features.text_weights()
 
@@ -352,6 +386,14 @@ class LoadedFeatures(FeatureReader):
     def ids(self, group: str, part: slice = ALL) -> list[str]:
         """Record ids of a group, in row order."""
         return self._ids[group][part]
+
+    def has_owners(self, group: str) -> bool:
+        """Whether each row of a group has an owner."""
+        return group in self._owners
+
+    def owners(self, group: str, part: slice = ALL) -> list[str]:
+        """The owner of each row of a group, in row order."""
+        return self._owners[group][part]
 
     def text_weights(self) -> NDArray[np.float32] | None:
         """Text weights of the classes, shape (n_features, n_classes), or None."""

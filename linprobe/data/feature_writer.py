@@ -90,6 +90,7 @@ class FeatureWriter:
         y: NDArray[np.integer],
         ids: Iterable[str],
         dtype: type[np.floating] = np.float32,
+        owners: Sequence[str] | None = None,
     ) -> None:
         """Write one group.
 
@@ -98,6 +99,7 @@ class FeatureWriter:
             blocks: rows in order, each block of shape (b, n_features), n_rows in total.
             y: labels, shape (n_rows,). ids: one stable id per row; read after the last block.
             dtype: of a feature on disk.
+            owners: the person of each row; rows of a person are adjacent. None if rows have no owners.
 
         Raises:
             DataError: no rows, no features, or another number of rows than `n_rows`. OSError: a full disk.
@@ -120,6 +122,8 @@ class FeatureWriter:
             raise DataError(f"{self._path}: {name} got {start} rows; allowed: {n_rows}, the number given")
         group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
         group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
+        if owners is not None:
+            group.create_dataset("owner", data=list(owners), dtype=h5py.string_dtype("utf-8"))
 
     def write_private_log(
         self,

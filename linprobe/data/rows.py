@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -16,6 +16,7 @@ from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.sources import BLOCK_ROWS, RawBlocks, Source, whole_blocks
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
+from linprobe.parallel.array_api import Array
 from linprobe.parallel.prefetch import prefetched
 from linprobe.parallel.process_group import Group
 
@@ -25,15 +26,44 @@ PREFETCHED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """The rows in a block of people who have few, and all pairs of two rows of the same person.
+
+    Attributes:
+        rows: places of these rows in the block, shape (n,), or all. owner: index of the person of each of them.
+        units: indices of these people. counts: number of these rows of every person, shape (n_units,).
+        first, second: the rows of each pair, as indices into `rows`, shape (n_pairs,).
+        pair_owner: index of the person of each pair. pair_counts: number of pairs of every person, shape (n_units,).
+        formed: indices of the people with more rows, which are in no pair.
+        inner: inner product of the two rows of each pair, float64; None if not computed.
+    """
+
+    rows: Array
+    owner: Array
+    units: Array
+    counts: Array
+    first: Array
+    second: Array
+    pair_owner: Array
+    pair_counts: Array
+    formed: NDArray[np.intp]
+    inner: Array = None
+
+
+@dataclass(frozen=True)
 class Block:
     """Consecutive rows, or some rows of a sample in order.
 
+    A unit is what is protected: a row, or where the block has `bounds`, all rows of one person.
+
     Attributes:
-        start: index of the first row among the rows of this process; undefined for blocks of a sample.
+        start: index of the first unit among the units of this process; undefined for blocks of a sample.
         stored: the rows (b, n_features): float32, float16, the bits of bfloat16 in uint16, or float64.
         y: class indices int64, shape (b,), or targets float32, shape (b, n_targets).
         norms: L2 norms of the rows, shape (b,), float64.
-        sampled: mask of the rows in the sample, shape (b,); None if all are.
+        sampled: mask of the units in the sample, shape (n_units,); None if all are.
+        bounds: rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,); None if each row is a unit.
+        pairs: of its rows, if kept from an earlier pass.
     """
 
     start: int
@@ -41,6 +71,13 @@ class Block:
     y: NDArray[Any]
     norms: NDArray[np.float64]
     sampled: NDArray[np.bool_] | None = None
+    bounds: NDArray[np.int64] | None = None
+    pairs: Pairs | None = None
+
+    @property
+    def n_units(self) -> int:
+        """Number of units in the block."""
+        return len(self.y) if self.bounds is None else len(self.bounds) - 1
 
     @cached_property
     def x(self) -> NDArray[np.float32]:
@@ -54,16 +91,21 @@ LazyBlock = Callable[[], Block]  # loads its block when called
 class Blocks(ABC):
     """Rows that can be read block by block, any number of times.
 
+    Where the rows of a person are one unit (`linprobe.data.unit_rows`), all numbers and places below are of people:
+    each stands for one row otherwise.
+
     Attributes:
-        n_rows: number of rows in all processes, outside the sample included.
+        n_rows: number of rows in all processes, outside the sample included; public.
         sampling_rate: probability with which Poisson sampling selected each row; 1 without sampling.
         observed: whether the blocks contain all rows, outside the sample included.
+        units: whether blocks may hold people with several rows.
     """
 
     n_rows: int
     n_features: int
     sampling_rate: float = 1.0
     observed: bool = True
+    units: bool = False
 
     @abstractmethod
     def lazy_blocks(self) -> Iterator[LazyBlock]:
@@ -118,6 +160,14 @@ class ArrayRows(Rows):
     def _block(self, start: int, rows: slice | NDArray[np.intp]) -> Block:
         return Block(start, self.x[rows], self.y[rows], self.norms[rows])
 
+    def cut(self, sizes: Iterable[int], keep: NDArray[np.bool_] | None = None) -> Iterator[LazyBlock]:
+        """All rows in blocks of the given sizes; only those where `keep` (n_rows,) is true, if it is given."""
+        start = 0
+        for size in sizes:
+            here = slice(start, start + size)
+            yield partial(self._block, start, here if keep is None else start + np.flatnonzero(keep[here]))
+            start += size
+
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order; float32 rows are not copied."""
         for start in range(0, self.n_rows, self._block_rows):
@@ -165,6 +215,14 @@ class StreamedRows(Rows):
         x = widened(narrowed(self._preprocessing.apply(raw), self._precision))
         return Block(start, x, y, row_norms(x))
 
+    def cut(self, sizes: Iterable[int], keep: NDArray[np.bool_] | None = None) -> Iterator[LazyBlock]:
+        """All rows in blocks of the given sizes; only those where `keep` (n_rows,) is true, if it is given."""
+        start = 0
+        for raw, y in _prefetch(whole_blocks(self._read(), sizes), self.n_features):
+            kept = slice(None) if keep is None else keep[start : start + len(y)]
+            yield partial(self._block, start, raw[kept], y[kept])
+            start += len(y)
+
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order. The iterator reads them; a lazy block preprocesses its own."""
         start = 0
@@ -185,7 +243,9 @@ class StreamedRows(Rows):
                 taken = []
 
 
-def prepare(source: Source, preprocessing: Preprocessing, precision: Precision = "float32", processes: int = 1) -> Rows:
+def prepare(
+    source: Source, preprocessing: Preprocessing, precision: Precision = "float32", processes: int = 1
+) -> ArrayRows | StreamedRows:
     """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
 
     Each of `processes` processes on this machine is assumed to prepare a source of this size.
@@ -225,7 +285,7 @@ class ShardRows(Rows):
 
     def __init__(self, shard: Rows, first: int, n_rows: int) -> None:
         self._shard, self._first = shard, first
-        self.n_rows, self.n_features = n_rows, shard.n_features
+        self.n_rows, self.n_features, self.units = n_rows, shard.n_features, shard.units
 
     @property
     def n_local(self) -> int:
@@ -246,6 +306,22 @@ class ShardRows(Rows):
         return self._shard.sampled_blocks(sampled)
 
 
+def shard_bounds(n_rows: int, group: Group) -> tuple[int, int]:
+    """The first row of this process's shard of `n_rows` rows, and the first of the next.
+
+    Raises:
+        UsageError: more processes than blocks of `SHARD_ROWS` rows.
+    """
+    n_parts = -(-n_rows // SHARD_ROWS)
+    if n_parts < group.size:
+        raise UsageError(
+            f"{group.size} processes were started for {n_rows} private rows; allowed: one for every "
+            f"{SHARD_ROWS} of them; use --nproc-per-node {n_parts}"
+        )
+    first, stop = (min(n_rows, (group.rank + end) * n_parts // group.size * SHARD_ROWS) for end in (0, 1))
+    return first, stop
+
+
 def prepare_shard(source: Source, preprocessing: Preprocessing, precision: Precision, group: Group) -> Rows:
     """`prepare` for the shard of `source` of this process. Shard sizes differ by `SHARD_ROWS` rows at most.
 
@@ -254,14 +330,7 @@ def prepare_shard(source: Source, preprocessing: Preprocessing, precision: Preci
     """
     if group.size == 1:
         return prepare(source, preprocessing, precision)
-    n_units = -(-source.n_rows // SHARD_ROWS)
-    if n_units < group.size:
-        raise UsageError(
-            f"{group.size} processes were started for {source.n_rows} private rows; allowed: one for every "
-            f"{SHARD_ROWS} of them; use --nproc-per-node {n_units}"
-        )
-    bounds = (rank * n_units // group.size * SHARD_ROWS for rank in (group.rank, group.rank + 1))
-    first, stop = (min(source.n_rows, bound) for bound in bounds)
+    first, stop = shard_bounds(source.n_rows, group)
     shard = prepare(source.shard(first, stop), preprocessing, precision, group.local_size)
     return ShardRows(shard, first, source.n_rows)
 
@@ -273,6 +342,7 @@ class ChainedRows(Rows):
         self._sets = sets
         self.n_rows = sum(rows.n_rows for rows in sets)
         self.n_features = sets[0].n_features
+        self.units = any(rows.units for rows in sets)
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""
@@ -301,7 +371,7 @@ class ChangedRows(Rows):
     def __init__(self, rows: Rows, n_features: int) -> None:
         self._rows = rows
         self.n_rows, self.n_features = rows.n_rows, n_features
-        self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
+        self.sampling_rate, self.observed, self.units = rows.sampling_rate, rows.observed, rows.units
 
     @property
     def n_local(self) -> int:
@@ -318,7 +388,7 @@ class ChangedRows(Rows):
         """A new block with other rows and `norms`; must not write to the block given."""
 
     def _changed(self, load: LazyBlock) -> Block:
-        return self.change(load())
+        return self.change(replace(load(), pairs=None))
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""

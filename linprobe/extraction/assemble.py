@@ -14,6 +14,7 @@ from linprobe.errors import DataError, PrivacyError
 from linprobe.extraction.decoding import CONVERSIONS
 from linprobe.extraction.loading import row_ids
 from linprobe.extraction.partial import CONVERTED, DONE, Partial, outcome
+from linprobe.extraction.people import OwnedMembers
 from linprobe.extraction.plan import Plan
 from linprobe.extraction.text import text_weights
 
@@ -66,7 +67,11 @@ def assemble(plan: Plan) -> None:
                     raise DataError(f"{plan.source.name}: no {group} image can be read; allowed: at least one")
                 labels = np.repeat(batches.members.labels, batches.views)[kept]
                 rows, dtype = partial.rows(group), plan.dtype.type
-                writer.write_group(group, int(kept.sum()), plan.width, rows, labels, row_ids(batches, kept), dtype)
+                members, owners = batches.members, None
+                if isinstance(members, OwnedMembers):
+                    owners = np.repeat(members.owners, batches.views)[kept].tolist()
+                ids = row_ids(batches, kept)
+                writer.write_group(group, int(kept.sum()), plan.width, rows, labels, ids, dtype, owners)
             if (plan.folder / TEXT).is_file():
                 writer.write_text_weights(np.load(plan.folder / TEXT))
             skipped = [(name, reason) for _, name, reason in partial.skipped()]

@@ -25,6 +25,7 @@ from linprobe.extraction.images import open_source
 from linprobe.extraction.loading import Batches
 from linprobe.extraction.network import Network, extract_group
 from linprobe.extraction.partial import PENDING, SETTINGS, Partial, locked, shown
+from linprobe.extraction.people import with_owners
 from linprobe.extraction.plan import Plan, check, choose_device, make_plan
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, read_lines
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource
@@ -61,6 +62,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
             download=request.download and group.rank == 0,
             public=request.public,
         )
+        source = with_owners(source, request.owners, request.owner_regex)
         if request.augment_views and "public" not in source.groups:
             raise PrivacyError(
                 f"augment views is {request.augment_views} and {source.name} has no public images; a private image "

@@ -42,6 +42,8 @@ class ExtractRequest:
     timeout: float = 300.0
     overwrite: bool = False
     private_test: bool = False
+    owners: Path | None = None
+    owner_regex: str | None = None
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,18 @@ class ClippingProducts(Products, Protocol):
         """
 
 
+@runtime_checkable
+class PlacelessProducts(Products, Protocol):
+    """Products with float32 residuals of a row that do not depend on its place among the rows."""
+
+    @property
+    def placeless(self) -> bool:
+        """Whether that holds for these weights on this machine; without it, `placeless_residuals` must not be used."""
+
+    def placeless_residuals(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Softmax residuals (b, n_classes), float32, and their norms (b,), float64, of rows x and class indices y."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Products with a range of features.

@@ -17,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.rows import Block, Blocks, Rows
-from linprobe.gradients.backend import Backend, ClippingProducts, Part
+from linprobe.data.unit_rows import BLOCK_UNITS
+from linprobe.gradients.backend import Backend, ClippingProducts, Part, PlacelessProducts
 from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
-from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, arithmetic
+from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, arithmetic, unit_arithmetic
+from linprobe.gradients.unit_sums import MOST_CANCELLATION, UnitClip, unit_means
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, longest_left, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
 from linprobe.options import Loss
@@ -56,6 +58,7 @@ class _Clip:
     loss: Loss
     subspace: Subspace | None
     contributions: Array | None
+    narrow_units: bool
 
     @property
     def simple(self) -> bool:
@@ -76,7 +79,7 @@ class _Worker:
 
     Attributes:
         sum: clipped sum over this thread's blocks, shape (n_classes, n_features).
-        weight: sum of their clip factors, in units of 1 / `WEIGHT_STEPS`.
+        weight: sum of their clip factors, in units of 1 / `WEIGHT_STEPS`. unit_weight: the sum of those of people.
     """
 
     def __init__(self, rows: Blocks, weights: Array, clip: _Clip, backend: Backend) -> None:
@@ -86,9 +89,24 @@ class _Worker:
         self._clipping = self._products if simple and isinstance(self._products, ClippingProducts) else None
         self.sum = ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, rows.n_rows)
         self.weight = 0
+        self.unit_weight = ExactSum(np.zeros(1), np.ones(()), rows.n_rows)
+        self._units: UnitClip | None = None
+        if rows.units:
+            narrow = clip.narrow_units and isinstance(self._products, PlacelessProducts)
+            self._units = UnitClip(
+                double(weights),
+                clip.clip_norm,
+                clip.margin,
+                clip.geometry,
+                clip.loss,
+                self._products if narrow else None,  # type: ignore[arg-type]
+            )
 
     def take(self, block: Block) -> None:
         """Clip the gradients of a block and add them."""
+        if block.bounds is not None and self._units is not None:
+            self._take_units(block, self._units)
+            return
         if self._clipping is not None and block.sampled is None:
             self._take_fused(block, self._clipping)
             return
@@ -115,6 +133,19 @@ class _Worker:
             self._products.add(self.sum, r, x, block.sampled)
         if clip.geometry.weighs:
             self.weight += int((narrow_factors * WEIGHT_STEPS).round().sum(dtype=np.float64))
+
+    def _take_units(self, block: Block, units: UnitClip) -> None:
+        """`take` for a block of people, whose summed gradients are clipped."""
+        clip = self._clip
+        taken = units.add(block, self.sum)
+        if clip.contributions is not None:
+            here = slice(block.start, block.start + block.n_units)
+            # a projection shortens no gradient, so the plain norm bounds the contribution in a subspace too
+            lengths = taken.factors * taken.lengths
+            clip.contributions[here] = relative_contributions(lengths, clip.clip_norm, clip.margin)
+        if clip.geometry.weighs:
+            joined = taken.factors if block.sampled is None else taken.factors * block.sampled
+            self.unit_weight.add(joined.sum(keepdims=True))
 
     def _take_fused(self, block: Block, products: ClippingProducts) -> None:
         """`take` in one call."""
@@ -154,19 +185,30 @@ def clipped_sum(
 ) -> ClippedSum:
     """Sum over rows of per-example gradients, each clipped to `clip_norm`, at `weights` (n_features, n_classes).
 
-    Sensitivity under zero-out of one record: `clip_norm`, in the geometry given. Clip factors are computed from the
-    same float32 residuals as the sum. `subspace` applies to the contributions, not to the sum. Contributions are
-    empty without `per_record`, or if the blocks of `rows` contain only sampled rows. `all_reduce` adds the sums of all
-    processes. The sum has the same bits for any number of threads and of processes.
+    Where the rows of a person are one unit, the gradients of each person are summed and the sum is clipped.
+    Sensitivity under zero-out of one record, or of one person: `clip_norm`, in the geometry given. Clip factors are
+    computed from the same residuals as the sum. `subspace` applies to the contributions, not to the sum. Contributions
+    are empty without `per_record`, or if the blocks of `rows` contain only sampled rows. `all_reduce` adds the sums of
+    all processes. The sum has the same bits for any number of threads and of processes.
 
     Raises:
         DivergedError: weights too large for float32 scores, on the host.
         ParameterError: an amplification of `geometry` beyond which rounding could not be bounded.
     """
     narrow = checked_weights(single(weights.T))
-    rounding = arithmetic(geometry.amplification(clip_norm), math.prod(weights.shape), rows.n_rows)
+    amplification, n_entries, narrow_units = geometry.amplification(clip_norm), math.prod(weights.shape), False
+    if rows.units:
+        products = backend.products(narrow)
+        simple = rows.observed and loss == "softmax" and geometry is PLAIN
+        narrow_units = simple and isinstance(products, PlacelessProducts) and products.placeless
+        rounding = unit_arithmetic(
+            MOST_CANCELLATION * amplification, n_entries, rows.n_rows, block_units=BLOCK_UNITS if narrow_units else None
+        )
+    else:
+        rounding = arithmetic(amplification, n_entries, rows.n_rows)
     contributions = backend.zeros(rows.n_local) if per_record and rows.observed else None
-    clip = _Clip(clip_norm, rounding.margin, rounding.dtype is np.float64, geometry, loss, subspace, contributions)
+    wide = rounding.dtype is np.float64
+    clip = _Clip(clip_norm, rounding.margin, wide, geometry, loss, subspace, contributions, narrow_units)
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
     workers = [_Worker(rows, narrow, clip, backend) for _ in range(min(backend.n_threads(rows, weights), most))]
     share(rows.lazy_blocks(), [worker.take for worker in workers])
@@ -176,6 +218,7 @@ def clipped_sum(
     weight = 0.0
     if geometry.weighs:
         weight = float(all_reduce(np.array(float(sum(worker.weight for worker in workers)))) / WEIGHT_STEPS)
+        weight += float(all_reduce(sum(worker.unit_weight.total for worker in workers))[0])
     value = geometry.finish(all_reduce(total).T, weight)
     return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
 
@@ -189,6 +232,8 @@ def row_sum(
 ) -> ClippedSum:
     """Sum of rows, or of their differences from a public `origin` (n_features,), each clipped to `clip_norm`.
 
+    Where the rows of a person are one unit, the mean of each person's rows, or of their differences, stands for a row.
+
     Sums are float64, so that rounding is far below the margin. Shape (n_features, 1); sensitivity `clip_norm`.
     """
     total = ExactSum(np.zeros(rows.n_features), np.array(clip_norm), rows.n_rows)
@@ -196,9 +241,11 @@ def row_sum(
 
     def take(block: Block) -> None:
         x = block.x.astype(np.float64) if origin is None else block.x - origin
+        if block.bounds is not None:
+            x = unit_means(block, x)
         norms = np.sqrt(np.einsum("ij,ij->i", x, x))
         factors = clip_factors(norms, clip_norm, SMALLEST_MARGIN)
-        here = slice(block.start, block.start + len(block.x))
+        here = slice(block.start, block.start + len(x))
         contributions[here] = relative_contributions(factors * norms, clip_norm, SMALLEST_MARGIN)
         total.add(factors @ x)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ TILE = 32  # features; sums are padded to a multiple, which every vector width o
 LANES = 16  # floats in the widest vector of the kernel
 GROUP = 32  # rows that the kernel widens together, as in clipped_sum.c
 PADDING = 8  # doubles in a cache line
+PLACES = SUM_ROWS  # rows of a BLAS call whose scores must not depend on the place of a row
 
 
 class _Clipped(NamedTuple):
@@ -142,6 +144,48 @@ class KernelProducts(NumpyProducts):
             for part, out in zip(rows.parts, rows.scores, strict=True):
                 out[here] = part.scores(wide)
 
+    @cached_property
+    def placeless(self) -> bool:
+        """Whether BLAS gives a row the same scores at every place of a call of `PLACES` rows.
+
+        The order of operations at a place depends on shapes, not on numbers. So a pair of calls decides, in which
+        random rows move by one place: other orders would not agree in all of these sums.
+        """
+        rows = _random_rows(self.n_features)
+        first, moved = (self._scores_in_place(rows[start : start + PLACES]) for start in (0, 1))
+        return bool(np.array_equal(first[1:], moved[:-1]))
+
+    def _scores_in_place(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scores (b, n_classes) of rows x (b, n_features) from calls of `PLACES` rows each, the last filled up."""
+        scores = np.empty((len(x), self.n_classes), np.float32)
+        whole = len(x) // PLACES * PLACES
+        for start in range(0, whole, PLACES):
+            np.matmul(x[start : start + PLACES], self._weights.T, out=scores[start : start + PLACES])
+        if whole < len(x):
+            filled = np.zeros((PLACES, self.n_features), np.float32)
+            filled[: len(x) - whole] = x[whole:]
+            scores[whole:] = (filled @ self._weights.T)[: len(x) - whole]
+        return scores
+
+    def placeless_residuals(
+        self, x: NDArray[np.float32], y: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """As in `linprobe.gradients.backend.PlacelessProducts`; the kernel takes each row by itself.
+
+        Raises:
+            ValueError: shapes that do not fit. IndexError: a class index out of range.
+        """
+        self.check(x, y.shape == (len(x),) and y.dtype.kind in "iu")
+        if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
+            raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
+        room = -(-self.n_classes // LANES) * LANES
+        r: NDArray[np.float32] = aligned_empty((len(x), room), np.float32)
+        r[:, : self.n_classes] = self._scores_in_place(np.ascontiguousarray(x, np.float32))
+        labels, lengths = np.ascontiguousarray(y, np.int64), np.ones(len(x))
+        rows = _Clipped(labels, lengths, math.inf, np.empty(len(x)), np.empty(len(x)), (), [])
+        self._library.linprobe_clip(r.ctypes.data, room, *rows.arguments(), len(x), self.n_classes)
+        return r[:, : self.n_classes], rows.r_norms
+
     def _address(self, total: NDArray[np.float64]) -> int:
         """Address of a sum that `zeros` made.
 
@@ -180,6 +224,15 @@ class FusedProducts(KernelProducts):
         self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
         return scores
 
+    @property
+    def placeless(self) -> bool:
+        """Always: the kernel sums the products of a row in one order, whatever the place of the row."""
+        return True
+
+    def _scores_in_place(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scores (b, n_classes) by the kernel."""
+        return self.scores(x)
+
     def kernel_part(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
         """The kernel's argument for writing `scores` of the features from `first` on."""
         return KernelPart(self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, self.n_classes)
@@ -207,6 +260,12 @@ class FusedProducts(KernelProducts):
             (KernelPart * len(in_pass))(*in_pass),
             len(in_pass),
         )
+
+
+@lru_cache(maxsize=8)
+def _random_rows(n_features: int) -> NDArray[np.float32]:
+    """Rows of `KernelProducts.placeless`, shape (PLACES + 1, n_features)."""
+    return np.random.default_rng(0).standard_normal((PLACES + 1, n_features), dtype=np.float32)
 
 
 def _packed(weights: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -33,6 +33,7 @@ GRID_STEP = 2.0**-52  # relative to the bound on a sum
 LEAST_ROWS = 1 << 13  # smaller sums use the grid of this many rows, so that shards of one data set share a grid
 SMALLEST_MARGIN = 2.0**-10
 LARGEST_MARGIN = 2.0**-4
+GRID_ROUNDINGS = 32  # of the sum of a block of people: each of their 16 runs of rows, with and without a person
 
 
 class ExactSum:
@@ -76,7 +77,7 @@ class Arithmetic:
     dtype: type[np.float32] | type[np.float64]
 
 
-def arithmetic(amplification: float = 1.0, n_entries: int = 1, n_rows: int = 1) -> Arithmetic:
+def arithmetic(amplification: float = 1.0, n_entries: int = 1, n_rows: int = 1, *, wide: bool = False) -> Arithmetic:
     """Margin and dtype of sums of `SUM_ROWS` rows, which are then added exactly.
 
     The margin is SUM_ROWS (SUM_ROWS + 3) u for the sums, a grid step for each entry of the gradient (which matters
@@ -96,6 +97,32 @@ def arithmetic(amplification: float = 1.0, n_entries: int = 1, n_rows: int = 1) 
     if margin <= LARGEST_MARGIN:
         return Arithmetic(margin, np.float32)
     # factors and residuals stay float32
+    return _wide(amplification, grid, n_rows)
+
+
+def unit_arithmetic(amplification: float, n_entries: int, n_units: int, *, block_units: int | None) -> Arithmetic:
+    """Margin and dtype where the units are people, whose rows have other places if the rows of one person are left out.
+
+    Then all float32 sums of the block change. A term is rounded at most SUM_ROWS times, so the error of all sums of a
+    block is at most SUM_ROWS u times the sum of the norms of its terms, which is at most `amplification` for a person.
+
+    Args:
+        amplification: largest sum of the norms of a person's clipped rows, in units of the clip norm; public.
+        n_entries: number of entries of the gradient. n_units: number of people in all processes.
+        block_units: people in a block whose sums are float32; None if all sums are float64.
+
+    Raises:
+        ParameterError: as in `arithmetic`.
+    """
+    grid = n_units * math.sqrt(n_entries) * GRID_STEP
+    if block_units is None:
+        return _wide(amplification, grid, n_units)
+    rounded = 2 * (SUM_ROWS + 2) * FLOAT32_ROUNDING * block_units
+    return Arithmetic(SMALLEST_MARGIN + amplification * (rounded + GRID_ROUNDINGS * grid), np.float32)
+
+
+def _wide(amplification: float, grid: float, n_rows: int) -> Arithmetic:
+    """Margin of float64 sums."""
     margin = SMALLEST_MARGIN + amplification * (2.0**-20 + grid)
     if margin > 0.5:
         raise ParameterError(

@@ -31,7 +31,8 @@ class Problem:
 
     Attributes:
         n_features, n_classes: shape of the weights.
-        private: rows protected under zero-out of one record; None if the method reads none.
+        private: rows protected under zero-out of one record, or of one person, which then counts as a row; None if
+            the method reads none.
         public: labelled public rows, or None.
         text_weights: unit-norm class encodings, shape (n_features, n_classes), or None.
         run_weights: weights of an earlier run, shape (n_features, n_classes), or None.

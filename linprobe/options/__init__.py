@@ -60,6 +60,12 @@ class RunOptions:
     public: Path | None = option(None, "Feature file of public rows from the same backbone, added to any public shots.")
     public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.")
     split_seed: int = option(0, "Seed that chooses the public shots.")
+    unit: Literal["record", "owner"] | None = option(
+        None, "What is protected", after="; owner: a person with all of that person's rows", unset="record"
+    )
+    per_owner_rows: int | None = option(
+        None, "Most rows of a person that are used, with --unit owner.", unset="all", least=1
+    )
     precision: Precision = option("float32", "Type of rows in memory", after="; the last two need half the memory")
     device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.")
     checkpoint_every: float | None = option(

@@ -23,6 +23,7 @@ from linprobe.accounting.tradeoff import LARGEST_EXPONENT, AttackLimit, limit_pe
 from linprobe.reporting.drawings import attack_limit_drawing, histogram_drawing
 from linprobe.runs.manifest import accountant_of
 from linprobe.runs.selected_run import limit_of_run
+from linprobe.runs.units import NOUNS, unit_of
 
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 PRIVATE = "PRIVATE: this page holds figures computed from private rows without noise; do not publish it"
@@ -191,12 +192,12 @@ def _attack_rows(evidence: Evidence, limit: AttackLimit | None) -> list[list[str
 
 def _made(manifest: dict[str, Any]) -> dict[str, Any]:
     """How the run was made. Paths are shown without folders, which could reveal facts about the owner's machine."""
-    public_from = manifest["public_from"]
+    public_from, unit = manifest["public_from"], unit_of(manifest)
     for path in filter(None, (manifest["features"], manifest["public_file"])):
         public_from = public_from.replace(path, Path(path).name)
     return {
         "mechanism": manifest["mechanism"],
-        "private rows": f"{manifest['n_private']:,}",
+        f"private {NOUNS.get(unit, unit)}": f"{manifest['n_private']:,}",
         "public rows": f"{manifest['n_public']:,}, from {public_from}",
         "public shots per class": manifest["public_shots"],
         "split seed": manifest["split_seed"],

@@ -33,6 +33,7 @@ from linprobe.accounting.tradeoff import AttackLimit, attack_limit
 from linprobe.errors import DataError, LinprobeError, PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS, Method
+from linprobe.runs.units import ADJACENCIES, COUNTED, NOUNS, PROTECTED, RECORD, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 
 MANIFEST_FORMAT = 3
@@ -55,12 +56,10 @@ REQUIRED_KEYS = (
     "per_record_commitment",
     "manifest_digest",
 )
-ADJACENCY = "zero-out adjacency (one private record is present, or its place is empty; the number of places is public)"
 PUBLIC_QUANTITIES = (
     "public rows and their labels",
     "test rows, unless declared private, and the accuracy on them",
     "class names and their number",
-    "number of private records",
     "method, options, clip norms, steps, noise multipliers",
 )
 # gdp is a closed form; the other accountants compute on grids, which may round differently on another machine
@@ -89,8 +88,12 @@ def privacy_statement(
     n_public: int,
     noise_kind: str,
     insecure: bool,
+    unit: str = RECORD,
 ) -> dict[str, Any]:
     """The guarantee of one training run, recomputed from the recorded events, not from the plan.
+
+    Args:
+        n_private: number of private units. unit: `record` or `owner`.
 
     Raises:
         PrivacyError: the events cost more than the target. This would be a bug; no result is written.
@@ -98,8 +101,10 @@ def privacy_statement(
     statement: dict[str, Any] = {
         "method": method.name,
         "paper": method.paper,
-        "adjacency": ADJACENCY,
-        "public": list(PUBLIC_QUANTITIES),
+        "adjacency": ADJACENCIES[unit],
+        "public": [*PUBLIC_QUANTITIES, COUNTED[unit]],
+        "unit": unit,
+        "n_units": n_private,
         "n_private": n_private,
         "n_public": n_public,
         "noise_source": noise_kind,
@@ -118,10 +123,10 @@ def privacy_statement(
         )
     sampled = budget.sampling_rate < 1
     return {
-        "guarantee": guarantee_text(epsilon, budget.delta, releases, insecure=insecure),
+        "guarantee": guarantee_text(epsilon, budget.delta, releases, insecure=insecure, unit=unit),
         "private": not insecure,
-        "mechanism": f"Gaussian noise on clipped sums over {'Poisson samples of' if sampled else 'all'} private rows, "
-        "composed",
+        "mechanism": f"Gaussian noise on clipped sums over {'Poisson samples of' if sampled else 'all'} private "
+        f"{NOUNS[unit]}, composed",
         "epsilon": None if insecure else epsilon,
         "epsilon_if_seed_were_secret": epsilon if insecure else None,
         "delta": budget.delta,
@@ -169,13 +174,13 @@ def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
     return sorted((Releases(*kind, count) for kind, count in counts.items()), key=astuple)
 
 
-def guarantee_text(epsilon: float, delta: float, releases: Sequence[Releases], *, insecure: bool) -> str:
-    """The guarantee in one sentence: the headline figures, rounded up, and the adjacency."""
+def guarantee_text(epsilon: float, delta: float, releases: Sequence[Releases], *, insecure: bool, unit: str) -> str:
+    """The guarantee in one sentence: the headline figures, rounded up, what is protected, and the adjacency."""
     if insecure:
         return "not private: the noise came from a seed the user gave"
     return (
-        f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of the private rows "
-        f"({gaussian_words(**gaussian_figures(releases))}) under {ADJACENCY}"
+        f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of {PROTECTED[unit]} "
+        f"({gaussian_words(**gaussian_figures(releases))}) under {ADJACENCIES[unit]}"
     )
 
 
@@ -283,7 +288,7 @@ def _recomputed(
     cross_check = composed_epsilon(releases, delta, CROSS_CHECKS[accountant])
     if not (delta > 0 and delta * manifest["n_private"] < 1):
         raise PrivacyError(
-            f"delta is {rounded_up(delta)} for {manifest['n_private']} private rows; allowed: above 0 and below 1/N"
+            f"delta is {rounded_up(delta)} for {manifest['n_private']} private units; allowed: above 0 and below 1/N"
         )
     check_seed(manifest)
     _check_releases(manifest, events, releases)
@@ -294,7 +299,8 @@ def _recomputed(
         found = manifest[name]
         if (value is None) != (found is None) or (value is not None and abs(found - value) > 1e-9 * value):
             raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}")
-    if manifest["guarantee"] != guarantee_text(stated, delta, releases, insecure=not manifest["private"]):
+    unit = _checked_unit(manifest)
+    if manifest["guarantee"] != guarantee_text(stated, delta, releases, insecure=not manifest["private"], unit=unit):
         raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
     if not accountants_agree(accountant, stated, cross_check):
         raise PrivacyError(
@@ -350,6 +356,18 @@ def _nothing_released(manifest: dict[str, Any]) -> dict[str, Any]:
         "zcdp_rho": manifest["zcdp_rho"],
         "releases": 0,
     }
+
+
+def _checked_unit(manifest: dict[str, Any]) -> str:
+    """The unit of privacy, with which adjacency and number of units agree."""
+    unit = unit_of(manifest)
+    n_units = manifest.get("n_units", manifest["n_private"])
+    if unit not in ADJACENCIES or manifest["adjacency"] != ADJACENCIES[unit] or n_units != manifest["n_private"]:
+        raise PrivacyError(
+            f"the manifest's unit {unit!r}, its adjacency and its numbers {n_units} and {manifest['n_private']} of "
+            f"private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
+        )
+    return unit
 
 
 def check_seed(manifest: dict[str, Any]) -> None:

@@ -33,6 +33,7 @@ from linprobe.runs.claim import refuse_existing
 from linprobe.runs.diverged import keep_charge
 from linprobe.runs.manifest import MANIFEST_FORMAT, RUN_FILES, check_manifest, read_manifest, seal
 from linprobe.runs.signature import sign
+from linprobe.runs.units import unit_of
 
 # what numpy raises for a file that is not a readable archive
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
@@ -70,12 +71,14 @@ class FirstModel:
         weights (n_features, n_classes), bias (n_classes,): as in `LoadedRun`; the mean over voters if the run votes.
         releases: the earlier run's releases, all under the purpose `inherited`.
         public_digest: of its public rows, None if it had none.
+        unit: its unit of privacy.
     """
 
     weights: NDArray[np.floating]
     bias: NDArray[np.floating]
     releases: tuple[Releases, ...]
     public_digest: str | None
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ class PrivateRecords:
     """The part of a run folder that depends on the private records. Private.
 
     Attributes:
-        digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order.
+        digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order; where
+            people are protected, their names and losses.
     """
 
     digest: str
@@ -332,4 +336,4 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
     if weights.ndim == 3:
         weights, bias = weights.mean(axis=0), bias.mean(axis=0)
     inherited = grouped(replace(event, purpose=INHERITED) for event in events)
-    return FirstModel(weights, bias, inherited, run.manifest.get("public_digest"))
+    return FirstModel(weights, bias, inherited, run.manifest.get("public_digest"), unit_of(run.manifest))

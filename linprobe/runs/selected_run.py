@@ -17,8 +17,9 @@ from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
 from linprobe.accounting.tradeoff import AttackLimit, selection_limit
 from linprobe.errors import PrivacyError
-from linprobe.runs.manifest import ADJACENCY, STATED_TOLERANCE, check_digests, check_manifest, check_seed, limit_of
+from linprobe.runs.manifest import STATED_TOLERANCE, check_digests, check_manifest, check_seed, limit_of
 from linprobe.runs.run_folder import LEDGER
+from linprobe.runs.units import ADJACENCIES, RECORD, unit_of
 
 MECHANISM = (
     "private selection: the best of a geometric number of runs by a noisy count of right private rows; each run is "
@@ -37,7 +38,7 @@ def selected_guarantee(epsilon: float, delta: float) -> str:
     """The guarantee in one sentence."""
     return (
         f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of the private rows (private selection) "
-        f"under {ADJACENCY}"
+        f"under {ADJACENCIES[RECORD]}"
     )
 
 
@@ -109,6 +110,8 @@ def _recomputed(manifest: dict[str, Any], event: SelectionEvent) -> dict[str, An
         raise PrivacyError(
             f"delta is {rounded_up(delta)} for {manifest['n_private']} private rows; allowed: above 0 and below 1/N"
         )
+    if unit_of(manifest) != RECORD or manifest["adjacency"] != ADJACENCIES[RECORD]:
+        raise PrivacyError("the manifest's unit or adjacency is not that of a selected run; do not trust it")
     if manifest["selection"] != event.as_dict():
         raise PrivacyError("the manifest's selection is not the ledger's; do not trust it")
     steps = Releases("gradient", manifest["noise_multiplier"], manifest["sampling_rate"], manifest["steps"])

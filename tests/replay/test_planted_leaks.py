@@ -40,14 +40,14 @@ def raw_rows(source: Any) -> Any:
 
 def spied_rows(patch: Patch, look: Callable[[Any, Any], None]) -> None:
     """Call `look(source, rows)` with the private rows, raw and in training space, when a run has prepared them."""
-    prepare = engine.prepare_shard
+    prepare = engine.prepare_units
 
     def prepared(source: Any, *given: Any) -> Any:
         rows = prepare(source, *given)
         look(source, rows)
         return rows
 
-    patch.setattr(engine, "prepare_shard", prepared)
+    patch.setattr(engine, "prepare_units", prepared)
 
 
 def private_mean(patch: Patch) -> None:

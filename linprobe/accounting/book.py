@@ -3,6 +3,9 @@
 A line is on the disk before the run reads a private row, with everything that the run is going to release. If the run
 ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
 under-count. A run that is resumed keeps its id, so that it is counted once.
+
+The line of a private selection has no time, and no second line says that it ended early. The number of its runs is
+secret, so the book must not tell how long it took or how far it came.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.events import INHERITED, Releases
+from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_MODE, held
 from linprobe.errors import DataError, LinprobeError
 
@@ -32,13 +36,15 @@ class Entry:
     """One run, as its book states it.
 
     Attributes:
-        run: its id. name: its folder, for people. method: its method. created: when it began, UTC.
+        run: its id. name: its folder, for people. method: its method.
         unit: what its guarantee protects, `record` or `owner`.
         private: whether its releases carry noise that nobody can subtract.
         delta: of its guarantee; None if it is not private.
         releases: what it made, or was going to make when it was killed, without those of a run that it started from
             and that is in the same book.
         further: what was released from it afterwards.
+        selection: the private selection that chose it, which states all that it released; None for an ordinary run.
+        created: when it began, UTC; None for a selection, whose duration is secret.
     """
 
     run: str
@@ -49,17 +55,18 @@ class Entry:
     delta: float | None
     releases: tuple[Releases, ...]
     further: tuple[Releases, ...] = ()
-    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    selection: SelectionEvent | None = None
+    created: str | None = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
     def total(self) -> tuple[Releases, ...]:
-        """All releases."""
+        """All releases, without those of a selection."""
         return (*self.releases, *self.further)
 
     @property
     def counts(self) -> bool:
         """Whether anything was released, with noise or without."""
-        return not self.private or bool(self.total)
+        return not self.private or bool(self.total) or self.selection is not None
 
 
 @dataclass(frozen=True)
@@ -191,6 +198,9 @@ def _listed(releases: Iterable[Releases]) -> list[dict[str, Any]]:
 
 
 def _run_line(entry: Entry) -> dict[str, Any]:
+    if entry.selection is not None:
+        named = {name: getattr(entry, name) for name in ("run", "name", "method", "unit", "delta")}
+        return {"entry": "selection", **named, "selection": entry.selection.as_dict()}
     return {
         "entry": "run",
         "run": entry.run,
@@ -266,6 +276,9 @@ def _parsed(path: Path, written: bytes) -> Contents:
                 entry = _entry(fields)
                 before = entries.get(entry.run)
                 entries[entry.run] = entry if before is None else replace(entry, further=before.further)
+            elif fields["entry"] == "selection":
+                entry = _selected(fields)
+                entries[entry.run] = entry
             elif fields["entry"] == "made":
                 entries[fields["run"]] = replace(entries[fields["run"]], releases=_releases(fields))
             elif fields["entry"] == "more":
@@ -285,15 +298,34 @@ def _parsed(path: Path, written: bytes) -> Contents:
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
-    """Inverse of `_run_line`."""
+    """Inverse of `_run_line` for an ordinary run."""
     if not isinstance(fields["private"], bool):
         raise ValueError(f"private is {fields['private']!r}")
-    texts = {name: fields[name] for name in ("run", "name", "method", "unit", "created")}
+    texts = _texts(fields, "run", "name", "method", "unit", "created")
+    delta = _number(fields["delta"], 0, 1) if fields["private"] else None
+    return Entry(private=fields["private"], delta=delta, releases=_releases(fields), **texts)
+
+
+def _selected(fields: dict[str, Any]) -> Entry:
+    """Inverse of `_run_line` for a private selection."""
+    event = SelectionEvent.from_dict(fields["selection"])
+    runs = tuple(_releases({"releases": run}) for run in fields["selection"]["runs"])
+    return Entry(
+        private=True,
+        delta=_number(fields["delta"], 0, 1),
+        releases=(),
+        selection=replace(event, runs=runs),
+        created=None,
+        **_texts(fields, "run", "name", "method", "unit"),
+    )
+
+
+def _texts(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    texts = {name: fields[name] for name in names}
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"{name} is {text!r}")
-    delta = _number(fields["delta"], 0, 1) if fields["private"] else None
-    return Entry(private=fields["private"], delta=delta, releases=_releases(fields), **texts)
+    return texts
 
 
 def _releases(fields: dict[str, Any]) -> tuple[Releases, ...]:

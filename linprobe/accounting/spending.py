@@ -3,6 +3,14 @@
 Sums over all rows compose exactly, as Gaussian differential privacy. If any run took Poisson samples, privacy-loss
 distributions compose everything, or above `MOST_KINDS` kinds of releases the faster Renyi bound. Every figure is an
 upper bound for a record that was private in all runs.
+
+A private selection is no Gaussian release. Basic composition joins k selections and everything else: each part has an
+equal share of delta, and the epsilons add up,
+
+    epsilon(delta) <= epsilon_rest(delta / (k + 1)) + sum_i epsilon_i(delta / (k + 1))        (k without a rest)
+
+(Dwork and Roth 2014, Theorem 3.16). It holds in any order and for later runs that depend on earlier results: a pair of
+distributions dominates each part, and the product of the pairs dominates the whole (Zhu, Dong, Wang 2022).
 """
 
 from __future__ import annotations
@@ -16,9 +24,11 @@ from linprobe.accounting.accountants import ACCOUNTANTS, choose_accountant, comp
 from linprobe.accounting.book import RECORD, Cap, Contents, Entry
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.selection import selection_epsilon
 from linprobe.errors import PrivacyError
 
 MOST_KINDS = 32  # of sampled releases; 16 take a second by privacy-loss distributions
+LEAST_DELTA = 1e-300  # of a selection; float64 cannot divide smaller ones
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,7 @@ class Spending:
         runs: number of runs that released something with noise. not_private_runs: those that no epsilon covers.
         unit: what the figures protect: `owner` if every run does, else `record`.
         epsilon, delta: of all `runs` together; infinity if it cannot be bounded.
-        gdp_mu, zcdp_rho: the same; None if any release was sampled.
+        gdp_mu, zcdp_rho: the same; None if any release was sampled, or any run was a private selection.
         accountant: of record, in words.
     """
 
@@ -48,8 +58,9 @@ def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:
     private = [entry for entry in entries if entry.private and entry.counts]
     if delta is None:
         delta = max((entry.delta for entry in private if entry.delta is not None), default=0.0)
+    epsilon, accountant = together(private, delta)
     releases = [release for entry in private for release in entry.total]
-    epsilon, accountant = composed(releases, delta)
+    selects = any(entry.selection is not None for entry in private)
     units = {entry.unit for entry in private}
     return Spending(
         runs=len(private),
@@ -57,9 +68,30 @@ def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:
         unit=units.pop() if len(units) == 1 else RECORD,
         epsilon=epsilon,
         delta=delta,
-        **gaussian_figures(releases),
-        accountant=ACCOUNTANTS[accountant],
+        **(dict.fromkeys(("gdp_mu", "zcdp_rho")) if selects else gaussian_figures(releases)),
+        accountant=accountant,
     )
+
+
+def together(entries: Sequence[Entry], delta: float) -> tuple[float, str]:
+    """Epsilon of private `entries` together at `delta`, an upper bound, and its accountant in words."""
+    selections = [entry.selection for entry in entries if entry.selection is not None]
+    releases = [release for entry in entries for release in entry.total]
+    if not selections:
+        epsilon, accountant = composed(releases, delta)
+        return epsilon, ACCOUNTANTS[accountant]
+    parts = len(selections) + bool(releases)
+    part = delta if parts == 1 else math.nextafter(delta / parts, 0)
+    words = f"{len(selections)} private selection{'' if len(selections) == 1 else 's'} by privacy profiles"
+    if part < LEAST_DELTA:
+        return math.inf, words
+    judges = [choose_accountant("auto", event.releases) for event in selections]
+    costs = [selection_epsilon(event, part, judge) for event, judge in zip(selections, judges, strict=True)]
+    if releases:
+        epsilon, accountant = composed(releases, part)
+        costs.append(epsilon)
+        words = f"{ACCOUNTANTS[accountant]}, added to {words}"
+    return (costs[0] if parts == 1 else math.nextafter(math.fsum(costs), math.inf)), words
 
 
 def composed(releases: Sequence[Releases], delta: float) -> tuple[float, str]:

@@ -51,7 +51,8 @@ def register(app: typer.Typer) -> None:
         for entry in found["entries"]:
             epsilon = "none: not private" if not entry["private"] else rounded_up(entry["epsilon"])
             at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
-            _terminal.note(f"{entry['created']}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}")
+            created = entry["created"] or "private selection, time secret"
+            _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}")
         cap = "-" if found["cap"] is None else f"{rounded_up(found['cap'])} at delta {rounded_up(found['cap_delta'])}"
         _terminal.table(
             f"budget book {found['book']}",

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from linprobe.accounting import book
-from linprobe.accounting.book import RECORD, Cap, Contents, Entry
+from linprobe.accounting.book import RECORD, Cap, Check, Contents, Entry
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.selection import SelectionEvent
 from linprobe.accounting.spending import refuse_above, spending
 from linprobe.atomic_files import held, replace_when_complete
 from linprobe.data.feature_file import FeatureReader
@@ -165,32 +166,85 @@ class RunCharge:
             delta=None if budget is None or not self._private else budget.delta,
             releases=planned,
         )
-        others = book.charge(path, entry, None if again else self._check, started_from=self._first())
+        check = None if again else _check_caps(self._cap, self._settings.delta)
+        others = book.charge(path, entry, check, started_from=self._first())
         self._charged = path
         if not again:
-            self._note(path, others, entry)
-
-    def _check(self, others: Contents, entry: Entry) -> None:
-        if others.cap is not None:
-            refuse_above(others.cap, others, entry)
-        if self._cap is not None:
-            refuse_above(Cap(self._cap, self._settings.delta), others, entry)
+            _note(self._progress, path, others, entry)
 
     def _first(self) -> str | None:
         """The id of the run with the initial weights, None without one."""
         first = self._settings.first_run
         return None if first is None else run_id_of(read_manifest(Path(first)))
 
-    def _note(self, path: Path, others: Contents, entry: Entry) -> None:
-        entries = [*others.counted, entry]
-        if not others.counted or not entry.private:
-            return
-        spent = spending(entries)
-        runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on these rows together cost"
-        text = f"{runs} epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"
-        if spent.not_private_runs:
-            text += f", and no epsilon covers {spent.not_private_runs} runs without privacy on these rows"
-        self._progress.note(f"{text} (budget book {path})")
+
+@contextmanager
+def charged_selection(
+    path: Path,
+    folder: Path,
+    out: Path,
+    methods: Sequence[str],
+    event: SelectionEvent,
+    delta: float,
+    cap: float | None,
+    progress: Progress,
+) -> Iterator[str]:
+    """Charge a private selection to the budget book at `path`, before its first run. It counts in full however it ends.
+
+    The line has no time, and the book gets the time of the end, as the files of the run do: the time between both would
+    tell the number of runs.
+
+    Args:
+        folder, out, cap, progress: as in `RunCharge`. methods: of the candidates. delta: of the guarantee.
+
+    Yields: id of the run.
+
+    Raises:
+        PrivacyError, DataError, LinprobeError: as `RunCharge.plan`.
+    """
+    run = run_folder.run_id(folder)
+    entry = Entry(
+        run=run,
+        name=str(out.absolute()),
+        method="/".join(dict.fromkeys(methods)),
+        unit=RECORD,
+        private=True,
+        delta=delta,
+        releases=(),
+        selection=event,
+        created=None,
+    )
+    others = book.charge(path, entry, _check_caps(cap, delta))
+    try:
+        _note(progress, path, others, entry)
+        yield run
+    finally:
+        with suppress(OSError):
+            os.utime(path)
+
+
+def _check_caps(cap: float | None, delta: float) -> Check:
+    """Refuses an entry above the cap of its book, or above `cap` at `delta`."""
+
+    def check(others: Contents, entry: Entry) -> None:
+        if others.cap is not None:
+            refuse_above(others.cap, others, entry)
+        if cap is not None:
+            refuse_above(Cap(cap, delta), others, entry)
+
+    return check
+
+
+def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> None:
+    """Say what a new entry and the earlier ones cost together."""
+    if not others.counted or not entry.private:
+        return
+    spent = spending([*others.counted, entry])
+    runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on these rows together cost"
+    text = f"{runs} epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"
+    if spent.not_private_runs:
+        text += f", and no epsilon covers {spent.not_private_runs} runs without privacy on these rows"
+    progress.note(f"{text} (budget book {path})")
 
 
 def run_id_of(manifest: dict[str, Any]) -> str:
@@ -227,8 +281,4 @@ def charge_histogram(
         releases=tuple(before),
     )
 
-    def check(others: Contents, charged: Entry) -> None:
-        if others.cap is not None:
-            refuse_above(others.cap, others, charged)
-
-    book.add(path, entry, [histogram], check)
+    book.add(path, entry, [histogram], _check_caps(None, manifest["delta"]))

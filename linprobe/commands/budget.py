@@ -9,7 +9,7 @@ from typing import Any
 
 from linprobe.accounting.book import Cap, Contents, read_book, set_cap
 from linprobe.accounting.figures import rounded_up as rounded_up
-from linprobe.accounting.spending import composed, spending
+from linprobe.accounting.spending import spending, together
 from linprobe.commands._budget_book import book_of
 from linprobe.commands._row_sources import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
@@ -38,8 +38,8 @@ def budget(request: BudgetRequest) -> dict[str, Any]:
     """What the runs of a budget book cost together. Sets the cap first, if one is given.
 
     Returns: book, runs, not_private_runs, unit, epsilon (None if it has no bound), delta, gdp_mu, zcdp_rho, accountant,
-        cap, cap_delta (None without a cap), entries (one object for each run: run, name, method, created, unit,
-        private, epsilon, delta).
+        cap, cap_delta (None without a cap), entries (one object for each run: run, name, method, created (None for a
+        private selection), unit, private, epsilon, delta).
 
     Raises:
         DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
@@ -77,7 +77,7 @@ def _described(path: Path, contents: Contents, delta: float | None) -> dict[str,
     for entry in contents.counted:
         epsilon = None
         if entry.private and entry.delta is not None:
-            epsilon = _finite(composed(entry.total, entry.delta)[0])
+            epsilon = _finite(together([entry], entry.delta)[0])
         stated = {name: getattr(entry, name) for name in ("run", "name", "method", "created", "unit", "private")}
         entries.append({**stated, "epsilon": epsilon, "delta": entry.delta})
     cap = contents.cap

@@ -25,6 +25,7 @@ import numpy as np
 from linprobe.accounting.calibrate import check_delta, check_epsilon, large_delta
 from linprobe.accounting.ledger import record_selection
 from linprobe.accounting.selection import calibrate_selection, check_repetitions
+from linprobe.commands._budget_book import book_of, charged_selection
 from linprobe.commands._option_text import option_kinds, typed
 from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands.train import (
@@ -276,10 +277,6 @@ def _select(
     runtime = Runtime(request.precision, request.device)
     for settings in candidates:
         runtime.check(settings.options)
-    progress.note(
-        f"choosing among {len(candidates)} settings by private selection, with {mean} runs on average. Their number is "
-        "secret: no progress is shown, and the time that this takes should not be published"
-    )
 
     def run(place: int) -> tuple[float, tuple[int, Trained | None]]:
         try:
@@ -288,8 +285,18 @@ def _select(
             return -math.inf, (place, None)  # an output like any other, and the worst
         return (-math.inf if trained.selected is None else trained.selected.score), (place, trained)
 
+    methods = [settings.method.name for settings in candidates]
     try:
-        with run_folder.new_run_folder(out) as folder:
+        with (
+            run_folder.new_run_folder(out) as folder,
+            charged_selection(
+                book_of(features, request.book), folder, out, methods, event, delta, request.cap, progress
+            ) as run_id,
+        ):
+            progress.note(
+                f"choosing among {len(candidates)} settings by private selection, with {mean} runs on average. Their "
+                "number is secret: no progress is shown, and the time that this takes should not be published"
+            )
             ledger = folder / run_folder.LEDGER
             record_selection(ledger, event)
             with warnings.catch_warnings():
@@ -309,7 +316,7 @@ def _select(
                 trained.weights,
                 trained.bias,
                 trained.history,
-                {**manifest, **statement, "tuning": {**(manifest["tuning"] or {}), **facts}},
+                {**manifest, **statement, "run_id": run_id, "tuning": {**(manifest["tuning"] or {}), **facts}},
                 private_records(rows.units, rows.protected, trained),
                 signing_key,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from linprobe.accounting import book
 from linprobe.accounting.accountants import composed_epsilon, epsilon_of
 from linprobe.accounting.book import Cap, Contents, Entry, read_book
 from linprobe.accounting.events import INHERITED, Releases
+from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.accounting.spending import composed, refuse_above, spending
 from linprobe.errors import DataError, LinprobeError, PrivacyError
 from tests.processes import ended, start_copy
@@ -20,11 +22,16 @@ from tests.processes import ended, start_copy
 STEPS = Releases("gradient", 9.833, 1.0, 50)  # epsilon 3 at delta 1e-5
 SAMPLED = Releases("gradient", 3.12, 0.15, 200)
 DELTA = 1e-5
+EVENT = SelectionEvent(3, ((STEPS,), (replace(STEPS, noise_multiplier=12.0), Releases("selection", 9.0, 1.0, 1))))
 
 
 def entry(run: str, *releases: Releases, **changes: object) -> Entry:
     stated = {"name": f"/runs/{run}", "method": "noisy-gd", "unit": "record", "private": True, "delta": DELTA}
     return Entry(run=run, releases=releases or (STEPS,), **{**stated, **changes})
+
+
+def selection(run: str, event: SelectionEvent = EVENT, **changes: object) -> Entry:
+    return replace(entry(run), releases=(), selection=event, created=None, **changes)
 
 
 @pytest.fixture
@@ -34,6 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_is_charged_is_read_again_from_private_files(path: Path) -> None:
     charged = [entry("a"), entry("b", STEPS, SAMPLED, delta=1e-6), entry("c", private=False, delta=None)]
+    charged.append(selection("d"))
     for one in charged:
         book.charge(path, one)
     contents = read_book(path)
@@ -109,7 +117,15 @@ def test_processes_at_the_same_time_lose_no_entry_and_keep_the_cap(path: Path) -
 
 
 RUN = json.dumps(book._run_line(entry("a"))).encode()
+CHOICE = json.dumps(book._run_line(selection("a"))).encode()
 HOSTILE = {
+    "a selection of half a run": CHOICE.replace(b'"mean_repetitions": 3', b'"mean_repetitions": 2.5'),
+    "a selection of one run": CHOICE.replace(b'"mean_repetitions": 3', b'"mean_repetitions": true'),
+    "another distribution": CHOICE.replace(b"geometric", b"poisson"),
+    "a selection of nothing": CHOICE[: CHOICE.index(b'"runs"')] + b'"runs": []}}',
+    "a selection without noise": CHOICE.replace(b"9.833", b"1e-9"),
+    "a selection without delta": CHOICE.replace(b'"delta": 1e-05', b'"delta": null'),
+    "a selection in words": b'{"book": 1}\n{"entry": "selection", "selection": "all"}\n',
     "not a book": b"id,label\n",
     "binary": b"\x89HDF\r\n\x1a\n\xff\xfe\n",
     "another format": b'{"book": 2}\n',
@@ -189,6 +205,52 @@ def test_merging_kinds_does_not_understate(monkeypatch: pytest.MonkeyPatch) -> N
     epsilon, accountant = composed(many, DELTA)
     assert accountant == "rdp"
     assert epsilon >= composed_epsilon(many, DELTA, "pld")
+
+
+def test_a_selection_alone_costs_its_own_bound() -> None:
+    spent = spending([selection("a")])
+    assert spent.epsilon == selection_epsilon(EVENT, DELTA, "gdp")
+    assert (spent.runs, spent.gdp_mu, spent.zcdp_rho) == (1, None, None)
+    assert spent.accountant == "1 private selection by privacy profiles"
+
+
+def test_selections_and_the_rest_share_delta_and_add_epsilon() -> None:
+    entries = [entry("a"), selection("b"), entry("c"), selection("d"), entry("e", SAMPLED)]
+    spent = spending(entries)
+    rest, _ = composed([STEPS, STEPS, SAMPLED], DELTA / 3)
+    assert spent.epsilon == pytest.approx(rest + 2 * selection_epsilon(EVENT, DELTA / 3, "gdp"), rel=1e-9)
+    assert spent.epsilon > spending(entries[:3]).epsilon > max(spending([one]).epsilon for one in entries[:2])
+    assert (spent.runs, spent.gdp_mu) == (5, None)
+    assert spent.accountant.endswith("added to 2 private selections by privacy profiles")
+    twice = spending([selection("b"), selection("d")]).epsilon  # no share of delta for an empty rest
+    assert twice == pytest.approx(2 * selection_epsilon(EVENT, DELTA / 2, "gdp"), rel=1e-9)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7, 10, 49])
+def test_shares_of_delta_add_up_to_at_most_delta(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[Fraction] = []
+
+    def cost(event: SelectionEvent, delta: float, accountant: str) -> float:
+        shares.append(Fraction(delta))
+        return 0.1
+
+    monkeypatch.setattr("linprobe.accounting.spending.selection_epsilon", cost)
+    spent = spending([selection(str(place)) for place in range(parts)])
+    assert len(shares) == parts
+    assert Fraction(DELTA) * Fraction(999, 1000) < sum(shares) <= Fraction(DELTA)
+    assert Fraction(spent.epsilon) >= parts * Fraction(0.1)
+
+
+def test_a_delta_too_small_for_a_selection_has_no_bound() -> None:
+    assert spending([selection("a", delta=5e-324)]).epsilon == float("inf")
+
+
+def test_nothing_in_the_line_of_a_selection_tells_when_or_how_it_ended(path: Path) -> None:
+    book.charge(path, selection("a"))
+    line = json.loads(path.read_text().splitlines()[1])
+    assert set(line) == {"entry", "run", "name", "method", "unit", "delta", "selection"}
+    book.settle(path, "a", [])
+    assert read_book(path).entries["a"] == selection("a")
 
 
 def test_delta_and_unit_are_those_that_hold_for_every_run() -> None:

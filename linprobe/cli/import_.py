@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import PRIVATE_TEST
+from linprobe.cli._shared import PRIVATE_TEST, Overwrite
 
 
 def register(app: typer.Typer) -> None:
@@ -24,13 +24,14 @@ def register(app: typer.Typer) -> None:
         ],
         out: Annotated[Path, typer.Option(help="Feature file to write.")],
         classes: Annotated[Path | None, typer.Option(help="File of class names in label order, one per line.")] = None,
+        overwrite: Overwrite = False,
         private_test: Annotated[bool, typer.Option("--private-test", help=PRIVATE_TEST)] = False,
     ) -> None:
         """Turn arrays into a feature file and print its path."""
         from linprobe.cli import _terminal
         from linprobe.commands.import_ import import_
 
-        description = import_(arrays, out, classes, private_test=private_test)
+        description = import_(arrays, out, classes, private_test=private_test, overwrite=overwrite)
         rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
         _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} classes")
         if "test" not in description["rows"]:

@@ -6,20 +6,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from linprobe.commands._output import new_files
 from linprobe.commands.info import describe_features
 from linprobe.data.array_import import import_arrays
-from linprobe.errors import DataError, LinprobeError, UsageError
+from linprobe.errors import DataError, LinprobeError
 
 
-def import_(sources: Sequence[Path], out: Path, classes: Path | None, *, private_test: bool) -> dict[str, Any]:
+def import_(
+    sources: Sequence[Path], out: Path, classes: Path | None, *, private_test: bool, overwrite: bool = False
+) -> dict[str, Any]:
     """Write arrays to a feature file; returns its description, as `info` does.
 
     Raises:
-        UsageError: `out` is a folder. DataError: unreadable arrays or class list. LinprobeError: `out` is not
-            writable.
+        UsageError: `out` is a folder or an input, or exists and `overwrite` is false. DataError: unreadable arrays or
+            class list. LinprobeError: `out` is not writable.
     """
-    if out.is_dir():
-        raise UsageError(f"feature file {out} is a folder; give --out a file name")
+    with new_files(out, what="feature file", inputs=(*sources, classes), overwrite=overwrite):
+        return _import(sources, out, classes, private_test)
+
+
+def _import(sources: Sequence[Path], out: Path, classes: Path | None, private_test: bool) -> dict[str, Any]:
     names = None
     if classes is not None:
         try:

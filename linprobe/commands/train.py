@@ -200,7 +200,10 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     with ExitStack() as stack:
         if group.rank == 0:
             stack.enter_context(claimed(out))
-            for folder in () if request.resume else run_folder.unfinished_folders(out):
+            unfinished = run_folder.unfinished_folders(out)
+            if request.resume and not unfinished:
+                progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
+            for folder in () if request.resume else unfinished:
                 progress.note(f"an unfinished run of {out} is in {folder}; resume it with --resume, or delete it")
         features = stack.enter_context(open_features(request.features))
         other = None if request.public is None else stack.enter_context(open_features(request.public))

@@ -47,8 +47,12 @@ class _FailureKeepingFile(io.FileIO):
             return size or 0
 
 
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class FeatureWriter:
-    """A feature file being written; use as a context manager. On an error, `path` is unchanged.
+    """A feature file being written, mode 0600; use as a context manager. On an error, `path` is unchanged.
 
     Args:
         path: the file to write; replaced if it exists.
@@ -63,7 +67,7 @@ class FeatureWriter:
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         if not path.parent.is_dir():
             raise DataError(f"folder {path.parent} does not exist; make it, or give --out another place")
-        self._stream = _FailureKeepingFile(self._temporary, "w+")
+        self._stream = _FailureKeepingFile(self._temporary, "w+", opener=_open_private)
         self._file = h5py.File(self._stream, "w")
         try:
             self._file.attrs["schema_version"] = SCHEMA_VERSION

@@ -77,9 +77,9 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
             finished = False
             if group.rank == 0:
                 try:
-                    if not plan.out.parent.is_dir():
-                        plan.out.parent.mkdir(parents=True)
-                        stack.callback(_remove_empty, plan.out.parent)
+                    for folder in [folder for folder in plan.out.parents if not folder.exists()]:
+                        stack.callback(_remove_empty, folder)
+                    plan.out.parent.mkdir(parents=True, exist_ok=True)
                     stack.enter_context(locked(plan.folder))
                 except OSError as error:
                     raise UsageError(f"{plan.folder} cannot be made ({error.strerror}); give another --out") from None

@@ -55,8 +55,6 @@ def check(request: ExtractRequest) -> None:
         raise UsageError(f"feature file {request.out} is a folder; give --out a file name")
     if request.out is None:
         return
-    if not request.out.parent.is_dir():
-        raise UsageError(f"folder {request.out.parent} does not exist; make it, or give --out another place")
     for what, path in (("the images", request.source), ("the weights", request.weights)):
         if path is not None and request.out.resolve() == Path(path).resolve():
             raise UsageError(f"feature file {request.out} would replace {what}; give --out another name")

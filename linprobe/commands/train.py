@@ -21,6 +21,7 @@ from linprobe.commands._method_choice import choose_method, refuse_missing_publi
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
+from linprobe.data.provenance import extraction_of
 from linprobe.errors import LinprobeError, UsageError
 from linprobe.evaluation.metrics import accuracies, accuracy_by_class, class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
@@ -369,6 +370,7 @@ def _manifest(
         "centre": trained.centre,
         "features": DIGITS if request.features is None else str(request.features),
         "backbone": description.backbone,
+        "extraction": extraction_of(description),
         "public_from": "nowhere" if public is None else str(public),
         "public_shots": None if public is None else shots,
         "public_file": None if request.public is None else str(request.public),

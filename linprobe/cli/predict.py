@@ -25,7 +25,10 @@ def register(app: typer.Typer) -> None:
                 help="Feature file or .npy array of rows; - reads its path from stdin.",
             ),
         ],
-        group: Annotated[str, typer.Option(help="Group of the feature file: test, train, public.")] = "test",
+        group: Annotated[
+            str | None,
+            typer.Option(help="Group of the feature file: rows, test, train, public. [default: rows, else test]"),
+        ] = None,
         allow_other_features: AllowOther = False,
     ) -> None:
         """Print id, label and score of every row as CSV."""

@@ -96,8 +96,15 @@ class PublicRows(ChainedSource):
 
 
 @contextmanager
-def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureFile]:
-    """The feature file at `path`, or the built-in digits for None. With `whole`, every row is checked first."""
+def open_features(path: Path | None, *, whole: bool = True, labelled: bool = True) -> Iterator[FeatureFile]:
+    """The feature file at `path`, or the built-in digits for None.
+
+    Args:
+        whole: check every row first. labelled: refuse a file without training rows.
+
+    Raises:
+        DataError: as `FeatureFile` and `scan`, or a file of unlabelled rows where labels are needed.
+    """
     if path is None or (str(path) == DIGITS and not path.exists()):
         with tempfile.TemporaryDirectory() as folder:
             digits = Path(folder) / "digits.h5"
@@ -106,6 +113,10 @@ def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureF
                 yield features
         return
     with FeatureFile(path) as features:
+        if labelled and "train" not in features.sizes:
+            raise DataError(
+                f"{path} holds rows without labels, which only predict and info read; give a file with the group train"
+            )
         if whole:
             scan(features)
         yield features

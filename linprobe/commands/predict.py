@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.commands._row_sources import check_made_alike, check_width, open_features
+from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.provenance import extraction_of
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
@@ -18,11 +19,12 @@ from linprobe.runs import run_folder
 
 
 def predict(
-    folder: Path, features: Path, group: str, progress: Progress, *, allow_other: bool = False
+    folder: Path, features: Path, group: str | None, progress: Progress, *, allow_other: bool = False
 ) -> Iterator[tuple[str, str, float]]:
     """(id, class name, softmax score) of every row of a group of a feature file, or of a `.npy` array.
 
     Args:
+        group: None for `rows` if the file has unlabelled rows, else `test`.
         allow_other: score rows that were made otherwise than those of the run, with a note.
 
     Raises:
@@ -44,7 +46,8 @@ def predict(
         blocks = (rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS))
         yield from _predicted(run, ids, _finite(blocks, features))
         return
-    with open_features(features, whole=False) as opened:
+    with open_features(features, whole=False, labelled=False) as opened:
+        group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
         if group not in opened.sizes:
             raise UsageError(f"group is {group!r}; allowed for {features}: {', '.join(opened.sizes)}")
         check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)

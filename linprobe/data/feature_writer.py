@@ -91,16 +91,16 @@ class FeatureWriter:
         n_rows: int,
         n_features: int,
         blocks: Iterable[NDArray[Any]],
-        y: NDArray[np.integer],
+        y: NDArray[np.integer] | None,
         ids: Iterable[str],
         dtype: type[np.floating] = np.float32,
     ) -> None:
         """Write one group.
 
         Args:
-            name: train, test or public.
+            name: train, test or public; or `rows`, which have no labels.
             blocks: rows in order, each block of shape (b, n_features), n_rows in total.
-            y: labels, shape (n_rows,). ids: one stable id per row; read after the last block.
+            y: labels, shape (n_rows,); None for `rows`. ids: one stable id per row; read after the last block.
             dtype: of a feature on disk.
 
         Raises:
@@ -122,7 +122,8 @@ class FeatureWriter:
                 raise self._stream.failure
         if start != n_rows:
             raise DataError(f"{self._path}: {name} got {start} rows; allowed: {n_rows}, the number given")
-        group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
+        if y is not None:
+            group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
         group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
 
     def write_private_log(

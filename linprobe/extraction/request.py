@@ -10,8 +10,30 @@ from linprobe.errors import DataError
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How rows were made, for `--like`: new images become rows in the same way.
+
+    Attributes:
+        name: the run or feature file. class_names: its classes, in label order.
+        backbone, arguments: the network. weights: a name, or the name of a file. weights_digest: of its parameters.
+        preprocessing: fields of `ImageTransform`. image_size: (height, width) of the network's input.
+        extraction_digest: of all of these.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    backbone: str
+    weights: str
+    weights_digest: str
+    arguments: dict[str, Any]
+    preprocessing: dict[str, Any]
+    image_size: tuple[int, int]
+    extraction_digest: str
+
+
+@dataclass(frozen=True)
 class ExtractRequest:
-    """The arguments of `linprobe extract`; None means the default."""
+    """The arguments of `linprobe extract`; None means the default. With `like`, the images have no labels."""
 
     source: str
     backbone: str | None = None
@@ -42,6 +64,7 @@ class ExtractRequest:
     timeout: float = 300.0
     overwrite: bool = False
     private_test: bool = False
+    like: Recipe | None = None
 
 
 @dataclass(frozen=True)

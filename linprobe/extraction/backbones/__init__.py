@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Any
 
 from linprobe.errors import UsageError
-from linprobe.extraction.backbones._base import RANDOM, Backbone, UnreachableWeightsError
+from linprobe.extraction.backbones._base import RANDOM, SUFFIXES, Backbone, UnreachableWeightsError
 
-__all__ = ["RANDOM", "Backbone", "load_backbone", "load_default"]
+__all__ = ["RANDOM", "SUFFIXES", "Backbone", "load_backbone", "load_default"]
 
 FAMILIES = {
     "resnet50": "resnet",

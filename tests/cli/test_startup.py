@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 NUMERICAL = {"numpy", "scipy", "sklearn", "h5py", "torch"}
-UNUSED_BY_TRAIN = {"torch", "dp_accounting", "matplotlib", "open_clip", "PIL", "pandas", "sklearn.datasets"}
+UNUSED_BY_TRAIN = {"torch", "dp_accounting", "matplotlib", "open_clip", "PIL", "sklearn.datasets"}
 PROGRAM = """
 import sys
 import linprobe

@@ -159,7 +159,8 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
 
 def _default_out(request: TrainRequest) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    epsilon = "" if request.epsilon is None else f"-eps{request.epsilon:g}"
+    spends = request.epsilon is not None and find_method(str(request.method)).spends
+    epsilon = f"-eps{request.epsilon:g}" if spends else ""
     return Path("runs") / f"{request.method}{epsilon}-{stamp}-{secrets.token_hex(2)}"
 
 

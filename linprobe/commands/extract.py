@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from linprobe.errors import DataError
-from linprobe.extraction.request import ExtractOutcome, Recipe
+from linprobe.extraction.request import ExtractOutcome, Recipe, family_of
 from linprobe.extraction.request import ExtractRequest as ExtractRequest
 from linprobe.progress import Progress
 
@@ -19,9 +20,13 @@ def extract(request: ExtractRequest, progress: Progress, like: Path | None = Non
     Args:
         like: run folder or feature file. The images then have no labels, and become rows in the way of its rows.
     """
+    if request.backbone is not None:
+        family_of(request.backbone)  # a wrong name is told before anything slow
     if like is not None:
         request = replace(request, like=_recipe(like))
     # torch and torchvision take seconds to import
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
+        progress.note(f"{request.source}: loading PyTorch and the network")
     from linprobe.extraction.extract import extract as run_extraction
 
     return run_extraction(request, progress)

@@ -6,7 +6,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linprobe.errors import DataError
+from linprobe.errors import DataError, UsageError
+
+FAMILIES = {
+    "resnet50": "resnet",
+    "wide-resnet50-2": "resnet",
+    "clip": "clip",
+    "wrn-16-4": "wrn",
+    "wrn-40-4": "wrn",
+    "wrn-28-10": "wrn",
+    "timm": "timm",
+    "pixels": "pixels",
+    "scattering": "scattering",
+}
+ALLOWED = (
+    "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4, wrn-40-4, wrn-28-10, timm:NAME, pixels, scattering"
+)
 
 
 @dataclass(frozen=True)
@@ -92,6 +107,18 @@ class ExtractOutcome:
     precision: str
     skipped: tuple[tuple[str, str], ...]
     converted: dict[str, int]
+
+
+def family_of(backbone: str) -> str:
+    """The module of a backbone's family in `linprobe.extraction.backbones`.
+
+    Raises:
+        UsageError: there is no such backbone.
+    """
+    family = backbone.partition(":")[0]
+    if family not in FAMILIES or ((":" in backbone) != (family in ("clip", "timm")) and backbone != "clip"):
+        raise UsageError(f"backbone is {backbone!r}; allowed: {ALLOWED}")
+    return FAMILIES[family]
 
 
 def read_lines(path: Path, what: str, one: str) -> list[str]:

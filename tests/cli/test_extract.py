@@ -163,7 +163,7 @@ def test_bad_command_is_refused_in_one_line_and_leaves_nothing(
         (tmp_path / "broken" / "train" / "bee" / "001.png").write_bytes(b"")
     out = [] if "--out" in words else ["--out", "f.h5"]
     outcome = cli("extract", *(word.format(**folders) for word in words), *out)
-    refused(outcome, status, expected, notes=3)
+    refused(outcome, status, expected, notes=4)
     assert [path.name for path in tmp_path.iterdir()] == (["broken"] if case == "damaged image" else [])
 
 

@@ -133,7 +133,7 @@ def test_options_that_the_run_settles_are_refused(
     cli: Cli, refused: Refused, images: Path, new: Path, words: tuple[str, ...]
 ) -> None:
     run_extract(images, Path("f.h5"))
-    refused(cli("extract", new, "--like", "f.h5", *words), 2, [words[0], "--like f.h5"])
+    refused(cli("extract", new, "--like", "f.h5", *words), 2, [words[0], "--like f.h5"], notes=1)
 
 
 def test_wrong_sources_and_recipes_are_refused(cli: Cli, refused: Refused, images: Path, new: Path) -> None:
@@ -144,7 +144,7 @@ def test_wrong_sources_and_recipes_are_refused(cli: Cli, refused: Refused, image
     refused(cli("extract", new, "--like", "imported.h5"), 3, ["imported.h5", "does not say how"])
     refused(cli("extract", new, "--like", "none.h5"), 3, ["none.h5"])
     for source, words in (("none", "does not exist"), ("empty", "no images"), ("text.txt", "no image")):
-        refused(cli("extract", source, "--like", "f.h5"), 3, [source, words])
+        refused(cli("extract", source, "--like", "f.h5"), 3, [source, words], notes=1)
 
 
 def test_one_image_is_a_source(images: Path, new: Path, tmp_path: Path) -> None:

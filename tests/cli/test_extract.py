@@ -111,7 +111,7 @@ def test_a_file_without_public_rows_takes_them_from_one_made_the_same_way_only(
     assert cli(*command, "same.h5").status == 0
     refused(cli(*command, "changed.h5"), 3, ["changed.h5", "preprocessing", "allowed: the same"])
     assert cli("extract", other, *SMALL, "--backbone-arg", "mode=RGB", "--out", "argument.h5").status == 0
-    refused(cli(*command, "argument.h5"), 3, ["argument.h5", "extraction_digest"])
+    refused(cli(*command, "argument.h5"), 3, ["argument.h5", 'arguments mode "RGB"'])
 
 
 BAD_COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {

@@ -92,6 +92,29 @@ def test_a_column_of_a_csv_names_the_owner(tmp_path: Path, named: str) -> None:
         import_arrays([tmp_path / "train.csv"], tmp_path / "b.h5", columns=Columns(owner="person"))
 
 
+@pytest.mark.parametrize("people", [["eve", "bob", "eve"], [7, 3, 7]])
+def test_a_column_of_a_parquet_table_names_the_owner(tmp_path: Path, people: list[Any]) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"label": ["x", "y", "x"], "patient": people, "a": [1.0, 3.0, 5.0]})
+    parquet.write_table(table, tmp_path / "train.parquet")
+    parquet.write_table(table.drop_columns("patient"), tmp_path / "test.parquet")
+    import_arrays([tmp_path], tmp_path / "a.h5", columns=Columns(owner="patient"))
+    with FeatureFile(tmp_path / "a.h5") as features:
+        assert features.owners("train") == sorted(map(str, people))
+        assert features.rows("train", slice(None)).tolist() == [[3], [1], [5]]
+        assert not features.has_owners("test")
+    with pytest.raises(DataError, match=r"has 0 columns 'person'.*--owner-column"):
+        import_arrays([tmp_path], tmp_path / "b.h5", columns=Columns(owner="person"))
+
+
+def test_a_number_beyond_float32_is_named_by_its_row_in_the_source(tmp_path: Path) -> None:
+    x = np.ones((6, 2))
+    x[4, 1] = 1e300
+    with pytest.raises(DataError, match=r"X_train row 4 holds 1e\+300"):
+        imported(tmp_path, X_train=x, owner_train=OWNERS)
+
+
 @pytest.mark.parametrize("owners", [OWNERS[:5], np.ones(6), OWNERS[:, None]])
 def test_owners_that_do_not_fit_are_refused(tmp_path: Path, owners: Any) -> None:
     with pytest.raises(DataError, match="owner_train has shape"):

@@ -83,6 +83,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release_in_child)
 
 
+def open_private(path: Path, flags: int) -> int:
+    """Open a file with the flags of `os.open`; a new file has mode 0600."""
+    return os.open(path, flags, PRIVATE_MODE)
+
+
 @contextmanager
 def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False) -> Iterator[IO[Any]]:
     """Open a temporary file beside `path` for writing; rename it to `path` when the block ends.

@@ -11,6 +11,7 @@ never from private labels.
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import MISSING
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from linprobe.accounting.calibrate import Budget, large_delta
 from linprobe.accounting.ledger import Ledger
@@ -38,16 +40,51 @@ from linprobe.training.settings import Settings
 HASHES = RowHashes()
 
 
-class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Predictions of folded weights on raw rows: what trained estimators and loaded runs have in common.
+
+    Attributes:
+        classes_ (n_classes,), coef_ (n_classes, n_features), intercept_ (n_classes,), n_features_in_: the model; with
+            output `vote`, coef_ and intercept_ have the voters as first axis.
+        privacy_: the guarantee and how it was reached, JSON-ready; see `docs/run-folder.md`.
+    """
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Class scores of raw rows `X`, in nats or votes: (n, n_classes); for two classes (n,), second minus first."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Softmax of the class scores of raw rows `X`, or shares of votes: (n, n_classes), rows sum to 1."""
+        scores = self._scores(X)
+        if self.coef_.ndim == 3:  # scores are votes, and a fraction below 1 that breaks ties
+            return np.asarray(np.floor(scores) / len(self.coef_), dtype=np.float64)
+        return np.asarray(softmax(scores, axis=1), dtype=np.float64)
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class of each raw row of `X` (n, n_features), shape (n,)."""
+        scores = self.decision_function(X)
+        best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    def _scores(self, X: ArrayLike) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        X = self._rows(X)
+        weights = np.swapaxes(self.coef_, -1, -2).astype(np.float64)
+        return class_scores(X, weights, self.intercept_)
+
+    def _rows(self, X: ArrayLike) -> NDArray[np.floating]:
+        return np.asarray(validate_data(self, X, dtype=[np.float32, np.float64], reset=False))
+
+
+class LinearProbe(LinearClassifier):
     """Base of all probes: declared classes, training by the engine, predictions.
 
     Adjacency: zero-out. One private record is present, or its place is empty; the number of places is public. With
     `owners`, all private rows of one person are present, or none of them; the number of people is public.
 
     Attributes set by `fit`:
-        classes_ (n_classes,), coef_ (n_classes, n_features), intercept_ (n_classes,), n_features_in_: the model; with
-            output `vote`, coef_ and intercept_ have the voters as first axis.
-        privacy_: the guarantee and how it was reached, JSON-ready; see `docs/run-folder.md`.
+        those of `LinearClassifier`.
         history_: public facts of each step.
         private_record_losses_: each private record's own privacy loss, in the order of `X`, or with `owners` each
             person's, in the order of `owners_`; `.epsilon(delta, worst_case)` turns it into epsilons (n_private,).
@@ -267,19 +304,52 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return np.asarray(order[places], dtype=np.int64)
 
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class scores of raw rows `X`, in nats or votes: (n, n_classes); for two classes (n,), second minus first."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float32, np.float64], reset=False)
-        weights = np.swapaxes(self.coef_, -1, -2).astype(np.float64)
-        scores = class_scores(np.asarray(X), weights, self.intercept_)
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class of each raw row of `X` (n, n_features), shape (n,)."""
-        scores = self.decision_function(X)
-        best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
-        return np.asarray(self.classes_[best])
+class TrainedProbe(LinearClassifier):
+    """A run folder as a fitted classifier; made by `load_run`.
+
+    Attributes:
+        folder: the run folder. classes_: class names. privacy_: the manifest, as it is in the folder; `linprobe verify`
+            checks it. centre_: `public`, `private` or `none`, the mean that was subtracted in training.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = folder
+
+    def fit(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
+        """Load the folder; a run is trained already.
+
+        Raises:
+            UsageError: rows were given.
+        """
+        if X is not None or y is not None:
+            raise UsageError(
+                f"run {self.folder} is trained, and fit got rows; train another probe with an estimator, or wrap this "
+                "one in sklearn.frozen.FrozenEstimator"
+            )
+        from linprobe.runs.run_folder import load_run as read_run
+
+        run = read_run(self.folder)
+        self.privacy_, self.centre_ = run.manifest, run.manifest["centre"]
+        self.classes_ = np.array(run.class_names)
+        self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(run.weights, -1, -2)), run.bias
+        self.n_features_in_ = run.weights.shape[-2]
+        return self
+
+    def _rows(self, X: ArrayLike) -> NDArray[np.floating]:
+        rows = np.asarray(check_array(X, dtype=[np.float32, np.float64]))  # a run knows no names of features
+        if rows.shape[1] != self.n_features_in_:
+            raise DataError(f"X has {rows.shape[1]} features; allowed for run {self.folder}: {self.n_features_in_}")
+        return rows
+
+
+def load_run(folder: str | os.PathLike[str]) -> TrainedProbe:
+    """Load a run folder as a scikit-learn classifier of raw feature rows.
+
+    Raises:
+        DataError: not a run folder, a manifest of another format, or a damaged model file.
+    """
+    return TrainedProbe(folder).fit()
 
 
 def _documentation(method: Method) -> str:

@@ -26,6 +26,7 @@ from linprobe.cli import (
     pdp_report,
     plan,
     predict,
+    release,
     report,
     train,
     tune,
@@ -54,6 +55,7 @@ for command in (
     attack,
     report,
     verify,
+    release,
     info,
     methods,
     plan,
@@ -127,7 +129,8 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         if hasattr(error, "format_message"):  # typer's own usage errors
-            return _fail(f"{error.format_message()}{_hint(error)} See linprobe --help.", 2)
+            command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
+            return _fail(f"{error.format_message()}{_hint(error)} See {command} --help.", 2)
         return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)
     if status == INTERRUPTED:
         return _fail("interrupted; no result was written", INTERRUPTED)

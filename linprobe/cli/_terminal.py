@@ -36,6 +36,8 @@ class TerminalProgress:
         """Show the bar, of unknown length if `total` is 0."""
         if not sys.stderr.isatty():
             return
+        if self._bar is not None:
+            self._bar.stop()
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=_console(), transient=True)
         self._bar.start()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json, RunArgument, print_json
+from linprobe.cli._shared import AllowOther, Json, RunArgument, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -19,12 +19,14 @@ def register(app: typer.Typer) -> None:
         features: Annotated[
             Path | None, typer.Argument(metavar="[FEATURES]", help="Feature file. [default: the run's]")
         ] = None,
+        allow_other_features: AllowOther = False,
         as_json: Json = False,
     ) -> None:
         """Print a run's accuracy on the test rows of a feature file."""
+        from linprobe.cli import _terminal
         from linprobe.commands.evaluate import evaluate
 
-        result = evaluate(run, features)
+        result = evaluate(run, features, _terminal.TerminalProgress(), allow_other=allow_other_features)
         if as_json:
             print_json(result)
         else:

@@ -36,6 +36,14 @@ def register(app: typer.Typer) -> None:
                 "scattering. [default: resnet50, or scattering if its weights cannot be fetched]",
             ),
         ] = None,
+        like: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="RUN|FILE",
+                help="Make rows as those of a run or feature file were made. SOURCE is then any folder of images, "
+                "without labels.",
+            ),
+        ] = None,
         out: Annotated[
             Path | None, typer.Option(help="Feature file to write. [default: features/SOURCE-BACKBONE.h5]")
         ] = None,
@@ -200,7 +208,7 @@ def register(app: typer.Typer) -> None:
             owner_regex=owner_regex,
         )
         with _terminal.TerminalProgress() as progress:
-            outcome = extract(request, progress)
+            outcome = extract(request, progress, like)
         if outcome is None:
             return
         _summary(outcome, _terminal.note)

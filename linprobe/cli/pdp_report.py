@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import PrivateJson, RunArgument, print_json
+from linprobe.cli._shared import Overwrite, PrivateJson, RunArgument, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
         as_json: PrivateJson = False,
         csv: Annotated[Path | None, typer.Option(help="Write id and epsilon of every record. Private.")] = None,
         plot: Annotated[Path | None, typer.Option(help="Draw the sorted curve, .png or .svg. Private.")] = None,
+        overwrite: Overwrite = False,
         publish_epsilon: Annotated[
             float | None, typer.Option(help="Release a noisy histogram and charge this epsilon to the run.")
         ] = None,
@@ -41,7 +42,14 @@ def register(app: typer.Typer) -> None:
         from linprobe.commands.pdp_report import pdp_report
 
         result = pdp_report(
-            run, csv=csv, plot=plot, publish_epsilon=publish_epsilon, sign=sign, recover=recover, book=book
+            run,
+            csv=csv,
+            plot=plot,
+            publish_epsilon=publish_epsilon,
+            sign=sign,
+            recover=recover,
+            book=book,
+            overwrite=overwrite,
         )
         report = result.report
         _terminal.note(report["note"])

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from linprobe.atomic_files import path_from
+from linprobe.cli._shared import AllowOther, RunArgument
 
 
 def register(app: typer.Typer) -> None:
@@ -15,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def predict(
-        run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+        run: RunArgument,
         features: Annotated[
             Path,
             typer.Argument(
@@ -24,16 +25,21 @@ def register(app: typer.Typer) -> None:
                 help="Feature file or .npy array of rows; - reads its path from stdin.",
             ),
         ],
-        group: Annotated[str, typer.Option(help="Group of the feature file: test, train, public.")] = "test",
+        group: Annotated[
+            str | None,
+            typer.Option(help="Group of the feature file: rows, test, train, public. [default: rows, else test]"),
+        ] = None,
+        allow_other_features: AllowOther = False,
     ) -> None:
         """Print id, label and score of every row as CSV."""
         import csv
         import itertools
         import sys
 
+        from linprobe.cli import _terminal
         from linprobe.commands.predict import predict
 
-        rows = predict(run, features, group)
+        rows = predict(run, features, group, _terminal.TerminalProgress(), allow_other=allow_other_features)
         writer = csv.writer(sys.stdout, lineterminator="\n")
         first = next(rows, None)  # a bad file is refused here, before anything is printed
         writer.writerow(["id", "label", "score"])

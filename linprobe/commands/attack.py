@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.tradeoff import AttackLimit
 from linprobe.accounting.tradeoff import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
-from linprobe.commands._output import check_folders, writing
+from linprobe.commands._output import new_files, writing
 from linprobe.commands._row_sources import FileSource, check_test_rows, features_of, open_features, public_source
 from linprobe.commands._units import private_units
 from linprobe.commands.verify import verified, verify_data
@@ -56,7 +56,7 @@ class AttackRequest:
         shadows, jobs, public: for `lira`, the number of shadow probes (None: `SHADOWS`), of processes (None: one per
             processor, at most 8), and the file with public rows (None: the run's own).
         resamples: of the bootstrap; 0 for no interval.
-        plot, out: files for the ROC curve and the result, mode 0600.
+        plot, out: files for the ROC curve and the result, mode 0600. overwrite: whether to replace existing ones.
     """
 
     run: Path
@@ -68,6 +68,7 @@ class AttackRequest:
     resamples: int = RESAMPLES
     plot: Path | None = None
     out: Path | None = None
+    overwrite: bool = False
 
 
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
@@ -80,6 +81,12 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
     """
     _check(request)
+    inputs = (request.features, request.public)
+    with new_files(request.plot, request.out, inputs=inputs, overwrite=request.overwrite):
+        return _attack(request, progress)
+
+
+def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     checked = verified(request.run)
     run = replace(run_folder.load_run(request.run), manifest=checked.manifest)
     manifest = run.manifest
@@ -127,7 +134,6 @@ def threshold_auc(features: FeatureReader, run: run_folder.LoadedRun, resamples:
 def _check(request: AttackRequest) -> None:
     if request.plot is not None:
         plots.check_format(request.plot)
-    check_folders(request.plot, request.out)
     if request.resamples and request.resamples < LEAST_RESAMPLES:
         raise ParameterError(
             f"resamples is {request.resamples}; allowed: {LEAST_RESAMPLES} or more, or 0 for no interval"

@@ -13,7 +13,7 @@ from linprobe.runs.manifest import read_manifest
 
 def describe_features(path: Path) -> dict[str, Any]:
     """The number of rows, features and classes of a feature file, and its description."""
-    with open_features(path) as features:
+    with open_features(path, labelled=False) as features:
         description = features.description
         return {
             "file": str(path),

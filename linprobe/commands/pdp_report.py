@@ -9,7 +9,7 @@ from typing import Any
 from linprobe.accounting.calibrate import check_epsilon
 from linprobe.accounting.figures import rounded_up
 from linprobe.commands import _published_histogram
-from linprobe.commands._output import check_folders, writing
+from linprobe.commands._output import new_files, writing
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.reporting import plots
 from linprobe.reporting.pdp_report import per_record_report, sparkline, write_csv
@@ -37,6 +37,7 @@ def pdp_report(
     sign: Path | None = None,
     recover: bool = False,
     book: Path | None = None,
+    overwrite: bool = False,
 ) -> PdpReport:
     """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
 
@@ -46,6 +47,7 @@ def pdp_report(
         sign: key file of a signed run, whose manifest the histogram or the recovery changes.
         recover: seal a run whose publication was interrupted after its charge.
         book: budget book that a histogram is charged to; None for the one of the run.
+        overwrite: whether to replace existing files.
 
     Raises:
         UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
@@ -57,7 +59,19 @@ def pdp_report(
         check_epsilon(publish_epsilon)
     elif sign is not None and not recover:
         raise UsageError("option --sign does nothing without --publish-epsilon or --recover; leave it out")
-    check_folders(csv, plot)
+    with new_files(csv, plot, overwrite=overwrite):
+        return _pdp_report(folder, csv, plot, publish_epsilon, sign, recover, book)
+
+
+def _pdp_report(
+    folder: Path,
+    csv: Path | None,
+    plot: Path | None,
+    publish_epsilon: float | None,
+    sign: Path | None,
+    recover: bool,
+    book: Path | None,
+) -> PdpReport:
     run = run_folder.load_run(folder)
     if run.manifest["accountant"] is None:
         raise UsageError(

@@ -8,18 +8,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.commands._row_sources import check_width, open_features
+from linprobe.commands._row_sources import check_made_alike, check_width, open_features
+from linprobe.data.feature_file import UNLABELLED
+from linprobe.data.provenance import extraction_of
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
 from linprobe.evaluation.metrics import predictions
+from linprobe.progress import Progress
 from linprobe.runs import run_folder
 
 
-def predict(folder: Path, features: Path, group: str) -> Iterator[tuple[str, str, float]]:
+def predict(
+    folder: Path, features: Path, group: str | None, progress: Progress, *, allow_other: bool = False
+) -> Iterator[tuple[str, str, float]]:
     """(id, class name, softmax score) of every row of a group of a feature file, or of a `.npy` array.
 
+    Args:
+        group: None for `rows` if the file has unlabelled rows, else `test`.
+        allow_other: score rows that were made otherwise than those of the run, with a note.
+
     Raises:
-        DataError: an unreadable array, another number of features, NaN or infinity. UsageError: an unknown group.
+        DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity. UsageError: an
+            unknown group.
     """
     run = run_folder.load_run(folder)
     if features.suffix == ".npy":
@@ -30,14 +40,17 @@ def predict(folder: Path, features: Path, group: str) -> Iterator[tuple[str, str
             raise DataError(f"{features} cannot be read ({reason}); give a .npy array of feature rows") from None
         if rows.dtype.kind not in "fiub":
             raise DataError(f"{features} has type {rows.dtype}; allowed: real numbers")
+        check_made_alike(run, features, {}, progress)
         check_width(run, rows.shape[1] if rows.ndim == 2 else 0, features)
         ids: Iterator[str] = (str(row) for row in range(len(rows)))
         blocks = (rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS))
         yield from _predicted(run, ids, _finite(blocks, features))
         return
-    with open_features(features, whole=False) as opened:
+    with open_features(features, whole=False, labelled=False) as opened:
+        group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
         if group not in opened.sizes:
             raise UsageError(f"group is {group!r}; allowed for {features}: {', '.join(opened.sizes)}")
+        check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, features)
         rows = _finite((x for x, _ in opened.blocks(group)), features)
         yield from _predicted(run, iter(opened.ids(group)), rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.atomic_files import replace_when_complete
-from linprobe.commands._output import check_folders, writing
+from linprobe.commands._output import new_files, writing
 from linprobe.commands.verify import verified
 from linprobe.errors import DataError, UsageError
 from linprobe.reporting.page import Evidence, page
@@ -17,7 +17,7 @@ from linprobe.reporting.page import Evidence, page
 SUFFIXES = (".html", ".htm")
 
 
-def report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
+def report(folder: Path, html: Path, attacks: Sequence[Path], *, overwrite: bool = False) -> None:
     """Verify a run as `verify` does, then write its page; mode 0600 if it holds results of `attacks`.
 
     Raises:
@@ -25,7 +25,11 @@ def report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
     """
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
-    check_folders(html)
+    with new_files(html, what="page", inputs=attacks, overwrite=overwrite):
+        _report(folder, html, attacks)
+
+
+def _report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
     run = verified(folder)
     manifest = run.manifest
     evidence = Evidence(

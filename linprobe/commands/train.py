@@ -25,6 +25,7 @@ from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands._units import PrivateUnits, fewer_protected
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
+from linprobe.data.provenance import extraction_of
 from linprobe.errors import LinprobeError, UsageError
 from linprobe.evaluation.metrics import accuracies, accuracy_by_class, class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
@@ -166,7 +167,8 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
 
 def _default_out(request: TrainRequest) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    epsilon = "" if request.epsilon is None else f"-eps{request.epsilon:g}"
+    spends = request.epsilon is not None and find_method(str(request.method)).spends
+    epsilon = f"-eps{request.epsilon:g}" if spends else ""
     return Path("runs") / f"{request.method}{epsilon}-{stamp}-{secrets.token_hex(2)}"
 
 
@@ -226,7 +228,10 @@ def opened(
     with ExitStack() as stack:
         if group.rank == 0:
             stack.enter_context(claimed(out))
-            for folder in () if request.resume else run_folder.unfinished_folders(out):
+            unfinished = run_folder.unfinished_folders(out)
+            if request.resume and not unfinished:
+                progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
+            for folder in () if request.resume else unfinished:
                 progress.note(f"an unfinished run of {out} is in {folder}; resume it with --resume, or delete it")
         features = stack.enter_context(open_features(request.features))
         other = None if request.public is None else stack.enter_context(open_features(request.public))
@@ -394,6 +399,7 @@ def manifest_of(
         "centre": trained.centre,
         "features": DIGITS if request.features is None else str(request.features),
         "backbone": description.backbone,
+        "extraction": extraction_of(description),
         "public_from": "nowhere" if public is None else str(public),
         "public_shots": None if public is None else rows.shots,
         "public_file": None if request.public is None else str(request.public),

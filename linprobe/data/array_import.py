@@ -1,66 +1,72 @@
-"""Import of array files (.npz, .npy, .pt, .csv) into a feature file."""
+"""Import of array files and tables into a feature file."""
 
 from __future__ import annotations
 
-import csv
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data import tables
 from linprobe.data.feature_file import GROUPS, PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.owners import by_owner
+from linprobe.data.labels import Arrays, class_list, label_indices, settle_labels
+from linprobe.data.owners import OWNER, by_owner
 from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
-from linprobe.errors import DataError, UsageError, first_line
+from linprobe.errors import DataError, LinprobeError, UsageError, first_line
 
 KINDS = ("X", "y", "id")
-OWNER = "owner"
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
-SUFFIXES = (".npz", ".npy", ".pt", ".csv")
+SUFFIXES = (".npz", ".npy", ".pt", *tables.SUFFIXES)
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
-Arrays = dict[str, NDArray[Any]]
+_COLUMNS = tables.Columns()
 
 
-def _ignore(text: str) -> None:
-    """Default of `note`."""
-
-
-def read_arrays(sources: Sequence[Path], owner: str = OWNER, note: Callable[[str], None] = _ignore) -> Arrays:
+def read_arrays(
+    sources: Sequence[Path], columns: tables.Columns = _COLUMNS, progress: tables.Counter | None = None
+) -> Arrays:
     """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
     class_names.
 
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
-    stem of the file name (`X_train.npy`). A CSV is named after its group (`train.csv`); its header has a column
-    `label`, optionally `id` and `owner`, and one column per feature. A folder means all array files in it.
+    stem of the file name (`X_train.npy`). A table is named after its group (`train.csv`) and has a column of labels,
+    optionally one of ids and one of owners, and columns of features. A folder is a data set of `datasets`, or means all
+    array files in it.
 
     Args:
-        owner: the column, or the first part of the key, that names the person of a row.
-        note: called with one line about each file that holds arrays which are not read.
+        columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
+        progress: gets the lines of a CSV, and a note about each file with arrays that are not read.
 
     Raises:
         UsageError: another kind or name of file. DataError: a file that cannot be read.
     """
     arrays: Arrays = {}
     for source in sources:
-        if source.is_dir():
+        if source.is_dir() and not tables.is_dataset(source):
             inside = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
             if not inside:
                 raise DataError(f"folder {source} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
-            arrays |= read_arrays(inside, owner, note)
+            arrays |= read_arrays(inside, columns, progress)
             continue
-        if not source.is_file():
+        if not source.exists():
             raise DataError(
                 f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
             )
         try:
-            arrays |= _read_one(source, owner, note)
+            arrays |= _read_one(source, columns, progress)
+        except LinprobeError:
+            raise
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
             reason = first_line(error)
+            if "Object arrays" in reason or "Python objects" in reason:
+                raise DataError(
+                    f"array file {source} holds Python objects, not numbers or text; save features as "
+                    "x.astype('float32'), and labels and ids as np.array(labels, dtype=str)"
+                ) from None
             raise DataError(f"array file {source} cannot be read ({reason}); write it again") from None
     return arrays
 
@@ -73,13 +79,13 @@ def _known_key(key: str, owner: str) -> str | None:
     return key if key == "class_names" or (group in GROUPS and kind in KINDS) else None
 
 
-def _selected(source: Path, keys: Iterable[str], owner: str, note: Callable[[str], None]) -> dict[str, str]:
+def _selected(source: Path, keys: Iterable[str], owner: str, progress: tables.Counter | None) -> dict[str, str]:
     """The arrays to read from a file, by their known key; notes the others."""
     known = {key: _known_key(key, owner) for key in keys}
     others = [key for key, name in known.items() if name is None]
-    if others:
+    if others and progress is not None:
         named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
-        note(
+        progress.note(
             f"{source} holds {named}, which is not read; allowed: "
             f"X_, y_, id_ and {owner}_ before train, test or public, and class_names; if an array says whose row "
             "each row is, name it with --owner-column"
@@ -87,17 +93,22 @@ def _selected(source: Path, keys: Iterable[str], owner: str, note: Callable[[str
     return {name: key for key, name in known.items() if name is not None}
 
 
-def _read_one(source: Path, owner: str, note: Callable[[str], None]) -> Arrays:
+def _read_one(source: Path, columns: tables.Columns, progress: tables.Counter | None) -> Arrays:
+    owner = columns.owner or OWNER
+    if source.is_dir():
+        return tables.read_dataset(source, columns)
     if source.suffix == ".npz":
         with np.load(source, allow_pickle=False) as archive:
-            return {name: archive[key] for name, key in _selected(source, archive.files, owner, note).items()}
+            return {name: archive[key] for name, key in _selected(source, archive.files, owner, progress).items()}
     if source.suffix == ".csv":
-        return _read_csv(source, owner)
+        return tables.read_csv(source, columns, progress)
+    if source.suffix in tables.ARROW_SUFFIXES:
+        return tables.read_arrow(source, columns)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
     loaded = _read_torch(source) if source.suffix == ".pt" else np.load(source, mmap_mode="r", allow_pickle=False)
     if isinstance(loaded, dict):
-        return {name: _to_numpy(loaded[key]) for name, key in _selected(source, loaded, owner, note).items()}
+        return {name: _to_numpy(loaded[key]) for name, key in _selected(source, loaded, owner, progress).items()}
     key = _known_key(source.stem, owner)
     if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
@@ -125,86 +136,6 @@ def _to_numpy(value: Any) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _read_csv(source: Path, owner: str) -> Arrays:
-    group = source.stem
-    if group not in GROUPS:
-        raise UsageError(f"{source} is named {group!r}; allowed: train.csv, test.csv, public.csv; rename it")
-    with source.open(newline="", encoding="utf-8") as stream:
-        reader = csv.reader(stream)
-        header = next(reader, [])
-        if "label" not in header:
-            raise ValueError(f"its first line has no column 'label', but {header[:4]}")
-        if owner != OWNER and owner not in header and group == "train":
-            raise ValueError(f"its first line has no column {owner!r}, which --owner-column names, but {header[:4]}")
-        features = [column for column, name in enumerate(header) if name not in ("label", "id", owner)]
-        rows = [row for row in reader if row]
-    if any(len(row) != len(header) for row in rows):
-        raise ValueError(f"not every line has {len(header)} columns")
-    label, record = header.index("label"), header.index("id") if "id" in header else None
-    arrays: Arrays = {
-        f"X_{group}": np.array([[float(row[column]) for column in features] for row in rows], dtype=np.float32),
-        f"y_{group}": np.array([row[label] for row in rows]),
-    }
-    if record is not None:
-        arrays[f"id_{group}"] = np.array([row[record] for row in rows])
-    if owner in header:
-        arrays[f"{OWNER}_{group}"] = np.array([row[header.index(owner)] for row in rows])
-    return arrays
-
-
-def settle_labels(arrays: Arrays, declared: Sequence[str] | None) -> Arrays:
-    """The arrays with labels as integers where they are whole numbers, stored as floats or as text.
-
-    Text labels that are all among the declared class names stay text.
-    """
-    keys = [key for key in arrays if key.startswith("y_")]
-    labels = {key: np.asarray(arrays[key]) for key in keys}
-    if all(array.dtype.kind == "f" and np.array_equal(array, np.floor(array)) for array in labels.values()):
-        return arrays | {key: array.astype(np.int64) for key, array in labels.items()}
-    if any(array.dtype.kind not in "US" for array in labels.values()):
-        return arrays
-    texts = {key: [str(text) for text in array] for key, array in labels.items()}
-    if declared is not None and all(set(declared) >= set(text) for text in texts.values()):
-        return arrays
-    try:
-        return arrays | {key: np.array([int(text) for text in array]) for key, array in texts.items()}
-    except ValueError:
-        return arrays
-
-
-def class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
-    """Class names and their origin: declared, or else taken from the test labels, which are public."""
-    if declared is not None:
-        return tuple(declared), "declared"
-    if "y_test" not in arrays:
-        raise DataError(
-            "there are no test labels to take class names from, and training labels are private; declare the classes "
-            "with --classes, or class_names in a .npz"
-        )
-    labels = arrays["y_test"]
-    if labels.dtype.kind in "iub":
-        return tuple(str(index) for index in range(int(labels.max(initial=-1)) + 1)), "test labels"
-    return tuple(sorted({str(label) for label in labels})), "test labels"
-
-
-def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArray[np.int64]:
-    """Labels as indices into `names`, shape (rows,); integers are indices already.
-
-    Raises:
-        DataError: a text label that is not in `names`; `key` says whose labels they are.
-    """
-    if labels.dtype.kind in "iub":
-        return np.asarray(labels, dtype=np.int64)
-    index = {name: position for position, name in enumerate(names)}
-    unknown = sorted({str(label) for label in labels} - set(index))
-    if unknown:
-        raise DataError(
-            f"{key} holds {len(unknown)} labels outside the declared classes, first {unknown[0]!r}; "
-            "declare them with --classes"
-        )
-    return np.array([index[str(label)] for label in labels], dtype=np.int64)
-
-
 def _storage_type(x: NDArray[Any]) -> type[np.floating]:
     """float16 if it represents every value of the dtype exactly (float16, 8-bit integers, booleans), else float32."""
     return np.float16 if x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1) else np.float32
@@ -216,13 +147,13 @@ def import_arrays(
     classes: Sequence[str] | None = None,
     *,
     private_test: bool = False,
-    owner: str = OWNER,
-    note: Callable[[str], None] = _ignore,
+    columns: tables.Columns = _COLUMNS,
+    progress: tables.Counter | None = None,
 ) -> Description:
     """Write the feature file `out` from array files; returns its description.
 
-    Where rows have owners, the rows of a group are written in the order of their owners' names. `owner` and `note` are
-    as in `read_arrays`.
+    Where rows have owners, the rows of a group are written in the order of their owners' names. `columns` and
+    `progress` are as in `read_arrays`.
 
     Image arrays (more than two dimensions) are flattened. Undeclared class names come from the test labels if these are
     public, never from training labels. `private_test` declares the test rows private.
@@ -230,11 +161,11 @@ def import_arrays(
     Raises:
         UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays.
     """
-    arrays = read_arrays(sources, owner, note)
-    if owner != OWNER and f"{OWNER}_train" not in arrays:
+    arrays = read_arrays(sources, columns, progress)
+    if columns.owner is not None and f"{OWNER}_train" not in arrays:
         raise DataError(
-            f"{', '.join(map(str, sources))} holds no {owner}_train, which --owner-column {owner} names; allowed: an "
-            "array of that name, or a column of train.csv"
+            f"{', '.join(map(str, sources))} holds no {columns.owner}_train, which --owner-column {columns.owner} "
+            "names; allowed: an array of that name, or a column of the training table"
         )
     tested = any(key in arrays for key in ("X_test", "y_test"))
     for key in ("X_train", "y_train", *(("X_test", "y_test") if tested else ())):
@@ -296,7 +227,15 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
         with np.errstate(over="ignore"):
             for start in range(0, len(x), rows):
                 here = slice(start, start + rows)
-                block = np.asarray(x[here if order is None else order[here]], dtype=np.float32).reshape(-1, width)
+                given = np.asarray(x[here if order is None else order[here]]).reshape(-1, width)
+                block = given.astype(np.float32)
+                large = np.argwhere(np.isinf(block) & np.isfinite(given))
+                if large.size:
+                    row = start + large[0, 0]
+                    raise DataError(
+                        f"X_{group} row {row if order is None else order[row]} holds {given[tuple(large[0])]:g}, "
+                        f"beyond {tables.LARGEST:.3g}, the largest float32; scale the features"
+                    )
                 if ids is None:
                     made.add(block, labels[start : start + rows])
                 yield block

@@ -1,5 +1,7 @@
 """The feature file: HDF5 with `train`, optional `test` and `public` rows, and optional text weights.
 
+A file of new images has unlabelled `rows` instead.
+
 The schema is documented in `features/README.md`. Rows are read in blocks; memory use does not grow with their number.
 """
 
@@ -26,6 +28,8 @@ from linprobe.errors import DataError
 
 SCHEMA_VERSION = 1
 GROUPS = ("train", "test", "public")
+UNLABELLED = "rows"  # the group of a file without labels
+NO_LABEL = -1
 RECORDS_AT_ONCE = 1 << 16
 ALL = slice(None)
 PRIVATE_LOG = "private_log"
@@ -105,7 +109,7 @@ class FeatureReader(ABC):
 
     @abstractmethod
     def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
-        """Class indices of a group, shape (b,)."""
+        """Class indices of a group, shape (b,); NO_LABEL for unlabelled rows."""
 
     @abstractmethod
     def ids(self, group: str, part: slice = ALL) -> list[str]:
@@ -242,11 +246,13 @@ class FeatureFile(FeatureReader):
         self.description = Description(class_names=names, **texts)
         self.sizes: dict[str, int] = {}
         widths = set()
-        for name in GROUPS:
+        if "train" not in self._file and UNLABELLED not in self._file:
+            raise DataError(
+                f"{self.path} has no group 'train'; allowed: train, and optionally test and public; or {UNLABELLED}"
+            )
+        for name in (*GROUPS, UNLABELLED):
             if name not in self._file:
-                if name != "train":
-                    continue
-                raise DataError(f"{self.path} has no group 'train'; allowed: train, and optionally test and public")
+                continue
             self.sizes[name] = self._check_group(name, len(names))
             widths.add(self._file[name]["x"].shape[1])
         if len(widths) != 1:
@@ -260,24 +266,27 @@ class FeatureFile(FeatureReader):
 
     def _check_group(self, name: str, n_classes: int) -> int:
         group = self._file[name]
-        for part in ("x", "y", "id"):
+        labelled = name != UNLABELLED
+        for part in ("x", "y", "id") if labelled else ("x", "id"):
             if not isinstance(group, h5py.Group) or not isinstance(group.get(part), h5py.Dataset):
                 raise DataError(f"{self.path}: group {name!r} has no data set {part!r}; make the file again")
-        x, y, ids = group["x"], group["y"], group["id"]
+        x, ids = group["x"], group["id"]
         if x.shape[:1] == (0,):
             raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
         if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
             raise DataError(
                 f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
             )
-        if y.shape != (x.shape[0],) or ids.shape != (x.shape[0],):
+        y = group["y"] if labelled else None
+        if ids.shape != (x.shape[0],) or (y is not None and y.shape != (x.shape[0],)):
             raise DataError(
-                f"{self.path}: {name} has {x.shape[0]} rows, {y.size} labels and {ids.size} ids; "
+                f"{self.path}: {name} has {x.shape[0]} rows, {0 if y is None else y.size} labels and {ids.size} ids; "
                 "allowed: one of each per row"
             )
-        if y.dtype.kind not in "iu" or h5py.check_string_dtype(ids.dtype) is None:
+        if h5py.check_string_dtype(ids.dtype) is None or (y is not None and y.dtype.kind not in "iu"):
             raise DataError(
-                f"{self.path}: {name} labels have type {y.dtype} and its id {ids.dtype}; allowed: integers, and text"
+                f"{self.path}: {name} labels have type {None if y is None else y.dtype} and its id {ids.dtype}; "
+                "allowed: integers, and text"
             )
         owners = group.get("owner")
         if owners is not None and (owners.shape != (x.shape[0],) or h5py.check_string_dtype(owners.dtype) is None):
@@ -285,6 +294,8 @@ class FeatureFile(FeatureReader):
                 f"{self.path}: {name} has {x.shape[0]} rows and {owners.size} owners of type {owners.dtype}; allowed: "
                 "one per row, as text"
             )
+        if y is None:
+            return int(x.shape[0])
         labels = y[:]
         wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
         if wrong.size:
@@ -295,7 +306,9 @@ class FeatureFile(FeatureReader):
         return int(x.shape[0])
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
-        """Class indices of a group, shape (b,)."""
+        """Class indices of a group, shape (b,); NO_LABEL for unlabelled rows."""
+        if group == UNLABELLED:
+            return np.full(len(range(*part.indices(self.sizes[group]))), NO_LABEL, dtype=np.int64)
         return np.asarray(self._file[group]["y"][part], dtype=np.int64)
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from linprobe.data.public_shots import id_hash
 from linprobe.errors import DataError, UsageError
 
+OWNER = "owner"  # column of a table, and first part of an array's key
 Bounds = NDArray[np.int64]  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
 
 

@@ -1,8 +1,8 @@
 """The folder of an unfinished extraction, which can be stopped at any point and resumed.
 
-The folder `NAME.partial` holds raw rows and one status byte per row, written in place. Rows reach the disk before their
-status. A resumed run computes every unfinished batch again, whole, so the finished file does not depend on when or how
-often the extraction was stopped, or on the number of processes.
+The folder `NAME.partial`, mode 0700, holds raw rows and one status byte per row, written in place. Rows reach the disk
+before their status. A resumed run computes every unfinished batch again, whole, so the finished file does not depend on
+when or how often the extraction was stopped, or on the number of processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from linprobe.atomic_files import held, replace_when_complete
+from linprobe.atomic_files import held, open_private, replace_when_complete
 from linprobe.errors import UsageError
 
 PENDING, DONE, SKIPPED = 0, 1, 2
@@ -105,12 +105,12 @@ class Partial:
                 leftover.unlink()
         for group, n_rows in sizes.items():
             for suffix, bytes_a_row in _files(width, dtype):
-                with (folder / f"{group}.{suffix}").open("wb") as stream:
+                with os.fdopen(open_private(folder / f"{group}.{suffix}", os.O_WRONLY | os.O_CREAT), "wb") as stream:
                     if suffix == "status":
                         # allocate the blocks now, so that a disk that fills up later cannot lose finished rows
                         stream.write(bytes(n_rows))
                     stream.truncate(n_rows * bytes_a_row)
-        with replace_when_complete(begun, "w") as stream:
+        with replace_when_complete(begun, "w", private=True) as stream:
             json.dump({**settings, "threads": torch.get_num_threads()}, stream, indent=1)
         return False
 
@@ -145,7 +145,8 @@ class Partial:
         """Record a skipped image. Call it before `write` of the row's status."""
         # start a new line: a killed process may have left half a line
         line = "\n" + json.dumps({"group": group, "row": row, "id": name, "reason": reason}) + "\n"
-        with (self.folder / f"skipped-{self._rank}.jsonl").open("ab") as stream:
+        log = open_private(self.folder / f"skipped-{self._rank}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(log, "ab") as stream:
             stream.write(line.encode())
             stream.flush()
             os.fsync(stream.fileno())
@@ -228,7 +229,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise UsageError(f"{folder} is no folder and prevents the extraction; move it, or give another --out")
     with ExitStack() as stack:
         while True:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             with suppress(FileNotFoundError):  # the extraction that held the folder has just removed it
                 foreign = [path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)]
                 if foreign:

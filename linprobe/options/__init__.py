@@ -77,7 +77,9 @@ class RunOptions:
         flags=("--checkpoint",),
         metavar="SECONDS",
     )
-    resume: bool = option(False, "Resume the unfinished run in --out from its checkpoint.", flags=("--resume",))
+    resume: bool = option(
+        False, "Resume the unfinished run in --out from its checkpoint, or begin it.", flags=("--resume",)
+    )
     preset: Literal["default", "paper"] = option("default", "Settings", after=" (those of the AdaMix paper)")
     test_epsilon: float | None = option(
         None,

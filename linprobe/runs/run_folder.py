@@ -100,26 +100,29 @@ def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
     return sorted(path.parent for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial/{holding}"))
 
 
-def unfinished_folder(out: Path) -> Path:
-    """The folder of the unfinished run of `out`.
+def unfinished_folder(out: Path) -> Path | None:
+    """The folder of the unfinished run of `out`; None if none has a checkpoint.
 
     Raises:
-        UsageError: no unfinished run has a checkpoint, or several have one.
+        UsageError: several have a checkpoint, or one is complete except for its name.
     """
     found, complete = unfinished_folders(out), unfinished_folders(out, MANIFEST)
     if not found and complete:
         raise UsageError(
             f"--resume has nothing to do: the run is complete, only its name is not; rename {complete[0]} to {out}"
         )
-    if len(found) != 1:
-        listed = f": {', '.join(str(path) for path in found)}; remove all but one" if found else "; train without it"
-        raise UsageError(f"--resume finds {len(found)} unfinished runs of {out} with a checkpoint; allowed: 1{listed}")
-    return found[0]
+    if len(found) > 1:
+        raise UsageError(
+            f"--resume finds {len(found)} unfinished runs of {out} with a checkpoint; allowed: 1: "
+            f"{', '.join(str(path) for path in found)}; remove all but one"
+        )
+    return found[0] if found else None
 
 
 @contextmanager
 def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `out`, or that of an unfinished run, renamed to `out` when the block succeeds.
+    """A temporary folder beside `out`, or with `resume` that of an unfinished run if there is one, renamed to `out`
+    when the block succeeds.
 
     On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it holds a
     checkpoint from which a second attempt may succeed. The ledger of a run that diverged is kept. A killed process
@@ -127,8 +130,9 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
     """
     refuse_existing(out)
     new_parents = [parent for parent in out.parents if not parent.exists()]
-    if resume:
-        partial = unfinished_folder(out)
+    unfinished = unfinished_folder(out) if resume else None
+    if unfinished is not None:
+        partial = unfinished
     else:
         partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
         try:
@@ -138,7 +142,7 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
                 f"run folder {out} cannot be made ({error.strerror}); give --out a writable place"
             ) from None
     with held(partial, f"unfinished run {partial} is being written by another process; wait for it, or stop it"):
-        if resume and not (partial / CHECKPOINT).is_file():
+        if unfinished is not None and not (partial / CHECKPOINT).is_file():
             raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
         for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
             torn.unlink()
@@ -165,7 +169,7 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
                 raise
             raise DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
         except BaseException as error:
-            may_succeed = resume or not isinstance(error, LinprobeError)
+            may_succeed = unfinished is not None or not isinstance(error, LinprobeError)
             lacks_name = isinstance(error, OSError) and (partial / MANIFEST).exists()
             if taken or lacks_name or (may_succeed and (partial / CHECKPOINT).exists()):
                 raise

@@ -12,9 +12,10 @@ from typing import Any, get_args
 
 from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
 from linprobe.accounting.events import Releases
+from linprobe.errors import ParameterError
 from linprobe.methods import Method, Schedule
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MANY_ROWS, Init
-from linprobe.options.declaration import declared
+from linprobe.options.declaration import arguments_of, declared
 
 RunFolder = str | os.PathLike[str]
 TEST_ACCURACY = "test accuracy"
@@ -68,8 +69,12 @@ class Settings:
         """Settings from named parameters: options of the method, and fields of this class.
 
         Raises:
-            ParameterError: an option outside its range.
+            ParameterError: an option outside its range, or text where a number belongs.
         """
+        for name, option in arguments_of(method.options).items():
+            value = parameters.get(name)
+            if option.kind in (int, float) and isinstance(value, str):
+                raise ParameterError(f"{name} is {value!r}, which is text; allowed: a number; leave out the quotes")
         own = set(declared(method.options))
         options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
         shared = {name: value for name, value in parameters.items() if name in _SHARED - own}

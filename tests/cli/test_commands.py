@@ -294,7 +294,7 @@ def test_the_second_of_two_trains_into_one_folder_is_refused_before_it_reads_or_
     monkeypatch.setattr(engine, "train", meanwhile)
     assert cli("train", features_file, *words).status == 0
     for second in seconds:
-        refused(second, 2, ["deep/run", "another process", "nothing was read or spent", "--out"])
+        refused(second, 2, ["deep/run", "another process", "nothing was read or spent", "another name"])
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["run"]
 
 

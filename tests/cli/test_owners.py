@@ -216,7 +216,7 @@ def test_info_and_import_count_people(cli, owned) -> None:
     done = cli("import", "a.npz", "--out", "a.h5")
     assert done.status == 0
     assert "patient_train, which is not read" in done.stderr
-    done = cli("import", "a.npz", "--out", "a.h5", "--owner-column", "patient")
+    done = cli("import", "a.npz", "--out", "a.h5", "--overwrite", "--owner-column", "patient")
     assert "not read" not in done.stderr
     assert "owners of rows: 10 train" in done.stderr
 

@@ -20,7 +20,7 @@ from tests.reporting.samples import attack_on
 
 def page_of(cli: Cli, run: Path, *words: object) -> str:
     """The page that `report` writes for a run."""
-    outcome = cli("report", run, "--html", "page.html", *words)
+    outcome = cli("report", run, "--html", "page.html", "--overwrite", *words)
     assert (outcome.status, outcome.stdout) == (0, "page.html\n"), outcome
     return Path("page.html").read_text(encoding="utf-8")
 
@@ -132,15 +132,16 @@ def test_edited_manifest_gets_no_page(cli: Cli, refused: Cli, run_copy: Path, tm
 def test_edited_weights_leave_an_older_page_alone(cli: Cli, refused: Cli, run_copy: Path) -> None:
     Path("page.html").write_text("old")
     np.savez(run_copy / "model.npz", weights=np.zeros((10, 4)), bias=np.zeros(4))
-    refused(cli("report", run_copy, "--html", "page.html"), 4, ["model.npz"])
+    refused(cli("report", run_copy, "--html", "page.html", "--overwrite"), 4, ["model.npz"])
     assert Path("page.html").read_text() == "old"
 
 
 def test_wrong_places_are_refused(cli: Cli, refused: Cli, trained_run: Path, tmp_path: Path) -> None:
     refused(cli("report", trained_run, "--html", "page.pdf"), 2, ["'.pdf'", ".html"])
-    refused(cli("report", trained_run, "--html", "none/page.html"), 1, ["no folder none"])
+    (tmp_path / "file").touch()
+    refused(cli("report", trained_run, "--html", "file/page.html"), 1, ["file/page.html cannot be made"])
     (tmp_path / "folder.html").mkdir()
-    refused(cli("report", trained_run, "--html", "folder.html"), 1, ["folder.html cannot be written"])
+    refused(cli("report", trained_run, "--html", "folder.html"), 2, ["folder.html is a folder"])
     refused(cli("report", tmp_path, "--html", "page.html"), 3, ["not a run folder"])
 
 
@@ -212,7 +213,8 @@ def test_attacks_make_the_page_private(cli: Cli, trained_run: Path) -> None:
         Path(f"{name}.json").write_text(json.dumps(attack_on(trained_run, attack=name)))
     Path("page.html").write_text("old")
     Path("page.html").chmod(0o644)
-    outcome = cli("report", trained_run, "--html", "page.html", "--attack", "threshold.json", "--attack", "lira.json")
+    words = ("--attack", "threshold.json", "--attack", "lira.json")
+    outcome = cli("report", trained_run, "--html", "page.html", "--overwrite", *words)
     assert outcome.status == 0, outcome
     assert "PRIVATE" in outcome.stderr
     assert stat.S_IMODE(Path("page.html").stat().st_mode) == 0o600

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 NUMERICAL = {"numpy", "scipy", "sklearn", "h5py", "torch"}
-UNUSED_BY_TRAIN = {"torch", "dp_accounting", "matplotlib", "open_clip", "PIL", "pandas", "sklearn.datasets"}
+UNUSED_BY_TRAIN = {"torch", "dp_accounting", "matplotlib", "open_clip", "PIL", "sklearn.datasets"}
 PROGRAM = """
 import sys
 import linprobe
@@ -38,3 +38,13 @@ def test_training_on_digits_loads_only_what_it_needs(tmp_path: Path) -> None:
     loaded = loaded_by("train", "--method", "adamix", "--eps", "3", "--steps", "2", "--out", tmp_path / "run")
     assert "linprobe.estimators" in loaded
     assert not loaded & UNUSED_BY_TRAIN
+
+
+def test_an_unknown_backbone_is_refused_before_torch_is_loaded(tmp_path: Path) -> None:
+    program = "import sys; from linprobe import cli; cli.run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    command = [sys.executable, "-c", program, "extract", str(tmp_path), "--backbone", "magic"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    *messages, loaded = done.stderr.splitlines()
+    assert len(messages) == 1
+    assert "backbone is 'magic'; allowed: resnet50" in messages[0]
+    assert not {"torch", "h5py"} & set(loaded.split())

@@ -12,8 +12,10 @@ from linprobe.data.array_import import import_arrays
 from linprobe.data.feature_file import FeatureFile, LoadedFeatures
 from linprobe.data.owners import capped, owner_bounds
 from linprobe.data.public_shots import public_shots
+from linprobe.data.tables import Columns
 from linprobe.data.unit_rows import pairs_of
 from linprobe.errors import DataError, UsageError
+from linprobe.progress import Silent
 
 OWNERS = np.array(["eve", "bob", "eve", "ann", "bob", "eve"])
 
@@ -24,10 +26,19 @@ def arrays(**more: Any) -> dict[str, Any]:
     return {"X_train": x, "y_train": np.arange(6) % 2, "X_test": x[:3], "y_test": np.arange(3) % 2, **more}
 
 
-def imported(folder: Path, notes: list[str] | None = None, owner: str = "owner", **more: Any) -> Path:
+class Notes(Silent):
+    """Progress that keeps the notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def imported(folder: Path, progress: Notes | None = None, owner: str | None = None, **more: Any) -> Path:
     np.savez(folder / "a.npz", **arrays(**more))
-    seen = [] if notes is None else notes
-    import_arrays([folder / "a.npz"], folder / "a.h5", owner=owner, note=seen.append)
+    import_arrays([folder / "a.npz"], folder / "a.h5", columns=Columns(owner=owner), progress=progress)
     return folder / "a.h5"
 
 
@@ -57,15 +68,15 @@ def test_owners_are_part_of_the_digest(tmp_path: Path) -> None:
 
 
 def test_import_names_the_arrays_that_it_does_not_read(tmp_path: Path) -> None:
-    notes: list[str] = []
-    imported(tmp_path, notes, patient_train=OWNERS, hospital=np.arange(6))
-    assert len(notes) == 1
-    assert "patient_train, hospital" in notes[0]
-    assert "--owner-column" in notes[0]
-    notes.clear()
-    with FeatureFile(imported(tmp_path, notes, owner="patient", patient_train=OWNERS)) as features:
+    progress = Notes()
+    imported(tmp_path, progress, patient_train=OWNERS, hospital=np.arange(6))
+    assert len(progress.notes) == 1
+    assert "patient_train, hospital" in progress.notes[0]
+    assert "--owner-column" in progress.notes[0]
+    progress.notes.clear()
+    with FeatureFile(imported(tmp_path, progress, owner="patient", patient_train=OWNERS)) as features:
         assert features.owners("train")[0] == "ann"
-    assert notes == []
+    assert progress.notes == []
 
 
 @pytest.mark.parametrize("named", ["owner", "patient"])
@@ -73,12 +84,35 @@ def test_a_column_of_a_csv_names_the_owner(tmp_path: Path, named: str) -> None:
     for group in ("train", "test"):
         lines = [f"label,{named},a,b", "x,eve,1,2", "y,bob,3,4", "x,eve,5,6"]
         (tmp_path / f"{group}.csv").write_text("\n".join(lines))
-    import_arrays([tmp_path], tmp_path / "a.h5", owner=named)
+    import_arrays([tmp_path], tmp_path / "a.h5", columns=Columns(owner=None if named == "owner" else named))
     with FeatureFile(tmp_path / "a.h5") as features:
         assert features.owners("train") == ["bob", "eve", "eve"]
         assert features.rows("train", slice(None)).tolist() == [[3, 4], [1, 2], [5, 6]]
-    with pytest.raises(DataError, match="no column 'person'"):
-        import_arrays([tmp_path / "train.csv"], tmp_path / "b.h5", owner="person")
+    with pytest.raises(DataError, match=r"has 0 columns 'person'.*--owner-column"):
+        import_arrays([tmp_path / "train.csv"], tmp_path / "b.h5", columns=Columns(owner="person"))
+
+
+@pytest.mark.parametrize("people", [["eve", "bob", "eve"], [7, 3, 7]])
+def test_a_column_of_a_parquet_table_names_the_owner(tmp_path: Path, people: list[Any]) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"label": ["x", "y", "x"], "patient": people, "a": [1.0, 3.0, 5.0]})
+    parquet.write_table(table, tmp_path / "train.parquet")
+    parquet.write_table(table.drop_columns("patient"), tmp_path / "test.parquet")
+    import_arrays([tmp_path], tmp_path / "a.h5", columns=Columns(owner="patient"))
+    with FeatureFile(tmp_path / "a.h5") as features:
+        assert features.owners("train") == sorted(map(str, people))
+        assert features.rows("train", slice(None)).tolist() == [[3], [1], [5]]
+        assert not features.has_owners("test")
+    with pytest.raises(DataError, match=r"has 0 columns 'person'.*--owner-column"):
+        import_arrays([tmp_path], tmp_path / "b.h5", columns=Columns(owner="person"))
+
+
+def test_a_number_beyond_float32_is_named_by_its_row_in_the_source(tmp_path: Path) -> None:
+    x = np.ones((6, 2))
+    x[4, 1] = 1e300
+    with pytest.raises(DataError, match=r"X_train row 4 holds 1e\+300"):
+        imported(tmp_path, X_train=x, owner_train=OWNERS)
 
 
 @pytest.mark.parametrize("owners", [OWNERS[:5], np.ones(6), OWNERS[:, None]])

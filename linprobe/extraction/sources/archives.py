@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.array_import import class_list, label_indices, settle_labels
+from linprobe.data.labels import class_list, label_indices, settle_labels
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.decoding import UnreadableImage
 from linprobe.extraction.sources.base import (

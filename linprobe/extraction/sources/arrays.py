@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.array_import import class_list, label_indices, read_arrays, settle_labels
+from linprobe.data.array_import import read_arrays
+from linprobe.data.labels import class_list, label_indices, settle_labels
 from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.sources.base import ImageSource, Members, Strings, checked_labels, file_stamp, readable

@@ -1,4 +1,4 @@
-"""`linprobe evaluate`: accuracy of a run on test rows."""
+"""`linprobe evaluate`: figures of a run on test rows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 
 from linprobe.commands._row_sources import check_test_rows, check_width, features_of, open_features
 from linprobe.errors import DataError
-from linprobe.evaluation.metrics import accuracies, accuracy_by_class, class_accuracy
+from linprobe.evaluation.class_figures import class_figures, no_better_than_commonest
+from linprobe.progress import Progress
+from linprobe.reporting.class_table import class_table as class_table
+from linprobe.reporting.class_table import overall_rows as overall_rows
 from linprobe.runs import run_folder
 
 
-def evaluate(folder: Path, features: Path | None) -> dict[str, Any]:
-    """Accuracy of a run on the test rows of a feature file.
+def evaluate(folder: Path, features: Path | None, progress: Progress) -> dict[str, Any]:
+    """Figures of a run on the test rows of a feature file, with a note if the commonest class is as good an answer.
 
-    Returns: run, test_rows, test_accuracy, test_balanced_accuracy, per_class (by class name, None for a class without
-        rows).
+    Returns: run, and the keys of `class_figures`.
 
     Raises:
         DataError: the file has other classes or another number of features than the run, or no test rows.
@@ -29,10 +31,10 @@ def evaluate(folder: Path, features: Path | None) -> dict[str, Any]:
             )
         check_width(run, opened.n_features, opened.path)
         check_test_rows(opened, "accuracy is measured on")
-        correct, total = class_accuracy(opened.blocks("test"), run.weights, run.bias)
-    return {
-        "run": str(folder),
-        "test_rows": int(total.sum()),
-        **accuracies(correct, total),
-        "per_class": accuracy_by_class(run.class_names, correct, total),
-    }
+        figures = class_figures(
+            lambda: opened.blocks("test"), opened.sizes["test"], run.weights, run.bias, run.class_names
+        )
+    no_better = no_better_than_commonest(figures)
+    if no_better is not None:
+        progress.note(no_better)
+    return {"run": str(folder), **figures}

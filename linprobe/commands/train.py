@@ -19,10 +19,12 @@ from linprobe.accounting.calibrate import check_delta, check_epsilon, large_delt
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
+from linprobe.commands._test_rows import accuracy_of, figures_of
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import LinprobeError, UsageError
-from linprobe.evaluation.metrics import accuracies, accuracy_by_class, class_accuracy
+from linprobe.evaluation.class_figures import no_better_than_commonest
+from linprobe.evaluation.metrics import class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.methods.choice import Chosen
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
@@ -57,6 +59,8 @@ OUTCOME_KEYS = (
     "test_accuracy",
     "test_accuracy_std",
     "test_balanced_accuracy",
+    "test_macro_auroc",
+    "test_calibration_error",
     "seed_kind",
 )
 
@@ -169,7 +173,7 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
 
     Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, n_private,
         n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None without),
-        test_balanced_accuracy, seconds, seed_kind.
+        test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind.
 
     Raises:
         LinprobeError: any failure, with its exit status; no run folder is left behind.
@@ -273,14 +277,16 @@ def train_on(
             )
             if group.rank > 0:
                 return {}
+            measured = figures_of(features, trained)
             manifest = run_folder.write_run(
                 folder,
                 trained.weights,
                 trained.bias,
                 trained.history,
-                _manifest(features, public, request, settings, shots, trained),
+                _manifest(features, public, request, settings, shots, trained, measured),
                 _private_records(protected, trained),
                 signing_key,
+                measured,
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:
@@ -290,6 +296,9 @@ def train_on(
         raise
     if manifest["epsilon"] is None and method.private:
         progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")
+    no_better = None if measured is None else no_better_than_commonest(measured)
+    if no_better is not None:
+        progress.note(no_better)
     return {
         "run": str(out),
         **{key: manifest[key] for key in OUTCOME_KEYS},
@@ -347,6 +356,7 @@ def _manifest(
     settings: Settings,
     shots: int | None,
     trained: Trained,
+    measured: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     description = features.description
@@ -371,34 +381,6 @@ def _manifest(
         "public_file": None if request.public is None else str(request.public),
         "split_seed": request.split_seed,
         "public_digest": None if public is None or settings.method.joins_public else public.digest(),
-        **_accuracy(features, trained),
+        **accuracy_of(features, trained, measured),
         "published": [],
-    }
-
-
-def _accuracy(features: FeatureReader, trained: Trained) -> dict[str, Any]:
-    """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
-    n_test = features.sizes.get("test", 0)
-    measured: dict[str, Any] = {
-        "test_rows": features.description.test_rows if n_test else "none",
-        "n_test": n_test,
-        "test_accuracy": None,
-        "test_accuracy_std": None,
-        "test_balanced_accuracy": None,
-        "test_accuracy_per_class": None,
-    }
-    if trained.right is not None:
-        right, std = trained.right
-        return {
-            **measured,
-            "test_accuracy": min(max(right / n_test, 0.0), 1.0),
-            "test_accuracy_std": std / n_test,
-        }
-    if not n_test or features.description.private_test:
-        return measured
-    correct, total = class_accuracy(features.blocks("test"), trained.weights, trained.bias)
-    return {
-        **measured,
-        **accuracies(correct, total),
-        "test_accuracy_per_class": accuracy_by_class(features.description.class_names, correct, total),
     }

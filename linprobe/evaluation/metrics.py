@@ -6,7 +6,7 @@ n_classes) with bias (n_voters, n_classes). Each voter has one vote; ties go to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,15 @@ def class_scores(
         votes[rows, probability.argmax(axis=1)] += 1
         votes += probability / (len(weights) + 1)
     return votes
+
+
+def probabilities(
+    scores: NDArray[np.float64], weights: NDArray[np.floating], temperature: float = 1.0
+) -> NDArray[np.float64]:
+    """Class probabilities (b, n_classes) from `class_scores`: softmax of scores / temperature, or shares of votes."""
+    if weights.ndim == 3:
+        return np.asarray(np.floor(scores) / len(weights), dtype=np.float64)
+    return np.asarray(softmax(scores / temperature, axis=1), dtype=np.float64)
 
 
 def predictions(
@@ -58,19 +67,3 @@ def class_accuracy(
         correct += np.bincount(y[hit], minlength=n_classes)
         total += np.bincount(y, minlength=n_classes)
     return correct, total
-
-
-def accuracies(correct: NDArray[np.int64], total: NDArray[np.int64]) -> dict[str, float]:
-    """Accuracy over all rows, and the mean of the accuracies of the classes that have rows."""
-    present = total > 0
-    return {
-        "test_accuracy": int(correct.sum()) / int(total.sum()),
-        "test_balanced_accuracy": float(np.mean(correct[present] / total[present])),
-    }
-
-
-def accuracy_by_class(
-    names: Sequence[str], correct: NDArray[np.int64], total: NDArray[np.int64]
-) -> dict[str, float | None]:
-    """Accuracy by class name; None for a class without rows."""
-    return {name: int(c) / int(t) if t else None for name, c, t in zip(names, correct, total, strict=True)}

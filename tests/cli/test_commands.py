@@ -206,10 +206,43 @@ def test_evaluation_gives_the_accuracy_training_gave(cli: Cli, trained_run: Path
     assert stated > 0.9
     result = result_of(cli("evaluate", trained_run, "--json"))
     assert result["test_accuracy"] == stated
-    assert result["test_balanced_accuracy"] == pytest.approx(np.mean(list(result["per_class"].values())))
+    manifest = json.loads((trained_run / "manifest.json").read_text())
+    assert result["balanced_accuracy"] == manifest["test_balanced_accuracy"]
+    assert result["balanced_accuracy"] == pytest.approx(
+        np.mean([one["recall"] for one in result["per_class"].values()])
+    )
+    assert result["macro_auroc"] == manifest["test_macro_auroc"]
+    assert 0.9 < result["macro_auroc"] <= 1
+    assert np.sum(result["confusion_matrix"]) == 120
+    held = json.loads((trained_run / "test_figures.json").read_text())
+    assert held == {key: value for key, value in result.items() if key != "run"}
     assert result["test_rows"] == 120
     assert set(result["per_class"]) == {"ant", "bee", "cat", "dog"}
     assert cli("evaluate", "-", features_file, stdin=f"{trained_run}\n").stdout == f"{stated:.4f}\n"
+
+
+def test_a_model_no_better_than_the_commonest_class_is_named(
+    cli: Cli, make_features: Callable[..., Path], tmp_path: Path
+) -> None:
+    import h5py
+
+    path = make_features(tmp_path / "rare.h5", class_names=("[/a]", "b", "c", "d"))
+    with h5py.File(path, "r+") as file:
+        file["test/y"][:] = np.where(np.arange(120) < 100, 0, file["test/y"][:])
+    trained = cli("train", path, "--method", "only-public", "--out", "run")
+    evaluated = cli("evaluate", "run")
+    for outcome in (trained, evaluated):
+        assert outcome.status == 0, outcome
+        (line,) = [line for line in outcome.stderr.splitlines() if "is not above" in line]
+        assert "that of always answering '[/a]'" in line
+    assert "[/a]" in evaluated.stderr.split("by class")[1]  # a bracket in a name is no markup
+    compared = cli("compare", path, "--methods", "only-public", "--eps", "", "--jobs", "1", "--out", "cmp")
+    assert compared.status == 0, compared
+    assert "always answering '[/a]', for: only-public, non-private" in compared.stderr
+    assert "balanced accuracy, %" in compared.stderr
+    assert "Balanced accuracy" in (tmp_path / "cmp/table.md").read_text()
+    assert cli("report", "run", "--html", "page.html").status == 0
+    assert "Warning: <bdi>test accuracy" in (tmp_path / "page.html").read_text()
 
 
 def _predicted(outcome: Any) -> list[dict[str, str]]:

@@ -18,6 +18,10 @@ RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN|-", parser=path_from, help="Run folder; - reads its path from stdin.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Divide the class scores by a temperature from the public rows of this file."),
+]
 PRIVATE_TEST = "Test rows are private: accuracy on them is released with noise only."
 PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json, RunArgument, print_json
+from linprobe.cli._shared import Calibrate, Json, RunArgument, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
         features: Annotated[
             Path | None, typer.Argument(metavar="[FEATURES]", help="Feature file. [default: the run's]")
         ] = None,
+        calibrate: Calibrate = None,
         as_json: Json = False,
     ) -> None:
         """Print a run's accuracy on the test rows of a feature file.
@@ -29,7 +30,7 @@ def register(app: typer.Typer) -> None:
         from linprobe.cli import _terminal
         from linprobe.commands.evaluate import class_table, evaluate, overall_rows
 
-        result = evaluate(run, features, _terminal.TerminalProgress())
+        result = evaluate(run, features, _terminal.TerminalProgress(), calibrate=calibrate)
         if as_json:
             print_json(result)
         else:

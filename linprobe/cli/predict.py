@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from linprobe.atomic_files import path_from
+from linprobe.cli._shared import Calibrate
 
 
 def register(app: typer.Typer) -> None:
@@ -25,17 +26,21 @@ def register(app: typer.Typer) -> None:
             ),
         ],
         group: Annotated[str, typer.Option(help="Group of the feature file: test, train, public.")] = "test",
+        probabilities: Annotated[bool, typer.Option("--probabilities", help="Add a column for every class.")] = False,
+        calibrate: Calibrate = None,
     ) -> None:
-        """Print id, label and score of every row as CSV."""
+        """Print id, label and score of every row as CSV; the score is the label's probability."""
         import csv
         import itertools
         import sys
 
+        from linprobe.cli import _terminal
         from linprobe.commands.predict import predict
 
-        rows = predict(run, features, group)
+        progress = _terminal.TerminalProgress()
+        rows = predict(run, features, group, progress, all_classes=probabilities, calibrate=calibrate)
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        first = next(rows, None)  # a bad file is refused here, before anything is printed
-        writer.writerow(["id", "label", "score"])
-        for record_id, label, score in () if first is None else itertools.chain([first], rows):
-            writer.writerow([record_id, label, f"{score:.6f}"])
+        header, first = next(rows), next(rows, None)  # a bad file is refused here, before anything is printed
+        writer.writerow(header)
+        for record_id, label, *shares in () if first is None else itertools.chain([first], rows):
+            writer.writerow([record_id, label, *(f"{share:.6f}" for share in shares)])

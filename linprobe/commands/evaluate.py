@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.commands._row_sources import check_test_rows, check_width, features_of, open_features
+from linprobe.commands._temperature import temperature_of
 from linprobe.errors import DataError
 from linprobe.evaluation.class_figures import class_figures, no_better_than_commonest
 from linprobe.progress import Progress
@@ -14,16 +15,23 @@ from linprobe.reporting.class_table import overall_rows as overall_rows
 from linprobe.runs import run_folder
 
 
-def evaluate(folder: Path, features: Path | None, progress: Progress) -> dict[str, Any]:
+def evaluate(
+    folder: Path, features: Path | None, progress: Progress, *, calibrate: Path | None = None
+) -> dict[str, Any]:
     """Figures of a run on the test rows of a feature file, with a note if the commonest class is as good an answer.
 
-    Returns: run, and the keys of `class_figures`.
+    Args:
+        calibrate: feature file whose public rows give the temperature.
+
+    Returns: run, temperature (1 without `calibrate`), and the keys of `class_figures`.
 
     Raises:
+        DataError, UsageError: see `temperature_of`.
         DataError: the file has other classes or another number of features than the run, or no test rows.
         PrivacyError: its test rows are private.
     """
     run = run_folder.load_run(folder)
+    temperature = temperature_of(run, calibrate, progress)
     with open_features(features_of(run, features)) as opened:
         if list(opened.description.class_names) != run.class_names:
             raise DataError(
@@ -32,9 +40,14 @@ def evaluate(folder: Path, features: Path | None, progress: Progress) -> dict[st
         check_width(run, opened.n_features, opened.path)
         check_test_rows(opened, "accuracy is measured on")
         figures = class_figures(
-            lambda: opened.blocks("test"), opened.sizes["test"], run.weights, run.bias, run.class_names
+            lambda: opened.blocks("test"),
+            opened.sizes["test"],
+            run.weights,
+            run.bias,
+            run.class_names,
+            temperature=temperature,
         )
     no_better = no_better_than_commonest(figures)
     if no_better is not None:
         progress.note(no_better)
-    return {"run": str(folder), **figures}
+    return {"run": str(folder), "temperature": temperature, **figures}

@@ -41,17 +41,15 @@ def probabilities(
 
 
 def predictions(
-    blocks: Iterable[NDArray[np.floating]], weights: NDArray[np.float32], bias: NDArray[np.float32]
+    blocks: Iterable[NDArray[np.floating]],
+    weights: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    temperature: float = 1.0,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """For each block: each row's best class and that class's softmax score, or share of votes, shapes (b,)."""
+    """For each block: each row's best class (b,), and all classes' `probabilities` (b, n_classes)."""
     for x in blocks:
         scores = class_scores(x, weights, bias)
-        best = scores.argmax(axis=1)
-        top = scores[np.arange(len(best)), best]
-        if weights.ndim == 2:
-            yield best, 1.0 / np.exp(scores - top[:, None]).sum(axis=1)
-        else:
-            yield best, np.floor(top) / len(weights)
+        yield scores.argmax(axis=1), probabilities(scores, weights, temperature)
 
 
 def class_accuracy(

@@ -54,16 +54,12 @@ def register(app: typer.Typer) -> None:
             print_json(outcome)
             return
         accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
-        balanced, auroc, error = (
-            outcome[key] for key in ("test_balanced_accuracy", "test_macro_auroc", "test_calibration_error")
-        )
+        balanced = outcome["test_balanced_accuracy"]
         _terminal.table(
             f"{outcome['method']}: {outcome['n_private']} private, {outcome['n_public']} public rows",
             [
                 *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
                 *([] if balanced is None else [("balanced accuracy", _terminal.figure(balanced, ".4f"))]),
-                *([] if auroc is None else [("macro AUROC", _terminal.figure(auroc, ".4f"))]),
-                *([] if error is None else [("calibration error", _terminal.figure(error, ".4f"))]),
                 *([] if std is None else [("std of its noise", _terminal.figure(std, ".4f"))]),
                 *guarantee_rows(outcome),
                 ("steps", _terminal.figure(outcome["steps"], "d")),

@@ -23,6 +23,10 @@ AllowOther = Annotated[
     bool,
     typer.Option("--allow-other-features", help="Score rows that were made otherwise than those of the run."),
 ]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Divide the class scores by a temperature from the public rows of this file."),
+]
 PRIVATE_TEST = "Test rows are private: accuracy on them is released with noise only."
 PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -66,6 +67,11 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
     for row in rows:
         grid.add_row(*row)
     _console().print(grid)
+
+
+def plain(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Rows for `table` in which a bracket is a bracket, not markup."""
+    return [tuple(escape(cell) for cell in row) for row in rows]
 
 
 def figure(value: float | None, form: str = ".4g") -> str:

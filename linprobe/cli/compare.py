@@ -79,7 +79,16 @@ def register(app: typer.Typer) -> None:
         """
         from linprobe.cli import _terminal
         from linprobe.commands._row_sources import DIGITS
-        from linprobe.commands.compare import NO_FILE, CompareRequest, MethodRow, compare, comparison_table, footer
+        from linprobe.commands.compare import (
+            NO_FILE,
+            CompareRequest,
+            MethodRow,
+            balance_matters,
+            compare,
+            comparison_table,
+            footer,
+            no_better,
+        )
 
         request = CompareRequest(
             methods=[MethodRow.parse(word) for word in words(methods)],
@@ -102,6 +111,12 @@ def register(app: typer.Typer) -> None:
             return
         header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]")
         _terminal.table(f"test accuracy, %, of {seeds} runs each", rows, header=header)
+        if balance_matters(compared["summary"]):
+            header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]", balanced=True)
+            _terminal.table(f"balanced accuracy, %, of {seeds} runs each", rows, header=header)
+        warning = no_better(compared)
+        if warning is not None:
+            _terminal.note(warning)
         _terminal.note(footer(compared["composed"]))
         typer.echo(compared["out"])
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from linprobe.atomic_files import path_from
-from linprobe.cli._shared import AllowOther, RunArgument
+from linprobe.cli._shared import AllowOther, Calibrate, RunArgument
 
 
 def register(app: typer.Typer) -> None:
@@ -30,8 +30,10 @@ def register(app: typer.Typer) -> None:
             typer.Option(help="Group of the feature file: rows, test, train, public. [default: rows, else test]"),
         ] = None,
         allow_other_features: AllowOther = False,
+        probabilities: Annotated[bool, typer.Option("--probabilities", help="Add a column for every class.")] = False,
+        calibrate: Calibrate = None,
     ) -> None:
-        """Print id, label and score of every row as CSV."""
+        """Print id, label and score of every row as CSV; the score is the label's probability."""
         import csv
         import itertools
         import sys
@@ -39,9 +41,18 @@ def register(app: typer.Typer) -> None:
         from linprobe.cli import _terminal
         from linprobe.commands.predict import predict
 
-        rows = predict(run, features, group, _terminal.TerminalProgress(), allow_other=allow_other_features)
+        progress = _terminal.TerminalProgress()
+        rows = predict(
+            run,
+            features,
+            group,
+            progress,
+            allow_other=allow_other_features,
+            all_classes=probabilities,
+            calibrate=calibrate,
+        )
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        first = next(rows, None)  # a bad file is refused here, before anything is printed
-        writer.writerow(["id", "label", "score"])
-        for record_id, label, score in () if first is None else itertools.chain([first], rows):
-            writer.writerow([record_id, label, f"{score:.6f}"])
+        header, first = next(rows), next(rows, None)  # a bad file is refused here, before anything is printed
+        writer.writerow(header)
+        for record_id, label, *shares in () if first is None else itertools.chain([first], rows):
+            writer.writerow([record_id, label, *(f"{share:.6f}" for share in shares)])

@@ -12,9 +12,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from linprobe._version import __version__
 from linprobe.accounting.calibrate import check_epsilon, large_delta
-from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.commands._budget_book import book_of
 from linprobe.commands._comparison_folder import RUNS, ComparisonFolder, open_comparison
@@ -33,8 +34,11 @@ from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent
 from linprobe.reporting.comparison_plots import accuracy_against_attack, boost_against_shots, error_against_epsilon
+from linprobe.reporting.comparison_table import balance_matters as balance_matters
 from linprobe.reporting.comparison_table import comparison_table as comparison_table
+from linprobe.reporting.comparison_table import footer as footer
 from linprobe.reporting.comparison_table import markdown
+from linprobe.reporting.comparison_table import no_better as no_better
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
 from linprobe.training.settings import method_options
@@ -96,8 +100,9 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
 
     Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
 
-    Returns: out, composed, summary (one object for each row, setting and epsilon), runs (one object each), figures; if
-        requested attacks, one object for each run, private.
+    Returns: out, composed, commonest_class and commonest_share (of the public test rows), summary (one object for each
+        row, setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run,
+        private.
 
     Raises:
         UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
@@ -131,7 +136,7 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
                 progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
             raise
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
-        return _written(request, folder, planned, results)
+        return _written(request, folder, planned, results, _commonest(opened))
 
 
 def _announce(missing: Sequence[_Planned], n_rows: int, delta: float, progress: Progress) -> None:
@@ -287,12 +292,24 @@ def _train(run: _Planned, features: Features, other: Features) -> Path:
 
 def _result(request: CompareRequest, run: _Planned, manifest: dict[str, Any], features: FeatureReader) -> Result:
     auc = threshold_auc(features, run_folder.load_run(run.folder))["auc"] if request.attack else None
-    accuracy = manifest["test_accuracy"]
-    return Result(run.row, run.setting, run.request.epsilon, run.request.split_seed, run.spends, accuracy, auc)
+    return Result(
+        run.row,
+        run.setting,
+        run.request.epsilon,
+        run.request.split_seed,
+        run.spends,
+        manifest["test_accuracy"],
+        manifest["test_balanced_accuracy"],
+        auc,
+    )
 
 
 def _written(
-    request: CompareRequest, folder: ComparisonFolder, planned: Sequence[_Planned], results: Sequence[Result]
+    request: CompareRequest,
+    folder: ComparisonFolder,
+    planned: Sequence[_Planned],
+    results: Sequence[Result],
+    commonest: tuple[str, float],
 ) -> dict[str, Any]:
     """Write the tables and figures and return them."""
     out, summaries = request.out, summarise(results)
@@ -307,6 +324,9 @@ def _written(
             "std": one.std,
             "runs": one.runs,
             "best": one.best,
+            "balanced_mean": one.balanced_mean,
+            "balanced_std": one.balanced_std,
+            "balanced_best": one.balanced_best,
             "boost": None if one.epsilon is None else boost.get((one.row, one.setting, one.epsilon)),
         }
         for one in summaries
@@ -315,6 +335,8 @@ def _written(
     write_csv(out / "summary.csv", summary)
     with replace_when_complete(out / "table.md", "w") as stream:
         stream.write(markdown(*comparison_table(summary, "**{}**")))
+        if balance_matters(summary):
+            stream.write("\nBalanced accuracy, %:\n\n" + markdown(*comparison_table(summary, "**{}**", balanced=True)))
     figures = [error_against_epsilon(out / "error_against_epsilon.png", summaries, PUBLIC_BASELINE, PARAGON)]
     if len({setting.shots for _, setting, _ in boost}) > 1:
         figures.append(boost_against_shots(out / "boost_against_shots.png", boost))
@@ -329,10 +351,12 @@ def _written(
         figures.append(accuracy_against_attack(out / "private_accuracy_against_attack.png", summaries))
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
     composed = folder.composed(request.delta)
-    folder.finish({"composed": composed, "summary": summary, "runs": runs})
+    always = {"commonest_class": commonest[0], "commonest_share": commonest[1]}
+    folder.finish({"composed": composed, **always, "summary": summary, "runs": runs})
     return {
         "out": str(out),
         "composed": composed,
+        **always,
         "summary": summary,
         "runs": runs,
         **attacked,
@@ -347,6 +371,8 @@ def _run_row(run: _Planned, manifest: dict[str, Any], result: Result) -> dict[st
         "epsilon": result.epsilon,
         "seed": result.seed,
         "test_accuracy": result.accuracy,
+        "test_balanced_accuracy": result.balanced,
+        "test_macro_auroc": manifest["test_macro_auroc"],
         "epsilon_spent": manifest["epsilon"],
         "delta": manifest["delta"],
         **{key: manifest[key] for key in ("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")},
@@ -354,19 +380,8 @@ def _run_row(run: _Planned, manifest: dict[str, Any], result: Result) -> dict[st
     }
 
 
-def footer(composed: dict[str, Any]) -> str:
-    """The total cost of all runs of a comparison, in one or two sentences."""
-    text = "no run released anything with noise"
-    if composed["private_runs"]:
-        text = (
-            f"{composed['private_runs']} runs released something with noise: together epsilon "
-            f"{rounded_up(composed['epsilon'])} at delta {rounded_up(composed['delta'])} for a record private in all "
-            f"of them ({composed['accountant']}; {gaussian_words(composed['gdp_mu'], composed['zcdp_rho'])}); "
-            "a record that was public in any of them had no protection there"
-        )
-    if composed["not_private_runs"]:
-        text += (
-            f"; {composed['not_private_runs']} non-private runs are not covered by any epsilon: if the rows are really "
-            "private, leave them out with --no-baselines"
-        )
-    return text
+def _commonest(features: FeatureReader) -> tuple[str, float]:
+    """The commonest class of the public test rows, and its share of them."""
+    counts = np.bincount(features.labels("test"))
+    place = int(counts.argmax())
+    return features.description.class_names[place], int(counts[place]) / int(counts.sum())

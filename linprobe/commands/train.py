@@ -21,13 +21,15 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
+from linprobe.commands._test_rows import accuracy_of, figures_of
 from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands._units import PrivateUnits, fewer_protected
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.provenance import extraction_of
 from linprobe.errors import LinprobeError, UsageError
-from linprobe.evaluation.metrics import accuracies, accuracy_by_class, class_accuracy
+from linprobe.evaluation.class_figures import no_better_than_commonest
+from linprobe.evaluation.metrics import class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.methods.choice import Chosen
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
@@ -65,6 +67,8 @@ OUTCOME_KEYS = (
     "test_accuracy",
     "test_accuracy_std",
     "test_balanced_accuracy",
+    "test_macro_auroc",
+    "test_calibration_error",
     "seed_kind",
 )
 
@@ -179,7 +183,7 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
 
     Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, unit, n_units,
         n_private (as n_units), n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None
-        without), test_balanced_accuracy, seconds, seed_kind.
+        without), test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind.
 
     Raises:
         LinprobeError: any failure, with its exit status; no run folder is left behind.
@@ -304,14 +308,16 @@ def train_on(
             )
             if group.rank > 0:
                 return {}
+            measured = figures_of(features, trained)
             manifest = run_folder.write_run(
                 folder,
                 trained.weights,
                 trained.bias,
                 trained.history,
-                {**manifest_of(features, rows, request, settings, trained), "run_id": charge.run},
+                {**manifest_of(features, rows, request, settings, trained, measured), "run_id": charge.run},
                 private_records(rows.units, protected, trained),
                 signing_key,
+                measured,
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:
@@ -326,6 +332,9 @@ def train_on(
         fewer = fewer_protected(features, releases, settings.delta, accountant_of(manifest))
         if fewer is not None:
             progress.note(fewer)
+    no_better = None if measured is None else no_better_than_commonest(measured)
+    if no_better is not None:
+        progress.note(no_better)
     return {
         "run": str(out),
         **{key: manifest[key] for key in OUTCOME_KEYS},
@@ -379,7 +388,12 @@ def private_records(
 
 
 def manifest_of(
-    features: FeatureReader, rows: Rows, request: TrainRequest, settings: Settings, trained: Trained
+    features: FeatureReader,
+    rows: Rows,
+    request: TrainRequest,
+    settings: Settings,
+    trained: Trained,
+    measured: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     description, public, selected = features.description, rows.public, trained.selected
@@ -406,35 +420,7 @@ def manifest_of(
         "split_seed": request.split_seed,
         "per_owner_rows": request.per_owner_rows,
         "public_digest": None if public is None or settings.method.joins_public else public.digest(),
-        **_accuracy(features, trained),
+        **accuracy_of(features, trained, measured),
         "tuning": None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
         "published": [],
-    }
-
-
-def _accuracy(features: FeatureReader, trained: Trained) -> dict[str, Any]:
-    """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
-    n_test = features.sizes.get("test", 0)
-    measured: dict[str, Any] = {
-        "test_rows": features.description.test_rows if n_test else "none",
-        "n_test": n_test,
-        "test_accuracy": None,
-        "test_accuracy_std": None,
-        "test_balanced_accuracy": None,
-        "test_accuracy_per_class": None,
-    }
-    if trained.right is not None:
-        right, std = trained.right
-        return {
-            **measured,
-            "test_accuracy": min(max(right / n_test, 0.0), 1.0),
-            "test_accuracy_std": std / n_test,
-        }
-    if not n_test or features.description.private_test:
-        return measured
-    correct, total = class_accuracy(features.blocks("test"), trained.weights, trained.bias)
-    return {
-        **measured,
-        **accuracies(correct, total),
-        "test_accuracy_per_class": accuracy_by_class(features.description.class_names, correct, total),
     }

@@ -27,6 +27,7 @@ from linprobe.accounting.ledger import record_selection
 from linprobe.accounting.selection import calibrate_selection, check_repetitions
 from linprobe.commands._budget_book import book_of, charged_selection
 from linprobe.commands._option_text import option_kinds, typed
+from linprobe.commands._test_rows import figures_of
 from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands.train import (
     OUTCOME_KEYS,
@@ -309,7 +310,9 @@ def _select(
                 trained.privacy, event, epsilon_target=epsilon, delta=delta, accountant=accountant
             )
             chosen = replace(candidates[place], shrink=tuning.shrink or (1.0,))
-            manifest = manifest_of(features, rows, replace(request, method=chosen.method.name), chosen, trained)
+            measured = figures_of(features, trained)
+            named = replace(request, method=chosen.method.name)
+            manifest = manifest_of(features, rows, named, chosen, trained, measured)
             facts = {"settings": tuning.settings, "chosen": place}
             manifest = run_folder.write_run(
                 folder,
@@ -319,6 +322,7 @@ def _select(
                 {**manifest, **statement, "run_id": run_id, "tuning": {**(manifest["tuning"] or {}), **facts}},
                 private_records(rows.units, rows.protected, trained),
                 signing_key,
+                measured,
             )
     except OSError as error:
         raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None

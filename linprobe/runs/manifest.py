@@ -38,6 +38,7 @@ from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 
 MANIFEST_FORMAT = 3
 RUN_FILES = ("model.npz", "ledger.jsonl", "history.csv")  # those of every run
+TEST_FIGURES = "test_figures.json"  # of a run with public test rows
 REQUIRED_KEYS = (
     "method",
     "guarantee",

@@ -1,6 +1,7 @@
 """The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
 
-A signed run also has `manifest.json.sig`. No pickle anywhere. `per_record.npz` has mode 0600 and must not be published.
+A run with public test rows also has `test_figures.json`, a signed run `manifest.json.sig`. No pickle
+anywhere. `per_record.npz` has mode 0600 and must not be published.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from numpy.typing import NDArray
 from linprobe.accounting.events import INHERITED, Releases, grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.per_instance import RecordLosses
-from linprobe.atomic_files import held, json_text, replace_when_complete, write_csv
+from linprobe.atomic_files import held, json_text, replace_when_complete, write_csv, write_json
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError
 from linprobe.parallel.process_group import Group
 from linprobe.runs.claim import refuse_existing
 from linprobe.runs.diverged import keep_charge
-from linprobe.runs.manifest import MANIFEST_FORMAT, RUN_FILES, check_manifest, read_manifest, seal
+from linprobe.runs.manifest import MANIFEST_FORMAT, RUN_FILES, TEST_FIGURES, check_manifest, read_manifest, seal
 from linprobe.runs.signature import sign
 from linprobe.runs.units import unit_of
 
@@ -271,7 +272,8 @@ def write_manifest(
     signing_key: Ed25519PrivateKey | None = None,
 ) -> dict[str, Any]:
     """Seal and write `manifest.json`, after its signature if there is a key for one; returns the sealed manifest."""
-    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, (*RUN_FILES, *extra_files))
+    figures = [TEST_FIGURES] if (folder / TEST_FIGURES).exists() else []
+    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, (*RUN_FILES, *figures, *extra_files))
     text = json_text(sealed)
     if signing_key is not None:
         sign(folder, text.encode(), signing_key)
@@ -288,13 +290,18 @@ def write_run(
     manifest: dict[str, Any],
     private: PrivateRecords | None,
     signing_key: Ed25519PrivateKey | None = None,
+    test_figures: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
+    `test_figures` are those of public test rows, as `class_figures` gives them; None without public test rows.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
     write_model(folder, weights, bias)
     write_history(folder, history)
+    (folder / TEST_FIGURES).unlink(missing_ok=True)  # left by a process that was killed
+    if test_figures is not None:
+        write_json(folder / TEST_FIGURES, test_figures)
     private_commitment = per_record_commitment = None
     if private is not None:
         key = secrets.token_bytes(32)

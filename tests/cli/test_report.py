@@ -76,7 +76,7 @@ def test_figures_of_single_records_are_on_no_page(cli: Cli, run_copy: Path) -> N
 def test_published_histogram_is_drawn_and_tabled(cli: Cli, run_copy: Path) -> None:
     published = result_of(cli("pdp-report", run_copy, "--publish-epsilon", "0.5", "--json"))["published"]
     text = page_of(cli, run_copy)
-    assert text.count("<svg") == 2 + 4  # two figures and a bar for each class
+    assert text.count("<svg") == 3  # the limit on attacks, the confusion matrix, the histogram
     for count in published["noisy_counts"]:
         assert f"<td>{count:,}</td>" in text
     assert "published histogram of per-record losses" in text
@@ -274,3 +274,12 @@ def test_a_moved_run_keeps_its_page_but_for_the_name(cli: Cli, run_copy: Path, t
     moved = page_of(cli, tmp_path / "moved run")
     assert "linprobe verify &#39;moved run&#39;" in moved
     assert moved.replace("&#39;moved run&#39;", run_copy.name).replace("moved run", run_copy.name) == text
+
+
+def test_edited_figures_on_test_rows_are_refused(cli: Cli, run_copy: Path, refused: Callable[..., None]) -> None:
+    path = run_copy / "test_figures.json"
+    path.write_text(path.read_text().replace('"balanced_accuracy": 0.', '"balanced_accuracy": 1.', 1) + " ")
+    for words in (["verify", run_copy], ["report", run_copy, "--html", "page.html"]):
+        refused(cli(*words), 4, ["test_figures.json"])
+    path.unlink()
+    refused(cli("verify", run_copy), 4, ["test_figures.json", "missing"])

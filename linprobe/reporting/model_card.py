@@ -44,6 +44,7 @@ def model_card(manifest: dict[str, Any], checked: dict[str, Any], publisher: Pub
         extraction={"backbone": "", "weights": "", "weights_digest": "", **extraction},
         preprocessing=json.dumps(extraction.get("preprocessing") or "not stated", sort_keys=True),
         unit=privacy_points.unit_of(manifest),
+        data=privacy_points.data_of(manifest),
         composition=privacy_points.composition_of(manifest),
         unprotected=privacy_points.unprotected_of(manifest),
         points=privacy_points.points(manifest),

@@ -10,14 +10,22 @@ from typing import Any
 
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, rounded_up
+from linprobe.accounting.selection import SelectionEvent
+from linprobe.runs import units
 
 
 def unit_of(manifest: dict[str, Any]) -> str:
     """The unit of privacy, in words."""
-    unit = manifest.get("unit") or "record"
-    if unit == "record":
-        return "one record: one row of features, made from one image where the rows come from images"
-    return f"one {unit}: all rows of that {unit} together"
+    if units.unit_of(manifest) == units.OWNER:
+        return "one person: all private rows of that person together"
+    return "one record: one row of features, made from one image where the rows come from images"
+
+
+def data_of(manifest: dict[str, Any]) -> str:
+    """The private rows that were used, in words; the number of rows of people is private."""
+    if units.unit_of(manifest) == units.OWNER:
+        return f"the private rows of {manifest['n_private']} people"
+    return f"{manifest['n_private']} private rows"
 
 
 def releases_of(manifest: dict[str, Any]) -> list[Releases]:
@@ -27,18 +35,37 @@ def releases_of(manifest: dict[str, Any]) -> list[Releases]:
 
 def composition_of(manifest: dict[str, Any]) -> str:
     """What was composed, and by which accountants."""
+    if "selection" in manifest:
+        event = SelectionEvent.from_dict(manifest["selection"])
+        runs = ", or ".join(dict.fromkeys(_listed(run) for run in event.runs))
+        return (
+            f"private selection of the best of a geometric number of runs, {event.mean_repetitions} on average. One "
+            f"accountant ({manifest['accountant']}) bounds the selection as a whole, with the runs that were dropped; "
+            f"the Gaussian releases of one run are {runs}. A second one ({manifest['cross_check']}) checks it"
+        )
     releases = releases_of(manifest)
     if not releases:
         return "nothing was released from private rows"
-    listed = "; ".join(
+    return (
+        f"one accountant ({manifest['accountant']}) composes all Gaussian releases of the run: {_listed(releases)}. A "
+        f"second one ({manifest['cross_check']}) checks it"
+    )
+
+
+def _listed(releases: Sequence[Releases]) -> str:
+    return "; ".join(
         f"{release.count} of purpose {release.purpose!r} with noise multiplier {release.noise_multiplier:g} and "
         f"sampling rate {release.sampling_rate:g}"
         for release in releases
     )
-    return (
-        f"one accountant ({manifest['accountant']}) composes all Gaussian releases of the run: {listed}. A second one "
-        f"({manifest['cross_check']}) checks it"
-    )
+
+
+def tuning_of(manifest: dict[str, Any]) -> str:
+    """What the figures cover of the choice of options."""
+    if "selection" in manifest:
+        chosen = "options were chosen on these rows by private selection, whose cost is in this figure"
+        return f"{chosen}. Other runs on the same rows are not: they add to it"
+    return TUNING
 
 
 def parameters_of(manifest: dict[str, Any]) -> str:
@@ -94,7 +121,7 @@ def points(manifest: dict[str, Any]) -> Sequence[tuple[str, str]]:
         ("Security and access", ACCESS),
         ("Utility", "noise and clipping lower accuracy; the figures are in this card"),
         ("Bias", f"small classes lose most, because noise does not shrink with a class; {per_class}"),
-        ("Tuning of hyper-parameters", TUNING),
+        ("Tuning of hyper-parameters", tuning_of(manifest)),
         ("What is not protected", unprotected_of(manifest)),
         ("Inference about groups", "what is true of many records, such as the look of a class, is learnt, by purpose"),
     )

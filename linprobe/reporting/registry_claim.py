@@ -60,8 +60,8 @@ def _entry(manifest: dict[str, Any], publisher: Publisher) -> dict[str, Any]:
             },
             "dp_variant": {
                 "variant_name": "Approximate DP",
-                "data_domain": f"any {manifest['n_private']} private rows of {manifest['n_features']} finite numbers, "
-                f"each with one of {manifest['n_classes']} labels",
+                "data_domain": f"any values of {points.data_of(manifest)}: {manifest['n_features']} finite numbers in "
+                f"each row, with one of {manifest['n_classes']} labels",
                 "unprotected_quantities": points.unprotected_of(manifest),
             },
             "privacy_loss": {
@@ -74,7 +74,7 @@ def _entry(manifest: dict[str, Any], publisher: Publisher) -> dict[str, Any]:
                 "model_name": "Central",
                 "actors": points.TRUST,
                 "release_type": "One release",
-                "release_type_details": "this run alone; " + points.TUNING,
+                "release_type_details": "this run alone; " + points.tuning_of(manifest),
                 "data_source_type": "Static",
                 "access_type": "Non-interactive",
                 "access_type_details": "the weights are published; nobody queries the rows",
@@ -84,7 +84,8 @@ def _entry(manifest: dict[str, Any], publisher: Publisher) -> dict[str, Any]:
                 "composition": points.composition_of(manifest),
             },
             "implementation": {
-                "preprocessing_and_hyperparameter_tuning": f"each row is divided by its own length; {points.TUNING}",
+                "preprocessing_and_hyperparameter_tuning": "each row is divided by its own length; "
+                + points.tuning_of(manifest),
                 "mechanisms": "\n".join(f"- {line}" for line in _mechanisms(manifest)),
                 "justification": f"{manifest['method']}, {manifest['paper']}; the bounds on one record are proved "
                 "in the documentation of linprobe and tested on neighbouring data sets",

@@ -86,6 +86,16 @@ def test_the_run_states_whom_it_protects(trained, cli, owned) -> None:
     assert "protects people" in refused.stderr
 
 
+def test_a_release_states_whom_it_protects(trained, cli) -> None:
+    trained("--method", "noisy-gd", "--unit", "owner", "--steps", 2, "--out", "run")
+    assert cli("release", "run", "--out", "pub").status == 0
+    for name in ("README.md", "claim.yaml"):
+        text = Path("pub", name).read_text()
+        assert "one person: all private rows of that person together" in text
+        assert f"the private rows of {PEOPLE} people" in text
+    assert cli("verify", "pub").status == 0
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("unit", "record"), ("n_units", 400), ("unit", "family"), ("adjacency", "none of your business")]
 )

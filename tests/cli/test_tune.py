@@ -116,6 +116,16 @@ def test_other_commands_know_a_selected_run(
     refused(cli("train", features_file, *words), 4, ["private selection"])
 
 
+def test_a_release_states_the_selection(cli: Cli, selected: Path) -> None:
+    assert cli("release", selected, "--out", "pub").status == 0
+    card = Path("pub/README.md").read_text()
+    assert "private selection of the best of a geometric number of runs" in card
+    assert "3 of purpose 'gradient'" in card
+    assert "nothing was released" not in card
+    assert "without these rows" not in card + Path("pub/claim.yaml").read_text()
+    assert cli("verify", "pub").status == 0
+
+
 def _trace(cli: Cli, features: Path, out: str, monkeypatch: pytest.MonkeyPatch, runs: int) -> dict[str, Any]:
     """All that a selection with a given number of runs leaves, but for the figures of the chosen run."""
     monkeypatch.setattr(mechanism, "geometric", lambda mean: runs)

@@ -550,7 +550,7 @@ def test_exit_statuses_of_the_command(
     begun = cli(*words, "--eps", "3", "--out", "none")
     assert begun.status == 0
     assert "this one begins it" in begun.stderr
-    refused(cli(*words, "--eps", "2", "--out", "run"), 2, ["epsilon"])
+    refused(cli(*words, "--eps", "2", "--out", "run"), 2, ["epsilon"], notes=1)
     changed = changed_copy(features_file, tmp_path)
     words[1] = changed
     refused(cli(*words, "--eps", "3", "--out", "run"), 4, ["private rows"])
@@ -558,7 +558,7 @@ def test_exit_statuses_of_the_command(
     (partial,) = unfinished(tmp_path / "run")
     whole = (partial / CHECKPOINT).read_bytes()
     (partial / CHECKPOINT).write_bytes(whole[:99])
-    refused(cli(*words, "--eps", "3", "--out", "run"), 3, ["checkpoint"])
+    refused(cli(*words, "--eps", "3", "--out", "run"), 3, ["checkpoint"], notes=1)
     (partial / CHECKPOINT).write_bytes(whole)
     done = cli(*words, "--eps", "3", "--out", "run")
     assert (done.status, done.stdout) == (0, "run\n")

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe import NoisyGD
+from linprobe.estimators import NoisyGD
 from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.calibrate import largest_mu
 from linprobe.data.preprocessing import normalise_rows

@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.estimators import NoisyGD
 from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.calibrate import largest_mu
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows, Rows
 from linprobe.data.unit_rows import UnitRows
+from linprobe.estimators import NoisyGD
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.threads import blas_held_to_one_thread

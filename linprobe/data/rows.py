@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linprobe.data.precision import STORAGE, Precision, aligned_empty, narrowed, widened
+from linprobe.data.precision import (
+    STORAGE,
+    Precision,
+    StoredRows,
+    Translation,
+    aligned_empty,
+    narrowed,
+    widened,
+)
 from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.sources import BLOCK_ROWS, RawBlocks, Source, whole_blocks
 from linprobe.errors import UsageError
@@ -26,14 +34,15 @@ PREFETCHED_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows, or some rows of a sample in order.
+    """Consecutive rows.
 
     Attributes:
-        start: index of the first row among the rows of this process; undefined for blocks of a sample.
+        start: index of the first row among the rows of this process.
         stored: the rows (b, n_features): float32, float16, the bits of bfloat16 in uint16, or float64.
         y: class indices int64, shape (b,), or targets float32, shape (b, n_targets).
         norms: L2 norms of the rows, shape (b,), float64.
         sampled: mask of the rows in the sample, shape (b,); None if all are.
+        translation: of the rows in `stored`, when they are used; None for rows as they are.
     """
 
     start: int
@@ -41,11 +50,22 @@ class Block:
     y: NDArray[Any]
     norms: NDArray[np.float64]
     sampled: NDArray[np.bool_] | None = None
+    translation: Translation | None = None
+
+    @property
+    def rows(self) -> StoredRows:
+        """The rows as they are stored, with their translation."""
+        return StoredRows(self.stored, translation=self.translation)
 
     @cached_property
     def x(self) -> NDArray[np.float32]:
-        """The rows as float32, or float64 if `stored` is float64."""
-        return widened(self.stored)
+        """The rows as float32, or float64 if `stored` is float64; one feature wider if they are translated."""
+        return self.rows.wide()
+
+    def chosen(self, places: NDArray[np.int64]) -> Block:
+        """The rows at some places of the block, shape (m,), widened."""
+        x = replace(self.rows, places=places).wide()
+        return Block(self.start, x, self.y[places], self.norms[places])
 
 
 LazyBlock = Callable[[], Block]  # loads its block when called
@@ -92,7 +112,10 @@ class Rows(Blocks):
 
     @abstractmethod
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` (n_local,) is true, in lazy blocks of at most `BLOCK_ROWS` rows."""
+        """Blocks with their part of the mask `sampled` (n_local,), of at most `SHARD_ROWS` rows.
+
+        Rows outside the sample may hold anything.
+        """
 
 
 class ArrayRows(Rows):
@@ -115,20 +138,20 @@ class ArrayRows(Rows):
             here = slice(start, start + self._block_rows)
             self.norms[here] = row_norms(widened(x[here]))
 
-    def _block(self, start: int, rows: slice | NDArray[np.intp]) -> Block:
-        return Block(start, self.x[rows], self.y[rows], self.norms[rows])
+    def _block(self, start: int, n: int, sampled: NDArray[np.bool_] | None = None) -> Block:
+        here = slice(start, start + n)
+        return Block(start, self.x[here], self.y[here], self.norms[here], None if sampled is None else sampled[here])
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """All rows in order; float32 rows are not copied."""
+        """All rows in order; no row is copied."""
         for start in range(0, self.n_rows, self._block_rows):
-            yield partial(self._block, start, slice(start, start + self._block_rows))
+            yield partial(self._block, start, self._block_rows)
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` is true, copied on load. Blocks do not cross multiples of `SHARD_ROWS` rows."""
-        for first in range(0, self.n_rows, SHARD_ROWS):
-            chosen = first + np.flatnonzero(sampled[first : first + SHARD_ROWS])
-            for start in range(0, len(chosen), self._block_rows):
-                yield partial(self._block, start, chosen[start : start + self._block_rows])
+        """All rows with their mask; no row is copied. Larger blocks than without a sample, as few rows are used."""
+        n = SHARD_ROWS // BLOCK_ROWS * self._block_rows
+        for start in range(0, self.n_rows, n):
+            yield partial(self._block, start, n, sampled)
 
 
 def _prefetch(blocks: RawBlocks, n_features: int) -> RawBlocks:
@@ -173,16 +196,28 @@ class StreamedRows(Rows):
             start += len(y)
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` is true, in the blocks of `ArrayRows`. Reads all rows, preprocesses only these."""
+        """The blocks of `ArrayRows` with zeros outside the sample. Reads all rows, preprocesses those in the sample."""
         start, taken = 0, []
         for raw, y in _prefetch(whole_blocks(self._read()), self.n_features):
-            here = sampled[start : start + len(y)]
-            taken.append((raw[here], y[here]))
+            taken.append((raw[sampled[start : start + len(y)]], y))
             start += len(y)
             if start % SHARD_ROWS == 0 or start == self.n_rows:
-                for block, labels in whole_blocks(iter(taken)):
-                    yield partial(self._block, start, block, labels)
+                first = start - sum(len(labels) for _, labels in taken)
+                yield partial(self._sampled_block, first, taken, sampled[first:start])
                 taken = []
+
+    def _sampled_block(
+        self, start: int, taken: list[tuple[NDArray[np.floating], NDArray[np.int64]]], sampled: NDArray[np.bool_]
+    ) -> Block:
+        x = np.zeros((len(sampled), self.n_features), np.float32)  # memory of rows never written is never used
+        norms = np.zeros(len(sampled))
+        places, done = np.flatnonzero(sampled), 0
+        for raw, _ in taken:
+            here = places[done : done + len(raw)]
+            block = self._block(start, raw, here)
+            x[here], norms[here] = block.x, block.norms
+            done += len(raw)
+        return Block(start, x, np.concatenate([y for _, y in taken]), norms, sampled)
 
 
 def prepare(source: Source, preprocessing: Preprocessing, precision: Precision = "float32", processes: int = 1) -> Rows:
@@ -315,7 +350,10 @@ class ChangedRows(Rows):
 
     @abstractmethod
     def change(self, block: Block) -> Block:
-        """A new block with other rows and `norms`; must not write to the block given."""
+        """A new block with other rows and `norms`; must not write to the block given.
+
+        Rows outside the mask `block.sampled`, if it has one, may hold anything.
+        """
 
     def _changed(self, load: LazyBlock) -> Block:
         return self.change(load())
@@ -330,7 +368,7 @@ class ChangedRows(Rows):
 
 
 class TranslatedRows(ChangedRows):
-    """Rows minus a public vector, with a constant column appended.
+    """Rows minus a public vector, with a constant column appended. They are translated each time they are used.
 
     Args:
         rows: the rows, n_features wide.
@@ -340,14 +378,16 @@ class TranslatedRows(ChangedRows):
 
     def __init__(self, rows: Rows, shift: NDArray[np.float64], column: float) -> None:
         super().__init__(rows, rows.n_features + 1)
-        self._shift, self._column = shift.astype(np.float32), np.float32(column)
+        self._translation = Translation(shift.astype(np.float32), float(np.float32(column)))
+        self._norms = np.empty(self.n_local)
+        for block in rows.blocks():
+            x = replace(block, translation=self._translation).x
+            self._norms[block.start : block.start + len(x)] = row_norms(x)
 
     def change(self, block: Block) -> Block:
-        """The rows translated, one column wider."""
-        x = np.empty((len(block.x), self.n_features), dtype=np.float32)
-        np.subtract(block.x, self._shift, out=x[:, :-1])
-        x[:, -1] = self._column
-        return replace(block, stored=x, norms=row_norms(x))
+        """The same rows with their translation, one column wider."""
+        here = slice(block.start, block.start + len(block.y))
+        return replace(block, translation=self._translation, norms=self._norms[here])
 
 
 def join(*sets: Rows) -> ArrayRows:

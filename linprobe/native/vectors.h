@@ -162,10 +162,10 @@ TARGET static void KERNEL(clip)(float *r, size_t room, const int64_t *y, const d
     }
 }
 
-/* sum (classes, 2 LANES) += r^T x. `first`: this is the first panel, so copy these features to `copy`, and prefetch
-   step bytes per row from next. */
+/* sum (classes, 2 LANES) += r^T x. `first`: this is the first panel, so copy these features to `copy`, and prefetch two
+   vectors from byte `at` of each of n rows in `next`. */
 TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, size_t r_stride, float *sum, size_t n,
-                                 float *copy, const char *next, size_t step, const int first, const int classes)
+                                 float *copy, const char *const *next, size_t at, const int first, const int classes)
 {
     VECTOR sum_a[PANEL], sum_b[PANEL];
     EACH(c, classes) {
@@ -175,8 +175,7 @@ TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, 
     for (size_t i = 0; i < n; i++, x += stride, r += r_stride) {
         VECTOR in_a = *(const VECTOR *)x, in_b = *(const VECTOR *)(x + LANES);
         if (first) {
-            EACH(l, (2 * LANES + CHUNK - 1) / CHUNK) FETCH(next + LINE * l);
-            next += step;
+            EACH(l, (2 * LANES + CHUNK - 1) / CHUNK) FETCH(next[i] + at + LINE * l);
             *(VECTOR *)copy = in_a;
             *(VECTOR *)(copy + LANES) = in_b;
             copy += 2 * LANES;
@@ -192,10 +191,10 @@ TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, 
     }
 }
 
-/* sums (tiles, n_classes, 2 LANES) += r^T x of a group, where a tile is two vectors of features. Prefetch the next
-   group, whose elements have size bytes. */
+/* sums (tiles, n_classes, 2 LANES) += r^T x of a group, where a tile is two vectors of features. Prefetch n rows from
+   the addresses in `next`, whose elements have size bytes. */
 TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums, size_t n, size_t d, int n_classes,
-                                     size_t r_stride, const char *next, size_t size)
+                                     size_t r_stride, const char *const *next, size_t size)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
     float copy[GROUP * 2 * LANES] ALIGNED; /* at some row strides, these features of all rows map to few L1 sets */
@@ -208,8 +207,7 @@ TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums
         for (int p = 0, c = 0; p < panels; p++) {
             int classes = CLASSES(p);
             if (p == 0 && width == 2 * LANES) {
-                WITH_CLASSES(classes, KERNEL(outer), x + j, d, r, r_stride, sums, n, copy, next + size * j * n,
-                             size * 2 * LANES, 1)
+                WITH_CLASSES(classes, KERNEL(outer), x + j, d, r, r_stride, sums, n, copy, next, size * j, 1)
             } else {
                 WITH_CLASSES(classes, KERNEL(outer), copy, 2 * LANES, r + c, r_stride, sums, n, copy, next, 0, 0)
             }
@@ -238,12 +236,13 @@ TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_cla
     }
 }
 
-TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, size_t n, size_t d, int n_classes,
-                                  size_t stride)
+TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, size_t room, size_t n, size_t d,
+                                  int n_classes, size_t stride)
 {
-    for (size_t i = 0; i < n; i += GROUP)
-        KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, n_classes, LEAST(GROUP, n - i), d, n_classes,
-                             stride, 1);
+    size_t group = n_classes > MOST ? RUN : GROUP; /* more rows for weights that do not stay in cache */
+    for (size_t i = 0; i < n; i += group)
+        KERNEL(group_scores)(x + stride * i, w, out + room * i, room, LEAST(group, n - i), d, n_classes, stride,
+                             group == GROUP);
 }
 
 /* total (classes, 2 LANES), with stride apart, += r^T x for x (n, 2 LANES), summed in registers and rounded to the grid
@@ -270,17 +269,17 @@ TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *tota
     KERNEL(add)(sums, total, apart, shift, classes);
 }
 
-/* Pack the given n rows of x and r into room: tiles of x (tiles, n, 2 LANES), padded with zeros, then panels of r.
+/* Pack rows `rows` of x and r, n of them, or the first n if `rows` is null, into room: tiles of x (tiles, n, 2 LANES), padded with zeros, then panels of r.
    Return the address of the panels. TILE_STEP is no power of two, as otherwise the copies of one row in all tiles would
    map to few cache sets. */
-TARGET static float *KERNEL(packed)(const float *x, const float *r, const size_t *rows, float *room, size_t n, size_t d,
+TARGET static float *KERNEL(packed)(const float *x, const float *r, const int64_t *rows, float *room, size_t n, size_t d,
                                     int n_classes, size_t r_stride)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
     size_t tiles = (d + 2 * LANES - 1) / (2 * LANES);
     float *panel = room + TILE_STEP * tiles, *to = panel;
     for (size_t i = 0; i < n; i++) {
-        const float *row = x + d * rows[i];
+        const float *row = x + d * PLACE(rows, i);
         float *tile = room + 2 * LANES * i;
         for (size_t j = 0; j < d; j += 2 * LANES, tile += TILE_STEP) {
             size_t width = LEAST(d - j, 2 * LANES);
@@ -293,19 +292,22 @@ TARGET static float *KERNEL(packed)(const float *x, const float *r, const size_t
     }
     for (int p = 0, c = 0; p < panels; c += CLASSES(p), p++)
         for (size_t i = 0; i < n; i++)
-            for (int k = 0; k < CLASSES(p); k++) *to++ = r[r_stride * rows[i] + c + k];
+            for (int k = 0; k < CLASSES(p); k++) *to++ = r[r_stride * PLACE(rows, i) + c + k];
     return panel;
 }
 
-TARGET static void KERNEL(sum)(const float *x, const float *r, const uint8_t *joined, double *total, float *room,
-                               size_t n, size_t d, int n_classes, size_t r_stride, size_t apart, double shift)
+TARGET static void KERNEL(sum)(const float *x, const float *r, const int64_t *places, const int64_t *ends, double *total,
+                               float *room, size_t n, size_t d, int n_classes, size_t r_stride, size_t apart,
+                               double shift)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
-    for (size_t i = 0; i < n; i += RUN) {
-        size_t rows[RUN], count = 0;
-        for (size_t t = i; t < LEAST(i + RUN, n); t++)
-            if (!joined || joined[t]) rows[count++] = t;
-        const float *panel = KERNEL(packed)(x, r, rows, room, count, d, n_classes, r_stride), *tile = room;
+    for (size_t i = 0, stop, run = 0; i < n; i = stop, run++) {
+        stop = ends ? (size_t)ends[run] : LEAST(i + RUN, n);
+        size_t count = stop - i, before = places ? 0 : i;
+        const int64_t *rows = places ? places + i : NULL;
+        const float *panel = KERNEL(packed)(x + d * before, r + r_stride * before, rows, room, count, d, n_classes,
+                                            r_stride);
+        const float *tile = room;
         for (size_t j = 0; j < d; j += 2 * LANES, tile += TILE_STEP) {
             const float *factors = panel;
             for (int p = 0, c = 0; p < panels; p++) {
@@ -331,25 +333,60 @@ TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *o
     }
 }
 
-TARGET static void KERNEL(clipped_sum)(const char *x, enum stored stored, float *wide, const float *w,
-                                       const int64_t *y, const double *lengths, double bound, double *r_norms,
-                                       double *factors, double *total, float *sums, size_t n, size_t d, int n_classes,
+/* out (d) = x (d) widened, minus shift (d) unless null. The product with the exponent bias is exact, so an FMA changes no
+   bit. */
+TARGET INLINE void KERNEL(row)(const char *x, const float *shift, float *out, size_t d, const enum stored stored)
+{
+    const float *wide = (const float *)x;
+    if (stored == FLOAT32 && !shift)
+        memcpy(out, x, sizeof(float) * d);
+    else if (stored == FLOAT32)
+        for (size_t i = 0; i < d; i++) out[i] = wide[i] - shift[i];
+    else {
+        const uint16_t *narrow = (const uint16_t *)x;
+        KERNEL(widen)(narrow, stored, out, d);
+        for (size_t i = 0; shift && i < d; i++) out[i] -= shift[i];
+    }
+}
+
+/* out (n, WIDTH(from)) = rows first to first + n of from, float32 and translated */
+TARGET static void KERNEL(load)(const struct rows *from, size_t first, float *out, size_t n)
+{
+    for (size_t t = first; t < first + n; t++, out += WIDTH(from)) {
+        const char *x = ROW(from, t);
+        switch (from->stored) {
+        case FLOAT32: KERNEL(row)(x, from->shift, out, from->d, FLOAT32); break;
+        case BFLOAT16: KERNEL(row)(x, from->shift, out, from->d, BFLOAT16); break;
+        default: KERNEL(row)(x, from->shift, out, from->d, FLOAT16);
+        }
+        if (from->shift) out[from->d] = from->column;
+    }
+}
+
+TARGET static void KERNEL(clipped_sum)(const struct rows *from, float *wide, const float *w, const int64_t *y,
+                                       const double *lengths, double bound, double *r_norms, double *factors,
+                                       double *total, float *sums, size_t n, const int64_t *ends, int n_classes,
                                        size_t apart, double shift, const struct part *parts, int n_parts)
 {
-    size_t size = stored == FLOAT32 ? sizeof(float) : sizeof(uint16_t);
     float r[GROUP * MOST] ALIGNED = {0};
-    size_t room = (n_classes + LANES - 1) / LANES * LANES;
-    for (size_t i = 0; i < n; i += GROUP, x += size * d * GROUP) {
-        size_t count = LEAST(GROUP, n - i);
-        const float *rows = stored == FLOAT32 ? (const float *)x : wide;
-        if (rows == wide) KERNEL(widen)((const uint16_t *)x, stored, wide, count * d);
-        KERNEL(group_scores)(rows, w, r, room, count, d, n_classes, d, 0);
+    size_t room = (n_classes + LANES - 1) / LANES * LANES, d = WIDTH(from), count;
+    int in_place = from->stored == FLOAT32 && !from->places && !from->shift;
+    const char *next[GROUP];
+    for (size_t i = 0, stop = 0, run = 0; i < n; i += count) {
+        if (i == stop) stop = ends ? (size_t)ends[run++] : LEAST(i + RUN, n);
+        size_t groups = (stop - i + GROUP - 1) / GROUP;
+        count = (stop - i + groups - 1) / groups;
+        const float *rows = in_place ? (const float *)from->x + d * i : wide;
+        if (!in_place) KERNEL(load)(from, i, wide, count);
+        KERNEL(group_scores)(rows, w, r, room, count, d, n_classes, d, in_place && !total);
         for (const struct part *p = parts; p < parts + n_parts; p++)
             KERNEL(group_scores)(rows + p->first, p->w, p->out + p->n_classes * i, p->n_classes, count, p->d,
                                  p->n_classes, d, 0);
         KERNEL(clip)(r, room, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
-        KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, x + size * d * GROUP, size);
-        if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
+        if (!total) continue;
+        for (size_t t = 0; t < count; t++) next[t] = ROW(from, LEAST(i + count + t, n - 1));
+        KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, next, SIZE(from));
+        if (i + count == stop) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
     }
 }
 

@@ -61,10 +61,10 @@ TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, 
     }
 }
 
-/* out (n, n_classes), with stride room, = scores of a group. `ahead`: prefetch the next slab of these rows, or the
-   first slab of the next group. */
-TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *out, size_t room, size_t n, size_t d,
-                                        int n_classes, size_t stride, const int ahead)
+/* out (n, n_classes), with stride room, = scores of features first to first + d of a group with addresses x (n).
+   `ahead`: unless 0, prefetch the next slab of these rows, or the first slab of rows so many floats further on. */
+TARGET static void KERNEL(group_scores)(const float *const *x, size_t first, const float *w, float *out, size_t room,
+                                        size_t n, size_t d, int n_classes, size_t ahead)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
     size_t chunks = d / CHUNK, tail = d % CHUNK, all = chunks + (tail > 0);
@@ -77,13 +77,13 @@ TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *o
             const float *columns = panel + CHUNK * classes * k;
             for (size_t t = 0; t < n; t += 2) {
                 size_t u = LEAST(t + 1, n - 1);
-                const float *a = x + stride * t + CHUNK * k, *b = x + stride * u + CHUNK * k;
+                const float *a = x[t] + first + CHUNK * k, *b = x[u] + first + CHUNK * k;
                 const float *next_a = NULL, *next_b = NULL;
                 float *out_a = out + room * t + c, *out_b = out + room * u + c;
                 if (ahead) {
-                    const float *next = k + SLAB < all ? a + CHUNK * SLAB : x + stride * (t + GROUP);
-                    next_a = p == 0 ? next : next + stride;
-                    next_b = panels > 1 ? next_a : next + stride;
+                    size_t next = k + SLAB < all ? CHUNK * SLAB : ahead - CHUNK * k;
+                    next_a = (p == 0 ? a : b) + next;
+                    next_b = (panels > 1 ? next_a : b + next);
                 }
                 WITH_CLASSES(classes, KERNEL(dots), a, b, columns, out_a, out_b, whole, next_a, next_b)
                 if (tail && k + SLAB >= all) {
@@ -162,9 +162,10 @@ TARGET static void KERNEL(clip)(float *r, size_t room, const int64_t *y, const d
     }
 }
 
-/* sum (classes, 2 LANES) += r^T x. `first`: this is the first panel, so copy these features to `copy`, and prefetch two
-   vectors from byte `at` of each of n rows in `next`. */
-TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, size_t r_stride, float *sum, size_t n,
+/* sum (classes, 2 LANES) += r^T x for features j to j + 2 LANES of x. `first`: this is the first panel, so read them
+   from the addresses `rows`, copy them to `copy` and prefetch two vectors from byte `at` of n rows with addresses
+   `next`. Other panels read `copy`. */
+TARGET INLINE void KERNEL(outer)(const float *const *rows, size_t j, const float *r, size_t r_stride, float *sum, size_t n,
                                  float *copy, const char *const *next, size_t at, const int first, const int classes)
 {
     VECTOR sum_a[PANEL], sum_b[PANEL];
@@ -172,13 +173,13 @@ TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, 
         sum_a[c] = *(const VECTOR *)(sum + 2 * LANES * c);
         sum_b[c] = *(const VECTOR *)(sum + 2 * LANES * c + LANES);
     }
-    for (size_t i = 0; i < n; i++, x += stride, r += r_stride) {
+    for (size_t i = 0; i < n; i++, r += r_stride, copy += 2 * LANES) {
+        const float *x = first ? rows[i] + j : copy;
         VECTOR in_a = *(const VECTOR *)x, in_b = *(const VECTOR *)(x + LANES);
         if (first) {
             EACH(l, (2 * LANES + CHUNK - 1) / CHUNK) FETCH(next[i] + at + LINE * l);
             *(VECTOR *)copy = in_a;
             *(VECTOR *)(copy + LANES) = in_b;
-            copy += 2 * LANES;
         }
         EACH(c, classes) {
             sum_a[c] += in_a * r[c];
@@ -191,9 +192,9 @@ TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, 
     }
 }
 
-/* sums (tiles, n_classes, 2 LANES) += r^T x of a group, where a tile is two vectors of features. Prefetch n rows from
-   the addresses in `next`, whose elements have size bytes. */
-TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums, size_t n, size_t d, int n_classes,
+/* sums (tiles, n_classes, 2 LANES) += r^T x of a group with addresses x (n), where a tile is two vectors of features.
+   Prefetch n rows from the addresses in `next`, whose elements have size bytes. */
+TARGET static void KERNEL(group_sum)(const float *const *x, const float *r, float *sums, size_t n, size_t d, int n_classes,
                                      size_t r_stride, const char *const *next, size_t size)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
@@ -202,14 +203,14 @@ TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums
         size_t width = LEAST(d - j, 2 * LANES);
         if (width < 2 * LANES) {
             memset(copy, 0, sizeof copy);
-            for (size_t t = 0; t < n; t++) memcpy(copy + 2 * LANES * t, x + d * t + j, sizeof(float) * width);
+            for (size_t t = 0; t < n; t++) memcpy(copy + 2 * LANES * t, x[t] + j, sizeof(float) * width);
         }
         for (int p = 0, c = 0; p < panels; p++) {
             int classes = CLASSES(p);
             if (p == 0 && width == 2 * LANES) {
-                WITH_CLASSES(classes, KERNEL(outer), x + j, d, r, r_stride, sums, n, copy, next, size * j, 1)
+                WITH_CLASSES(classes, KERNEL(outer), x, j, r, r_stride, sums, n, copy, next, size * j, 1)
             } else {
-                WITH_CLASSES(classes, KERNEL(outer), copy, 2 * LANES, r + c, r_stride, sums, n, copy, next, 0, 0)
+                WITH_CLASSES(classes, KERNEL(outer), x, j, r + c, r_stride, sums, n, copy, next, 0, 0)
             }
             sums += 2 * LANES * classes;
             c += classes;
@@ -240,9 +241,12 @@ TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, si
                                   int n_classes, size_t stride)
 {
     size_t group = n_classes > MOST ? RUN : GROUP; /* more rows for weights that do not stay in cache */
-    for (size_t i = 0; i < n; i += group)
-        KERNEL(group_scores)(x + stride * i, w, out + room * i, room, LEAST(group, n - i), d, n_classes, stride,
-                             group == GROUP);
+    const float *rows[RUN];
+    for (size_t i = 0; i < n; i += group) {
+        size_t count = LEAST(group, n - i);
+        for (size_t t = 0; t < count; t++) rows[t] = x + stride * (i + t);
+        KERNEL(group_scores)(rows, 0, w, out + room * i, room, count, d, n_classes, group == GROUP ? stride * GROUP : 0);
+    }
 }
 
 /* total (classes, 2 LANES), with stride apart, += r^T x for x (n, 2 LANES), summed in registers and rounded to the grid
@@ -370,18 +374,19 @@ TARGET static void KERNEL(clipped_sum)(const struct rows *from, float *wide, con
 {
     float r[GROUP * MOST] ALIGNED = {0};
     size_t room = (n_classes + LANES - 1) / LANES * LANES, d = WIDTH(from), count;
-    int in_place = from->stored == FLOAT32 && !from->places && !from->shift;
+    int in_place = from->stored == FLOAT32 && !from->shift;
     const char *next[GROUP];
+    const float *rows[GROUP];
     for (size_t i = 0, stop = 0, run = 0; i < n; i += count) {
         if (i == stop) stop = ends ? (size_t)ends[run++] : LEAST(i + RUN, n);
         size_t groups = (stop - i + GROUP - 1) / GROUP;
         count = (stop - i + groups - 1) / groups;
-        const float *rows = in_place ? (const float *)from->x + d * i : wide;
+        for (size_t t = 0; t < count; t++) rows[t] = in_place ? (const float *)ROW(from, i + t) : wide + d * t;
         if (!in_place) KERNEL(load)(from, i, wide, count);
-        KERNEL(group_scores)(rows, w, r, room, count, d, n_classes, d, in_place && !total);
+        KERNEL(group_scores)(rows, 0, w, r, room, count, d, n_classes, in_place && !total ? d * GROUP : 0);
         for (const struct part *p = parts; p < parts + n_parts; p++)
-            KERNEL(group_scores)(rows + p->first, p->w, p->out + p->n_classes * i, p->n_classes, count, p->d,
-                                 p->n_classes, d, 0);
+            KERNEL(group_scores)(rows, p->first, p->w, p->out + p->n_classes * i, p->n_classes, count, p->d,
+                                 p->n_classes, 0);
         KERNEL(clip)(r, room, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
         if (!total) continue;
         for (size_t t = 0; t < count; t++) next[t] = ROW(from, LEAST(i + count + t, n - 1));

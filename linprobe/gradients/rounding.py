@@ -89,22 +89,12 @@ class Sample:
     def of(cls, sampled: NDArray[np.bool_], rate: float) -> Sample:
         """The sample of a block, from its mask (b,) and the public sampling rate."""
         places = np.flatnonzero(sampled)
-        n_runs = max(1, math.ceil(len(sampled) * rate / TYPICAL_ROWS))
-        bounds = np.arange(n_runs + 1) * len(sampled) // n_runs
-        counts = np.searchsorted(places, bounds)
-        if np.diff(counts).max(initial=0) < SUM_ROWS:
-            return cls(places, np.unique(counts[counts > 0]))
-        waiting = [*pairwise(bounds.tolist())][::-1]
-        ends = []
-        while waiting:
-            first, stop = waiting.pop()
-            start, end = np.searchsorted(places, (first, stop))
-            if end - start >= SUM_ROWS:
-                middle = (first + stop) // 2
-                waiting += [(middle, stop), (first, middle)]
-            elif end > start:
-                ends.append(end)
-        return cls(places, np.array(ends, np.int64))
+        n, n_runs = len(sampled), max(1, round(len(sampled) * rate / TYPICAL_ROWS))
+        bounds = [n * run // n_runs for run in range(n_runs + 1)]
+        ends = [0]
+        for first, stop in pairwise(bounds):
+            ends += _ends(places, first, stop, ends[-1])
+        return cls(places, np.array(ends[1:], np.int64))
 
     def runs(self) -> Iterator[slice]:
         """The slice of `places` in each run."""
@@ -122,6 +112,16 @@ class Sample:
                 yield Sample(self.places[start : ends[-1]], np.array(ends) - start)
                 start, ends = ends[-1], []
             ends.append(end)
+
+
+def _ends(places: NDArray[np.int64], first: int, stop: int, start: int) -> list[int]:
+    """Ends of the runs from place `first` to `stop`; `start` is the number of sampled rows before them."""
+    end = int(places.searchsorted(stop))
+    if end - start < SUM_ROWS:
+        return [end] if end > start else []
+    middle = (first + stop) // 2
+    ends = _ends(places, first, middle, start)
+    return ends + _ends(places, middle, stop, ends[-1] if ends else start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,7 @@ class NumpyProducts:
         Raises:
             ValueError: shapes that do not fit.
         """
-        inside = sample is None or not len(sample.places) or 0 <= sample.places.min() <= sample.places.max() < len(x)
-        self.check(x, r.shape == (len(x), self.n_classes) and inside)
+        self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
 
     def _add(

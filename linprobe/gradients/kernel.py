@@ -121,10 +121,17 @@ class KernelProducts(NumpyProducts):
     @cached_property
     def _packed(self) -> NDArray[np.float32]:
         """Weights in the kernel's order, by panel, chunk, class and feature, padded with zeros."""
-        padded = np.zeros((self.n_classes, -(-self.n_features // CHUNK), CHUNK), np.float32)
-        padded.reshape(self.n_classes, -1)[:, : self.n_features] = self._weights
-        panels = np.array_split(padded, -(-self.n_classes // PANEL))
-        return np.concatenate([panel.swapaxes(0, 1).ravel() for panel in panels])
+        weights = self._weights
+        if self.n_features % CHUNK:
+            weights = np.pad(weights, ((0, 0), (0, -self.n_features % CHUNK)))
+        panels = np.array_split(weights.reshape(self.n_classes, -1, CHUNK), -(-self.n_classes // PANEL))
+        packed: NDArray[np.float32] = aligned_empty((weights.size,), np.float32)
+        first = 0
+        for panel in panels:
+            classes, chunks, _ = panel.shape
+            packed[first : first + panel.size].reshape(chunks, classes, CHUNK)[:] = panel.swapaxes(0, 1)
+            first += panel.size
+        return packed
 
     def row_scores(self, x: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """As in `linprobe.gradients.backend.ClippingProducts`; in `out` (b, n_classes) if given."""
@@ -152,7 +159,8 @@ class KernelProducts(NumpyProducts):
         y, lengths = np.asarray(y), np.ascontiguousarray(lengths, np.float64)
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         fit = y.shape == lengths.shape == rows.shape[:1] and y.dtype.kind in "iu" and isinstance(total.shift, float)
-        fit = fit and (sample is None or len(y) <= SCORED_ROWS or not observed)
+        if sample is not None:
+            fit = fit and sample.fits(len(y)) and (len(y) <= SCORED_ROWS or not observed)
         self.check(rows, fit and inside)
         stored = np.ascontiguousarray(rows.x, None if rows.x.dtype in STORED else np.float32)
         rows = replace(rows, x=stored)

@@ -96,6 +96,14 @@ class Sample:
             ends += _ends(places, first, stop, ends[-1])
         return cls(places, np.array(ends[1:], np.int64))
 
+    def fits(self, n: int) -> bool:
+        """Whether these are places in a block of n rows, in runs of at most `SUM_ROWS`; the kernel does not check."""
+        if not len(self.places):
+            return not len(self.ends)
+        inside = 0 <= self.places.min() <= self.places.max() < n
+        sizes = self.ends - np.concatenate([[0], self.ends[:-1]])
+        return bool(inside and self.ends[-1] == len(self.places) and 0 < sizes.min() <= sizes.max() <= SUM_ROWS)
+
     def runs(self) -> Iterator[slice]:
         """The slice of `places` in each run."""
         return (slice(start, stop) for start, stop in pairwise([0, *self.ends.tolist()]))

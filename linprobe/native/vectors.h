@@ -4,6 +4,7 @@
 #if !defined(TARGET)
 #define TARGET
 #endif
+#define ROWS (LANES < 16 ? 2 : 4) /* scored together; their sums stay in registers */
 #define TILE_STEP ((RUN + 1) * 2 * LANES) /* stride of packed tiles in floats */
 
 typedef int32_t KERNEL(ints) __attribute__((vector_size(4 * LANES), may_alias));
@@ -35,30 +36,28 @@ TARGET INLINE float KERNEL(largest)(VECTOR x)
     return even > odd ? even : odd;
 }
 
-/* Add the scores over some chunks to the scores of rows a and b. Prefetch next_a and next_b unless null. */
-TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, float *out_a, float *out_b,
-                                size_t chunks, const float *next_a, const float *next_b, const int classes)
+/* Add the scores over some chunks, from feature `first` on, to the scores of ROWS rows. The last ones may be the same row,
+   with n different ones in all. Prefetch `ahead` floats further on, unless 0. */
+TARGET INLINE void KERNEL(dots)(const float *const *x, size_t first, const float *w, float *out, size_t room, size_t n,
+                                size_t chunks, size_t ahead, const int classes)
 {
-    VECTOR sum_a[PANEL] = {{0}}, sum_b[PANEL] = {{0}};
-    for (size_t k = 0; k < chunks; k++, a += CHUNK, b += CHUNK, w += CHUNK * classes) {
-        if (next_a) {
-            FETCH(next_a + CHUNK * k);
-            FETCH(next_b + CHUNK * k);
-        }
+    VECTOR sums[ROWS][PANEL] = {{{0}}};
+    const float *rows[ROWS];
+    EACH(t, ROWS) rows[t] = x[LEAST((size_t)t, n - 1)] + first;
+    for (size_t k = 0; k < CHUNK * chunks; k += CHUNK, w += CHUNK * classes) {
+        if (ahead) EACH(t, ROWS) FETCH(rows[t] + k + ahead);
         EACH(h, CHUNK / LANES) {
-            VECTOR in_a = *(const VECTOR *)(a + LANES * h), in_b = *(const VECTOR *)(b + LANES * h);
+            VECTOR in[ROWS];
+            EACH(t, ROWS) in[t] = *(const VECTOR *)(rows[t] + k + LANES * h);
             EACH(c, classes) {
                 VECTOR column = *(const VECTOR *)(w + CHUNK * c + LANES * h);
                 IN_REGISTER(column);
-                sum_a[c] += in_a * column;
-                sum_b[c] += in_b * column;
+                EACH(t, ROWS) sums[t][c] += in[t] * column;
             }
         }
     }
-    EACH(c, classes) {
-        out_a[c] += KERNEL(across)(sum_a[c]);
-        if (out_b != out_a) out_b[c] += KERNEL(across)(sum_b[c]);
-    }
+    EACH(t, ROWS)
+        if ((size_t)t < n) EACH(c, classes) out[room * t + c] += KERNEL(across)(sums[t][c]);
 }
 
 /* out (n, n_classes), with stride room, = scores of features first to first + d of a group with addresses x (n).
@@ -70,28 +69,22 @@ TARGET static void KERNEL(group_scores)(const float *const *x, size_t first, con
     size_t chunks = d / CHUNK, tail = d % CHUNK, all = chunks + (tail > 0);
     for (size_t t = 0; t < n; t++) memset(out + room * t, 0, sizeof(float) * n_classes);
     for (size_t k = 0; k < all; k += SLAB) {
-        size_t whole = LEAST(chunks - k, SLAB);
+        size_t whole = LEAST(chunks - k, SLAB), next = k + SLAB < all ? CHUNK * SLAB : ahead - CHUNK * k;
         const float *panel = w;
         for (int p = 0, c = 0; p < panels; p++) {
             int classes = CLASSES(p);
             const float *columns = panel + CHUNK * classes * k;
-            for (size_t t = 0; t < n; t += 2) {
-                size_t u = LEAST(t + 1, n - 1);
-                const float *a = x[t] + first + CHUNK * k, *b = x[u] + first + CHUNK * k;
-                const float *next_a = NULL, *next_b = NULL;
-                float *out_a = out + room * t + c, *out_b = out + room * u + c;
-                if (ahead) {
-                    size_t next = k + SLAB < all ? CHUNK * SLAB : ahead - CHUNK * k;
-                    next_a = (p == 0 ? a : b) + next;
-                    next_b = (panels > 1 ? next_a : b + next);
-                }
-                WITH_CLASSES(classes, KERNEL(dots), a, b, columns, out_a, out_b, whole, next_a, next_b)
+            for (size_t t = 0; t < n; t += ROWS) {
+                size_t rows = LEAST(n - t, ROWS);
+                float *to = out + room * t + c;
+                WITH_CLASSES(classes, KERNEL(dots), x + t, first + CHUNK * k, columns, to, room, rows, whole,
+                             ahead && p == 0 ? next : 0)
                 if (tail && k + SLAB >= all) {
-                    float ends[2][CHUNK] = {{0}};
-                    memcpy(ends[0], a + CHUNK * whole, sizeof(float) * tail);
-                    memcpy(ends[1], b + CHUNK * whole, sizeof(float) * tail);
-                    WITH_CLASSES(classes, KERNEL(dots), ends[0], ends[1], columns + CHUNK * classes * whole, out_a,
-                                 out_b, 1, NULL, NULL)
+                    float ends[ROWS][CHUNK] = {{0}};
+                    const float *at[ROWS];
+                    for (size_t i = 0; i < rows; i++)
+                        at[i] = memcpy(ends[i], x[t + i] + first + CHUNK * chunks, sizeof(float) * tail);
+                    WITH_CLASSES(classes, KERNEL(dots), at, 0, columns + CHUNK * classes * whole, to, room, rows, 1, 0)
                 }
             }
             panel += CHUNK * classes * all;
@@ -405,6 +398,7 @@ TARGET static void KERNEL(clip_all)(float *r, size_t room, const int64_t *y, con
 
 #undef KERNEL
 #undef TILE_STEP
+#undef ROWS
 #undef TARGET
 #undef VECTOR
 #undef LANES

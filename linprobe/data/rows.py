@@ -149,7 +149,7 @@ class ArrayRows(Rows):
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
         """All rows with their mask; no row is copied. Larger blocks than without a sample, as few rows are used."""
-        n = SHARD_ROWS // BLOCK_ROWS * self._block_rows
+        n = max(1, SHARD_ROWS * self._block_rows // BLOCK_ROWS)
         for start in range(0, self.n_rows, n):
             yield partial(self._block, start, n, sampled)
 
@@ -277,7 +277,7 @@ class ShardRows(Rows):
         return self._shard.lazy_blocks()
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows of the shard where `sampled` (n_local,) is true."""
+        """The blocks of the shard with their part of the mask `sampled` (n_local,)."""
         return self._shard.sampled_blocks(sampled)
 
 
@@ -318,10 +318,11 @@ class ChainedRows(Rows):
             first += rows.n_rows
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` is true."""
+        """The blocks of each set with their part of the mask."""
         first = 0
         for rows in self._sets:
-            yield from rows.sampled_blocks(sampled[first : first + rows.n_rows])
+            for load in rows.sampled_blocks(sampled[first : first + rows.n_rows]):
+                yield partial(_moved, load, first)
             first += rows.n_rows
 
 
@@ -363,7 +364,7 @@ class ChangedRows(Rows):
         return (partial(self._changed, load) for load in self._rows.lazy_blocks())
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` is true."""
+        """The blocks of the other set with their part of the mask, changed."""
         return (partial(self._changed, load) for load in self._rows.sampled_blocks(sampled))
 
 

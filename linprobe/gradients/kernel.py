@@ -166,11 +166,11 @@ class KernelProducts(NumpyProducts):
         rows = replace(rows, x=stored)
         y = np.ascontiguousarray(y, np.int64)
         clipped = _Clipped.empty(y, lengths, bound, parts)
-        if observed:
+        if observed or sample is None:
             self._check_classes(y)
             self._add_clipped(total, rows, clipped, sample)
             return ClippedBlock(clipped.r_norms, clipped.factors, clipped.scores)
-        if sample is not None and len(sample.places):
+        if len(sample.places):
             self._check_classes(y[sample.places])
             chosen = _Clipped.empty(y[sample.places], lengths[sample.places], bound)
             self._add_sample(total, replace(rows, places=sample.places), chosen, sample)

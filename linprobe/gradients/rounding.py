@@ -98,8 +98,8 @@ class Sample:
 
     def fits(self, n: int) -> bool:
         """Whether these are places in a block of n rows, in runs of at most `SUM_ROWS`; the kernel does not check."""
-        if not len(self.places):
-            return not len(self.ends)
+        if not (len(self.places) and len(self.ends)):
+            return not (len(self.places) or len(self.ends))
         inside = 0 <= self.places.min() <= self.places.max() < n
         sizes = self.ends - np.concatenate([[0], self.ends[:-1]])
         return bool(inside and self.ends[-1] == len(self.places) and 0 < sizes.min() <= sizes.max() <= SUM_ROWS)

@@ -28,6 +28,7 @@ from linprobe.parallel.prefetch import prefetched
 from linprobe.parallel.process_group import Group
 
 SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
+SAMPLED_SHARDS = 2  # a block of a sample has at most so many times SHARD_ROWS rows
 PREFETCHED_BLOCKS = 8
 PREFETCHED_BYTES = 64 << 20
 
@@ -112,7 +113,7 @@ class Rows(Blocks):
 
     @abstractmethod
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """Blocks with their part of the mask `sampled` (n_local,), of at most `SHARD_ROWS` rows.
+        """Blocks with their part of the mask `sampled` (n_local,), which begin at multiples of `SHARD_ROWS`.
 
         Rows outside the sample may hold anything.
         """
@@ -149,7 +150,7 @@ class ArrayRows(Rows):
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
         """All rows with their mask; no row is copied. Larger blocks than without a sample, as few rows are used."""
-        n = max(1, SHARD_ROWS * self._block_rows // BLOCK_ROWS)
+        n = max(1, SAMPLED_SHARDS * SHARD_ROWS * self._block_rows // BLOCK_ROWS)
         for start in range(0, self.n_rows, n):
             yield partial(self._block, start, n, sampled)
 

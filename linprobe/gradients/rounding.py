@@ -33,6 +33,7 @@ from linprobe.errors import ParameterError
 
 FLOAT32_ROUNDING = 2.0**-24
 SUM_ROWS = 128  # rows of a float32 sum
+UNIT_PLACES = 1 << 12  # runs of a sample do not cross multiples of this in a block, so that shards change none
 TYPICAL_ROWS = 100  # sampled rows of a run of places, on average; few runs then have SUM_ROWS
 GRID_STEP = 2.0**-52  # relative to the bound on a sum
 LEAST_ROWS = 1 << 13  # smaller sums use the grid of this many rows, so that shards of one data set share a grid
@@ -72,10 +73,11 @@ class ExactSum:
 class Sample:
     """The rows of a block that a Poisson sample selected, and the runs in which they are summed.
 
-    The places of a block are split into equal runs of about `TYPICAL_ROWS` expected rows, which depends on public
-    numbers only. A run with `SUM_ROWS` sampled rows or more is halved until each part has fewer. So one record changes
-    the sum of its own run, or it is the row for which its run is halved: one sum of SUM_ROWS - 1 rows without it is two
-    sums of SUM_ROWS rows in all with it. The bound n (n + 3) / 2 grows faster than n, so it is at most that of one sum.
+    Each `UNIT_PLACES` places of a block are split into equal runs of about `TYPICAL_ROWS` expected rows, which depends
+    on public numbers only. A run with `SUM_ROWS` sampled rows or more is halved until each part has fewer. So one
+    record changes the sum of its own run, or it is the row for which its run is halved: one sum of SUM_ROWS - 1 rows
+    without it is two sums of SUM_ROWS rows in all with it. The bound n (n + 3) / 2 grows faster than n, so it is at
+    most that of one sum.
 
     Attributes:
         places: of the sampled rows in the block, increasing, shape (m,).
@@ -89,11 +91,12 @@ class Sample:
     def of(cls, sampled: NDArray[np.bool_], rate: float) -> Sample:
         """The sample of a block, from its mask (b,) and the public sampling rate."""
         places = np.flatnonzero(sampled)
-        n, n_runs = len(sampled), max(1, round(len(sampled) * rate / TYPICAL_ROWS))
-        bounds = [n * run // n_runs for run in range(n_runs + 1)]
         ends = [0]
-        for first, stop in pairwise(bounds):
-            ends += _ends(places, first, stop, ends[-1])
+        for unit in range(0, len(sampled), UNIT_PLACES):
+            n = min(UNIT_PLACES, len(sampled) - unit)
+            n_runs = max(1, round(n * rate / TYPICAL_ROWS))
+            for first, stop in pairwise(unit + n * run // n_runs for run in range(n_runs + 1)):
+                ends += _ends(places, first, stop, ends[-1])
         return cls(places, np.array(ends[1:], np.int64))
 
     def fits(self, n: int) -> bool:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe.data.precision import STORAGE, narrowed
-from linprobe.data.rows import ArrayRows, TranslatedRows
+from linprobe.data.rows import SHARD_ROWS, ArrayRows, TranslatedRows
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Origin, Scale
-from linprobe.gradients.rounding import SUM_ROWS, TYPICAL_ROWS, Sample
+from linprobe.gradients.rounding import SUM_ROWS, TYPICAL_ROWS, UNIT_PLACES, Sample
 from linprobe.mechanisms.sampling import SampledRows
 
 RNG = np.random.default_rng(8)
@@ -72,6 +72,19 @@ def test_a_record_that_halves_a_run_changes_no_other() -> None:
         halves = set(whole) - set(runs_of(Sample.of(without, 0.25)))
         assert len(halves) == 2
         assert sum(len(half) for half in halves) == SUM_ROWS
+
+
+def test_units_have_the_same_runs_in_a_block_of_their_own() -> None:
+    """So processes, whose shards begin at a unit, change no sum."""
+    assert SHARD_ROWS % UNIT_PLACES == 0
+    sampled = RNG.random(2 * UNIT_PLACES + 700) < 0.15
+    units = [sampled[start : start + UNIT_PLACES] for start in range(0, len(sampled), UNIT_PLACES)]
+    found = [
+        tuple(number * UNIT_PLACES + place for place in run)
+        for number, unit in enumerate(units)
+        for run in runs_of(Sample.of(unit, 0.15))
+    ]
+    assert found == runs_of(Sample.of(sampled, 0.15))
 
 
 def test_parts_are_the_same_runs() -> None:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import scipy.fft
+import scipy
 from numpy.typing import NDArray
 
 from linprobe.data.preprocessing import row_norms

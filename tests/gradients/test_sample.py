@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe.data.precision import STORAGE, narrowed
-from linprobe.data.rows import SHARD_ROWS, ArrayRows, TranslatedRows
+from linprobe.data.rows import SHARD_ROWS, ArrayRows, ShardRows, TranslatedRows
+from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.gradients.geometry import PLAIN, Origin, Scale
-from linprobe.gradients.rounding import SUM_ROWS, TYPICAL_ROWS, UNIT_PLACES, Sample
+from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
+from linprobe.gradients.rounding import SAMPLED_STEPS, SUM_ROWS, TYPICAL_ROWS, UNIT_PLACES, Sample, arithmetic
 from linprobe.mechanisms.sampling import SampledRows
 
 RNG = np.random.default_rng(8)
@@ -97,6 +98,14 @@ def test_parts_are_the_same_runs() -> None:
     assert [len(part.places) for part in sample.parts(1)] == np.diff(sample.ends, prepend=0).tolist()
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.6, 1.0])
+def test_parts_stay_in_a_unit_and_are_few(rate: float) -> None:
+    parts = [*Sample.of(RNG.random(3 * UNIT_PLACES + 50) < rate, rate).parts(BLOCK_ROWS)]
+    units = [set((part.places // UNIT_PLACES).tolist()) for part in parts]
+    assert all(len(of_part) == 1 for of_part in units)
+    assert max(units.count({unit}) for unit in range(4)) <= SAMPLED_STEPS
+
+
 @pytest.mark.parametrize(
     "ends", [[1], [3], [2, 2], [0, 2], []], ids=["too few", "too many", "an empty run", "no first row", "none"]
 )
@@ -146,3 +155,38 @@ def test_translated_rows_are_summed_as_if_they_were_stored_translated(rate: floa
         )
         assert np.array_equal(found.contributions, expected.contributions)
         assert np.array_equal(found.value, expected.value)
+
+
+FAR = Origin(4 * RNG.standard_normal((40, 5)))
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("geometry", [*GEOMETRIES.values(), FAR], ids=[*GEOMETRIES, "float64"])
+def test_a_sample_has_the_same_sum_in_shards(geometry: Geometry, kernel: bool, monkeypatch) -> None:
+    """Blocks of a sample cross the bounds of shards in one process."""
+    if not kernel:
+        monkeypatch.setattr(host, "LIBRARY", None)
+    assert arithmetic(FAR.amplification(0.5)).dtype is np.float64
+    weights, joined, others = RNG.standard_normal((40, 5)), RNG.random(6000) < 0.6, list[Any]()
+    cuts, sums = (slice(0, SHARD_ROWS), slice(SHARD_ROWS, None)), []
+    reductions = (lambda value: (others.append(value), value)[1]), (lambda value: value + others.pop(0))
+    for cut, reduce in zip(cuts[::-1], reductions, strict=True):
+        shard = ShardRows(ArrayRows(X[cut], Y[cut]), cut.start, 6000)
+        blocks = SampledRows(shard, joined[cut], 0.6, observed=False)
+        sums.append(clipped_sum(blocks, weights, 0.5, geometry=geometry, all_reduce=reduce).value)
+    whole = SampledRows(ArrayRows(X, Y), joined, 0.6, observed=False)
+    assert np.array_equal(sums[1], clipped_sum(whole, weights, 0.5, geometry=geometry).value)
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("geometry", [*GEOMETRIES.values(), FAR], ids=[*GEOMETRIES, "float64"])
+def test_a_record_moves_a_sample_by_less_than_the_clip_norm(geometry: Geometry, kernel: bool, monkeypatch) -> None:
+    if not kernel:
+        monkeypatch.setattr(host, "LIBRARY", None)
+    weights, joined, rows = RNG.standard_normal((40, 5)), RNG.random(6000) < 0.6, ArrayRows(X, Y)
+    for place in (0, 2000, 4095, 4096, 5999):
+        sums = []
+        for joined[place] in (True, False):
+            blocks = SampledRows(rows, joined, 0.6, observed=False)
+            sums.append(clipped_sum(blocks, weights, 0.5, geometry=geometry).value)
+        assert 0 < np.linalg.norm(sums[0] - sums[1]) <= 0.5

@@ -1,6 +1,6 @@
 """Processor seconds of a pass over a Poisson sample, in units of q times a pass over all rows in the same process.
 
-    python benchmarks/speed/sampled.py [--quick] [--json FILE]
+    python benchmarks/speed/sampled.py [--quick] [--classes 10 100] [--json FILE]
 
 A pass computes the clipped sum of one step, without noise, on rows of D = 2,048 features. Each round times all
 contenders, and the least user plus system time of each counts, so that other work on the machine matters little.
@@ -80,13 +80,15 @@ def measure(contenders: dict[str, Pass], masks: dict[float, NDArray[np.bool_]], 
 def main() -> None:
     """Measure, print a line for each shape, and write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="three rounds instead of eight")
+    parser.add_argument("--quick", action="store_true", help="three rounds instead of thirty")
+    parser.add_argument("--classes", type=int, nargs="+", choices=ROWS, default=[*ROWS])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    rounds, rng = 3 if arguments.quick else 8, np.random.default_rng(0)
+    rounds, rng = 3 if arguments.quick else 30, np.random.default_rng(0)
     results: dict[str, Any] = {}
-    wide = normalise_rows(rng.standard_normal((max(ROWS.values()), D), dtype=np.float32))
-    for n_classes, n in ROWS.items():
+    sizes = {n_classes: ROWS[n_classes] for n_classes in arguments.classes}
+    wide = normalise_rows(rng.standard_normal((max(sizes.values()), D), dtype=np.float32))
+    for n_classes, n in sizes.items():
         y, weights = rng.integers(0, n_classes, n), rng.standard_normal((D, n_classes))
         masks = {rate: rng.random(n) < rate for rate in RATES}
 
@@ -107,7 +109,14 @@ def main() -> None:
             figures = ", ".join(f"{name} {figure['over_q']:.2f}" for name, figure in found.items())
             print(f"C = {n_classes:<5} {label:<11} {found['all rows']['seconds']:.4f} s; {figures}", flush=True)
     if arguments.json:
-        document = {"rows": ROWS, "d": D, "load": os.getloadavg()[1], "results": results, "machine": machine()}
+        document = {
+            "rows": sizes,
+            "d": D,
+            "rounds": rounds,
+            "load": os.getloadavg()[1],
+            "results": results,
+            "machine": machine(),
+        }
         arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 

@@ -22,8 +22,8 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
 
 from linprobe.accounting.events import Releases
 from linprobe.errors import ParameterError
@@ -266,9 +266,15 @@ def renyi_table(
         k = np.arange(alpha + 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             stays = np.where(k < alpha, (alpha - k) * np.log1p(-rate), 0.0)
-        weight = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1) + k * math.log(rate) + stays
+        weight = (
+            scipy.special.gammaln(alpha + 1)
+            - scipy.special.gammaln(k + 1)
+            - scipy.special.gammaln(alpha - k + 1)
+            + k * math.log(rate)
+            + stays
+        )
         exponents = weight + np.multiply.outer(shares**2, (k * (k - 1)) / (2 * noise_multiplier**2))
-        table[:, column] = np.maximum(logsumexp(exponents, axis=1), 0.0) / (alpha - 1)
+        table[:, column] = np.maximum(scipy.special.logsumexp(exponents, axis=1), 0.0) / (alpha - 1)
     table += RENYI_ROUNDING
     table[shares == 0] = 0.0
     return table

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from linprobe.accounting.accountants import ACCOUNTANTS, composed_deltas, composed_epsilon, gdp_mu
 from linprobe.accounting.events import Releases
@@ -49,7 +49,7 @@ class AttackLimit:
         rates = np.asarray(fpr, dtype=np.float64)
         if self.mu is None:
             return np.asarray(tpr_limit(rates[..., np.newaxis], self.epsilons, self.deltas).min(axis=-1))
-        return np.asarray(ndtr(ndtri(rates) + self.mu)) if self.mu else rates
+        return np.asarray(scipy.special.ndtr(scipy.special.ndtri(rates) + self.mu)) if self.mu else rates
 
 
 def attack_limit(releases: Sequence[Releases], delta: float, accountant: str) -> AttackLimit:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from linprobe.data.preprocessing import normalise_rows
 
@@ -25,7 +25,7 @@ def class_scores(
     votes = np.zeros((len(unit), weights.shape[2]))
     rows = np.arange(len(unit))
     for one, offset in zip(weights, bias, strict=True):
-        probability = softmax(unit @ one + offset, axis=1)
+        probability = scipy.special.softmax(unit @ one + offset, axis=1)
         votes[rows, probability.argmax(axis=1)] += 1
         votes += probability / (len(weights) + 1)
     return votes

@@ -11,6 +11,7 @@ The gradient of a person with several rows is a sum of such matrices; `linprobe.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from linprobe.parallel.array_api import Array, norm
 
 LARGEST_SPREAD = 1e6
 WIDE_SLACK = 2.0**-36  # of a float64 inner product of up to 2^14 terms, and some sums of such
+Multiply = Callable[[Any, Any], Any]
 
 
 class Geometry:
@@ -37,8 +39,13 @@ class Geometry:
     weighs = False
     forms = False
 
-    def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Norms to be clipped, rounded up, shape (b,), for residuals r (b, n_classes)."""
+    def norms(
+        self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64], multiply: Multiply = np.matmul
+    ) -> NDArray[np.float64]:
+        """Norms to be clipped, rounded up, shape (b,), for residuals r (b, n_classes).
+
+        `multiply` computes products of rows with the one matrix of this geometry.
+        """
         return block.norms * r_norms
 
     def along(self, x: Array, r: Array) -> Array:
@@ -88,9 +95,11 @@ class Origin(Geometry):
         self._slack = 2 * (origin.shape[0] + 1) * FLOAT32_ROUNDING * self._length
         self._own_slack = 1 + 2 * (SEGMENT + 2) * FLOAT32_ROUNDING
 
-    def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    def norms(
+        self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64], multiply: Multiply = np.matmul
+    ) -> NDArray[np.float64]:
         """||g_i - origin||, rounded up: the inner product may cancel."""
-        inner: NDArray[np.float64] = np.einsum("ij,ij->i", block.x @ self._narrow, r, dtype=np.float64)
+        inner: NDArray[np.float64] = np.einsum("ij,ij->i", multiply(block.x, self._narrow), r, dtype=np.float64)
         # float32 norms of residuals are not accurate enough under cancellation
         squared: NDArray[np.float64] = np.einsum("ij,ij->i", r, r, dtype=np.float64)
         own: NDArray[np.float64] = block.norms * np.sqrt(squared)
@@ -142,10 +151,12 @@ class Scale(Geometry):
         self._scale = scale
         self._inverse_square = np.ascontiguousarray(1 / scale**2, dtype=np.float32)
 
-    def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    def norms(
+        self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64], multiply: Multiply = np.matmul
+    ) -> NDArray[np.float64]:
         """||g_i / scale||, rounded up: a sum of n positive terms has a relative error of at most n roundings."""
         squared: NDArray[np.float64] = np.einsum(
-            "ij,ij->i", np.square(block.x) @ self._inverse_square, np.square(r, dtype=np.float64)
+            "ij,ij->i", multiply(np.square(block.x), self._inverse_square), np.square(r, dtype=np.float64)
         )
         return np.asarray(np.sqrt(squared * (1 + 2 * block.x.shape[1] * FLOAT32_ROUNDING)), dtype=np.float64)
 

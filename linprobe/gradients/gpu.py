@@ -19,7 +19,7 @@ from torch import Tensor
 from linprobe.data.rows import ArrayRows, Block, Blocks, LazyBlock, Pairs, Rows
 from linprobe.data.unit_rows import UnitRows, inner_products, pairs_of
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.rounding import SUM_ROWS, ExactSum
+from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
 from linprobe.mechanisms.noise import NoiseSource
 
@@ -138,13 +138,13 @@ class DeviceProducts:
         """The empty sum, shape (n_classes, n_features)."""
         return torch.zeros(self._weights.shape, dtype=torch.float64, device=self._weights.device)
 
-    def add(self, total: ExactSum, r: Tensor, x: Tensor, sampled: NDArray[np.bool_] | None = None) -> None:
+    def add(self, total: ExactSum, r: Tensor, x: Tensor, sample: Sample | None = None) -> None:
         """Add sum_i r_i x_i^T over all rows to `total`, for r (b, n_classes); float32 sums of `SUM_ROWS` rows each.
 
         Raises:
-            UsageError: `sampled` is given; samples are taken on the host.
+            UsageError: `sample` is given; samples are taken on the host.
         """
-        if sampled is not None:
+        if sample is not None:
             raise UsageError(NO_SAMPLES)
         block_sum = self.zeros()
         whole = len(x) // SUM_ROWS * SUM_ROWS

@@ -106,13 +106,12 @@ class UnitClip:
         most = MOST_CANCELLATION * self.geometry.amplification(self.clip_norm)
         c = clip_factors(namespace(norms).maximum(norms, spread / most), self.clip_norm, self.margin)
         taken.factors[pairs.units], taken.lengths[pairs.units] = c[pairs.units], norms[pairs.units]
-        factors, sampled = c[owner], None if block.sampled is None else block.sampled[owner]
+        factors = c[owner] if block.sampled is None else c[owner] * block.sampled[owner]
         if self.products is None:
-            joined = factors if sampled is None else factors * sampled
-            total.add((r * joined[:, None]).T @ x)
+            total.add((r * factors[:, None]).T @ x)
         else:
             r *= single(factors)[:, None]
-            self.products.add(total, r, x, sampled)
+            self.products.add(total, r, x)
 
     def _add_formed(self, block: Block, units: Sequence[int], total: ExactSum, taken: ClippedUnits) -> None:
         """`add` for the people whose gradients are formed."""

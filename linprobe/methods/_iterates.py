@@ -23,12 +23,11 @@ class Iterates:
         output, ensemble: as in `IterateOutput`.
 
     Attributes:
-        weights: W_t. start: W_1, on the host. history: one dictionary per step.
+        weights: W_t. history: one dictionary per step.
     """
 
     def __init__(self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None) -> None:
-        self.weights = start
-        self.start = on_host(start)
+        self.weights = self._start = start
         self.history: list[dict[str, float]] = []
         self._output = IterateOutput(output, n_steps, ensemble)
 
@@ -38,6 +37,11 @@ class Iterates:
         self._output.add(t, self.weights, after)
         self.weights = after
         self.history.append({"step": t, **facts})
+
+    @property
+    def start(self) -> Weights:
+        """W_1, on the host; synchronises with the device."""
+        return on_host(self._start)
 
     def result(self) -> Weights:
         """The released weights, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""

@@ -53,7 +53,7 @@ def test_every_text_with_an_epsilon_states_at_least_the_true_one():
     for epsilon in AWKWARD[:5]:
         claim = {"epsilon": epsilon, "delta": 1.00000001e-05, **gaussian_figures(releases)}
         composed = {**claim, "private_runs": 2, "not_private_runs": 0, "accountant": "gdp"}
-        guarantee = guarantee_text(epsilon, claim["delta"], releases, insecure=False)
+        guarantee = guarantee_text(epsilon, claim["delta"], releases, insecure=False, unit="record")
         header, _ = comparison_table([{"method": "ngd", "epsilon": epsilon, "mean": 0.5, "std": None, "best": True,
                                        "public": None, "shots": None}], "{}")  # fmt: skip
         words = footer(composed).split()

@@ -232,6 +232,13 @@ def test_changed_and_chained_rows_of_people_keep_their_people() -> None:
     found = clipped_sum(moved, wide, 0.5).value
     want = clipped_sum(UnitRows(ArrayRows(translated, y), bounds), wide, 0.5).value
     np.testing.assert_allclose(found, want, atol=1e-6)
+    for observed, half in itertools.product((True, False), (False, True)):
+        stored = UnitRows(ArrayRows(translated, y), bounds)
+        joined = np.array([True, half, False, True])
+        sums = [
+            clipped_sum(SampledRows(rows, joined, 0.5, observed=observed), wide, 0.5).value for rows in (moved, stored)
+        ]
+        np.testing.assert_allclose(*sums, atol=1e-6)
     more = ArrayRows(x[:2], y[:2])
     chained = clipped_sum(ChainedRows(UnitRows(ArrayRows(x, y), bounds), more), weights, 0.5)
     both = UnitRows(ArrayRows(np.concatenate([x, x[:2]]), np.concatenate([y, y[:2]])), np.append(bounds, [11, 12]))

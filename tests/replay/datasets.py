@@ -116,7 +116,8 @@ def _emptied(rows: Rows, empty: Collection[int], first: int) -> Rows:
 def _blank(block: Block, gone: Any) -> Block:
     if not gone.any():
         return block
-    return replace(block, stored=np.where(gone[:, None], 0, block.x), norms=np.where(gone, FAR, block.norms))
+    x = np.where(gone[:, None], 0, block.x)
+    return replace(block, stored=x, norms=np.where(gone, FAR, block.norms), translation=None)
 
 
 class _StreamedWithEmpty(ChangedRows):

@@ -103,13 +103,13 @@ def early_stopping(patch: Patch) -> None:
 
 def class_list(patch: Patch) -> None:
     """The manifest names the classes of private labels."""
-    manifest = train_command._manifest
+    manifest = train_command.manifest_of
 
     def listed(features: Any, *given: Any) -> Any:
         present = np.unique(features.labels("train"))
         return {**manifest(features, *given), "class_names": [features.description.class_names[c] for c in present]}
 
-    patch.setattr(train_command, "_manifest", listed)
+    patch.setattr(train_command, "manifest_of", listed)
 
 
 def private_count(patch: Patch) -> None:

@@ -37,7 +37,7 @@ def probabilities(
     """Class probabilities (b, n_classes) from `class_scores`: softmax of scores / temperature, or shares of votes."""
     if weights.ndim == 3:
         return np.asarray(np.floor(scores) / len(weights), dtype=np.float64)
-    return np.asarray(softmax(scores / temperature, axis=1), dtype=np.float64)
+    return np.asarray(scipy.special.softmax(scores / temperature, axis=1), dtype=np.float64)
 
 
 def predictions(

@@ -21,7 +21,7 @@ __all__ += sorted(estimator_name(options) for options in METHOD_OPTIONS.values()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in (*__all__, *map(estimator_name, METHOD_OPTIONS.values())):  # a method may be registered later
         raise AttributeError(f"module 'linprobe' has no attribute {name!r}")
     return getattr(import_module(_HOMES.get(name, "linprobe.estimators")), name)
 

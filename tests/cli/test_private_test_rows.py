@@ -172,7 +172,7 @@ def test_private_test_images_do_not_decide_the_size(
         class_names=CLASSES,
     )
     words = ["extract", "images.npz", "--private-test", "--out", "f.h5", "--backbone"]
-    refused(cli(*words, "pixels"), 2, ["private test image", "--resize", "--crop"])
+    refused(cli(*words, "pixels"), 2, ["private test image", "--resize", "--crop"], notes=1)
     assert cli(*words, "pixels", "--resize", "8", "--crop", "8").status == 0
     assert "private" in cli("info", "f.h5").stdout.split("test_rows")[-1].splitlines()[0]
     outcome = cli(*words[:4], "scattering.h5", "--backbone", "scattering")

@@ -53,7 +53,7 @@ def test_what_computes_no_epsilon_loads_no_scientific_library(run: Path, feature
 def test_accuracies_load_no_accountant(run: Path) -> None:
     loaded = loaded_by("evaluate", run)
     assert "linprobe.evaluation.metrics" in loaded
-    assert not loaded & (UNUSED_BY_TRAIN | UNUSED_BY_SMALL_COMMANDS)
+    assert not loaded & (UNUSED_BY_TRAIN | {"autodp"})
 
 
 def test_verifying_a_run_on_all_rows_loads_neither_torch_nor_plots(run: Path) -> None:

@@ -25,7 +25,7 @@ from tests.cli.outcomes import Cli, result_of, weights_of
 
 GRID = ["--method", "noisy-gd", "--steps", "3", "--grid", "score_noise=0.3,1", "--grid", "clip_norm=0.1,0.5"]
 SHRINK = ["--method", "adamix", "--steps", "3", "--shrink", "0,0.5,1"]
-FILES = ["history.csv", "ledger.jsonl", "manifest.json", "model.npz", "per_record.npz"]
+FILES = ["history.csv", "ledger.jsonl", "manifest.json", "model.npz", "per_record.npz", "test_figures.json"]
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def _trace(cli: Cli, features: Path, out: str, monkeypatch: pytest.MonkeyPatch, 
     """All that a selection with a given number of runs leaves, but for the figures of the chosen run."""
     monkeypatch.setattr(mechanism, "geometric", lambda mean: runs)
     Path(out).mkdir()
-    outcome = cli("tune", features, *GRID, "--eps", "2", "--out", f"{out}/run", "--json")
+    outcome = cli("tune", features, *GRID, "--eps", "2", "--out", f"{out}/run", "--json", "--book", f"{out}.book")
     folder = Path(out) / "run"
     manifest = json.loads((folder / "manifest.json").read_text())
     return {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -98,10 +99,14 @@ def _hint(error: Any) -> str:
     return f" Did you mean {meant}?" if meant in known else ""
 
 
+def _drop_output() -> None:
+    """Drop what stdout still holds. Python would raise again when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _reader_left() -> int:
     """The exit status after the reader closed stdout, as `| head` does."""
-    # Python would raise again when it flushes stdout at exit
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _drop_output()
     return 0
 
 
@@ -131,6 +136,11 @@ def run(arguments: list[str]) -> int:
         if hasattr(error, "format_message"):  # typer's own usage errors
             command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
             return _fail(f"{error.format_message()}{_hint(error)} See {command} --help.", 2)
+        with suppress(ValueError):  # stdout may be no file
+            try:
+                sys.stdout.flush()
+            except OSError:  # it cannot be written, which may be the error
+                _drop_output()
         return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)
     if status == INTERRUPTED:
         return _fail("interrupted; no result was written", INTERRUPTED)

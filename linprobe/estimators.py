@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
@@ -27,10 +26,11 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from linprobe.accounting.calibrate import Budget, large_delta
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.refits import refit_warning
+from linprobe.data.owners import by_owner
 from linprobe.data.row_commitment import RowHashes
 from linprobe.data.sources import ArraySource, Source
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyWarning, UsageError
-from linprobe.evaluation.metrics import class_scores
+from linprobe.evaluation.metrics import class_scores, probabilities
 from linprobe.methods import METHODS, Method
 from linprobe.options.declaration import arguments_of, estimator_name, hint
 from linprobe.training.engine import Sources, train
@@ -56,10 +56,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Softmax of the class scores of raw rows `X`, or shares of votes: (n, n_classes), rows sum to 1."""
-        scores = self._scores(X)
-        if self.coef_.ndim == 3:  # scores are votes, and a fraction below 1 that breaks ties
-            return np.asarray(np.floor(scores) / len(self.coef_), dtype=np.float64)
-        return np.asarray(softmax(scores, axis=1), dtype=np.float64)
+        return probabilities(self._scores(X), self.coef_)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class of each raw row of `X` (n, n_features), shape (n,)."""
@@ -261,9 +258,10 @@ class LinearProbe(LinearClassifier):
                 f"owners has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
                 "whole number for each row"
             )
-        people, person = np.unique(owners.astype(str) if owners.dtype.kind == "O" else owners, return_inverse=True)
-        bounds = np.concatenate([[0], np.cumsum(np.bincount(person, minlength=len(people)))])
-        return np.argsort(person, kind="stable"), bounds, people
+        names = owners.astype(str) if owners.dtype.kind == "O" else owners
+        order = by_owner(names)
+        people, starts = np.unique(names[order], return_index=True)
+        return order, np.append(starts, n_rows), people
 
     @staticmethod
     def _check_range(x: NDArray[np.floating], name: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from linprobe.accounting import book
-from linprobe.accounting.book import RECORD, Cap, Check, Contents, Entry
+from linprobe.accounting.book import Cap, Check, Contents, Entry
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.figures import rounded_up
@@ -25,6 +25,7 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
+from linprobe.runs.units import RECORD, unit_of
 from linprobe.training.settings import Settings
 
 KEY, SUFFIX = "key", ".jsonl"
@@ -275,7 +276,7 @@ def charge_histogram(
         run=run_id_of(manifest),
         name=str(run.folder.absolute()),
         method=manifest["method"],
-        unit=manifest.get("unit", RECORD),
+        unit=unit_of(manifest),
         private=True,
         delta=manifest["delta"],
         releases=tuple(before),

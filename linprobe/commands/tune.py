@@ -256,8 +256,8 @@ def _select(
         raise UsageError("option --test-epsilon does nothing with --grid; leave it out")
     epsilon, mean, out = float(request.epsilon or 0), tuning.mean_repetitions, Path(request.out or "")
     signing_key = signing_key_of(request, ALONE)
-    delta = check_delta(request.delta, sum(source.n_rows for source in rows.protected))
-    warning = large_delta(delta, sum(source.n_rows for source in rows.protected))
+    delta = check_delta(request.delta, rows.n_units)
+    warning = large_delta(delta, rows.n_units)
     if warning is not None:
         progress.note(warning)
 

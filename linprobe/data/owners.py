@@ -7,6 +7,7 @@ An owner's rows must be adjacent, so that a person has a place among the people 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ OWNER = "owner"  # column of a table, and first part of an array's key
 Bounds = NDArray[np.int64]  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
 
 
-def by_owner(owners: NDArray[np.str_]) -> NDArray[np.intp]:
+def by_owner(owners: NDArray[Any]) -> NDArray[np.intp]:
     """The order of rows with the given owners (n_rows,) that puts the rows of an owner next to each other."""
     return np.argsort(owners, kind="stable")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-RECORD, OWNER = "record", "owner"
+from linprobe.accounting.book import RECORD as RECORD
+
+OWNER = "owner"
 
 ADJACENCIES = {
     RECORD: "zero-out adjacency (one private record is present, or its place is empty; the number of places is public)",

@@ -39,6 +39,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Fitted, Method, Problem, Run
+from linprobe.methods.dpsgd_f import shrunk_mean
 from linprobe.options import Centring, Intercept
 from linprobe.options.declaration import declared
 from linprobe.parallel.array_api import on_host
@@ -47,7 +48,7 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.manifest import privacy_statement
 from linprobe.runs.run_folder import FirstModel, load_first_model
 from linprobe.runs.units import OWNER, RECORD
-from linprobe.training.conditioning import MEAN, SHORTEST_MEAN, settled, shrunk_mean
+from linprobe.training.conditioning import MEAN, SHORTEST_MEAN, settled
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import INIT_WORDS, SELECTION, TEST_ACCURACY, Settings, schedule_of
 from linprobe.training.shrinkage import Selected, best_of

@@ -19,6 +19,7 @@ from linprobe.cli import (
     audit,
     budget,
     compare,
+    doctor,
     evaluate,
     extract,
     import_,
@@ -64,6 +65,7 @@ for command in (
     audit,
     compare,
     budget,
+    doctor,
 ):
     command.register(app)
 

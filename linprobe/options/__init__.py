@@ -23,6 +23,7 @@ DEFAULT_STEPS = 50
 CENTRED_STEPS = 400  # around a private mean, or a public one if classes have many rows
 MANY_ROWS = 1000
 SAMPLED_STEPS = 200
+NEWTON_STEPS = 8
 SAMPLING_RATE = 0.15
 
 Accountant = Literal["auto", "gdp", "pld", "rdp"]
@@ -139,7 +140,7 @@ class Noise:
         None,
         "Number of steps; the noise follows.",
         unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} around a private mean, or a public one with {MANY_ROWS} rows per "
-        f"class; {SAMPLED_STEPS} with Poisson sampling",
+        f"class; {SAMPLED_STEPS} with Poisson sampling; {NEWTON_STEPS} dp-newton",
         asked="steps",
     )
 

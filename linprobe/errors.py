@@ -5,6 +5,9 @@ Every error carries the exit status the command line returns for it; see `docs/c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class LinprobeError(Exception):
     """Base of every error linprobe raises on purpose; its text is one line."""
@@ -49,3 +52,17 @@ class PrivacyWarning(UserWarning):
 def first_line(error: BaseException) -> str:
     """The first line of the message of another library's error, or the type of the error if the message is empty."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+@contextmanager
+def reading(what: str, step: str) -> Iterator[None]:
+    """Turn whatever another library raises while it reads `what` into a DataError; `step` is what to do next.
+
+    Libraries raise almost any type for a damaged file. Errors of linprobe and a lack of memory pass through.
+    """
+    try:
+        yield
+    except (LinprobeError, MemoryError):
+        raise
+    except Exception as error:
+        raise DataError(f"{what} cannot be read ({first_line(error)[:200]}); {step}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import zipfile
+from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.array_files import Arrays, fits, load_torch, open_array, read_archive
 from linprobe.data.feature_file import GROUPS, PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.limits import MOST_CLASSES
 from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
-from linprobe.errors import DataError, UsageError, first_line
+from linprobe.errors import DataError, UsageError, reading
 
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in ("X", "y", "id"))
 SUFFIXES = (".npz", ".npy", ".pt", ".csv")
 BLOCK_BYTES = 1 << 24
-Arrays = dict[str, NDArray[Any]]
 
 
 def read_arrays(sources: Sequence[Path]) -> Arrays:
@@ -44,24 +45,19 @@ def read_arrays(sources: Sequence[Path]) -> Arrays:
             raise DataError(
                 f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
             )
-        try:
-            arrays |= _read_one(source)
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-            reason = first_line(error)
-            raise DataError(f"array file {source} cannot be read ({reason}); write it again") from None
+        arrays |= _read_one(source)
+    _check(arrays)
     return arrays
 
 
 def _read_one(source: Path) -> Arrays:
     if source.suffix == ".npz":
-        with np.load(source, allow_pickle=False) as archive:
-            wanted = (*ARRAY_KEYS, "class_names")
-            return {key: archive[key] for key in archive.files if key in wanted}
+        return read_archive(source, (*ARRAY_KEYS, "class_names"))
     if source.suffix == ".csv":
         return _read_csv(source)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
-    loaded = _read_torch(source) if source.suffix == ".pt" else np.load(source, mmap_mode="r", allow_pickle=False)
+    loaded = _read_torch(source) if source.suffix == ".pt" else open_array(source)
     if isinstance(loaded, dict):
         return loaded
     if source.stem not in ARRAY_KEYS:
@@ -70,46 +66,61 @@ def _read_one(source: Path) -> Arrays:
 
 
 def _read_torch(source: Path) -> Any:
-    import pickle
+    loaded = load_torch(source)
+    with reading(f"array file {source}", "save plain tensors, or a dictionary of them"):
+        if isinstance(loaded, dict):
+            return {str(key): _to_numpy(value, source) for key, value in loaded.items() if key in ARRAY_KEYS}
+        return _to_numpy(loaded, source)
 
+
+def _to_numpy(value: Any, source: Path) -> Any:
     import torch
 
-    try:
-        loaded = torch.load(source, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        raise ValueError(f"not a plain tensor or dictionary of tensors: {type(error).__name__}") from None
-    if isinstance(loaded, dict):
-        return {str(key): _to_numpy(value) for key, value in loaded.items() if key in ARRAY_KEYS}
-    return _to_numpy(loaded)
+    tensor = torch.as_tensor(value).detach()
+    if not fits(tensor, source):
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} is not dense and real, or larger than the file")
+    plain = not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.float32, torch.float64)
+    return (tensor if plain else tensor.float()).numpy()
 
 
-def _to_numpy(value: Any) -> Any:
-    import torch
-
-    tensor = torch.as_tensor(value)
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+def _check(arrays: Arrays) -> None:
+    """DataError unless every array has the axes and the type that its key asks for."""
+    for key, values in arrays.items():
+        rows = key.startswith("X_")
+        if (values.ndim < 2 if rows else values.ndim != 1) or values.dtype.kind not in ("fiub" if rows else "fiubUS"):
+            raise DataError(
+                f"{key} has shape {values.shape} and type {values.dtype}; allowed: "
+                + ("real numbers (rows, ...)" if rows else "one number or text for each row, or for each class")
+            )
 
 
 def _read_csv(source: Path) -> Arrays:
     group = source.stem
     if group not in GROUPS:
         raise UsageError(f"{source} is named {group!r}; allowed: train.csv, test.csv, public.csv; rename it")
-    with source.open(newline="", encoding="utf-8") as stream:
+    values, labels, ids = array("f"), list[str](), list[str]()
+    with reading(f"array file {source}", "write it again"), source.open(newline="", encoding="utf-8") as stream:
         reader = csv.reader(stream)
         header = next(reader, [])
         if "label" not in header:
             raise ValueError(f"its first line has no column 'label', but {header[:4]}")
         features = [column for column, name in enumerate(header) if name not in ("label", "id")]
-        rows = [row for row in reader if row]
-    if any(len(row) != len(header) for row in rows):
-        raise ValueError(f"not every line has {len(header)} columns")
-    label, record = header.index("label"), header.index("id") if "id" in header else None
+        label, record = header.index("label"), header.index("id") if "id" in header else None
+        for row in filter(None, reader):
+            if len(row) != len(header):
+                raise ValueError(
+                    f"line {reader.line_num} has {len(row)} columns where the first has {len(header)} columns"
+                )
+            values.extend(float(row[column]) for column in features)
+            labels.append(row[label])
+            if record is not None:
+                ids.append(row[record])
     arrays: Arrays = {
-        f"X_{group}": np.array([[float(row[column]) for column in features] for row in rows], dtype=np.float32),
-        f"y_{group}": np.array([row[label] for row in rows]),
+        f"X_{group}": np.array(values, dtype=np.float32).reshape(len(labels), len(features)),
+        f"y_{group}": np.array(labels, dtype=np.str_),
     }
     if record is not None:
-        arrays[f"id_{group}"] = np.array([row[record] for row in rows])
+        arrays[f"id_{group}"] = np.array(ids, dtype=np.str_)
     return arrays
 
 
@@ -128,8 +139,8 @@ def settle_labels(arrays: Arrays, declared: Sequence[str] | None) -> Arrays:
     if declared is not None and all(set(declared) >= set(text) for text in texts.values()):
         return arrays
     try:
-        return arrays | {key: np.array([int(text) for text in array]) for key, array in texts.items()}
-    except ValueError:
+        return arrays | {key: np.array([int(text) for text in array], dtype=np.int64) for key, array in texts.items()}
+    except (ValueError, OverflowError):
         return arrays
 
 
@@ -144,7 +155,10 @@ def class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[st
         )
     labels = arrays["y_test"]
     if labels.dtype.kind in "iub":
-        return tuple(str(index) for index in range(int(labels.max(initial=-1)) + 1)), "test labels"
+        largest = int(labels.max(initial=0))
+        if largest >= MOST_CLASSES:
+            raise DataError(f"y_test has the label {largest}; allowed: 0 to {MOST_CLASSES - 1}; number classes from 0")
+        return tuple(str(index) for index in range(largest + 1)), "test labels"
     return tuple(sorted({str(label) for label in labels})), "test labels"
 
 

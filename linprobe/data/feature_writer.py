@@ -119,7 +119,10 @@ class FeatureWriter:
         if start != n_rows:
             raise DataError(f"{self._path}: {name} got {start} rows; allowed: {n_rows}, the number given")
         group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
-        group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
+        try:
+            group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
+        except UnicodeEncodeError:
+            raise DataError(f"{self._path}: an id of {name} is no Unicode text; rename the record") from None
 
     def write_private_log(
         self,

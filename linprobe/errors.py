@@ -5,8 +5,11 @@ Every error carries the exit status the command line returns for it; see `docs/c
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 class LinprobeError(Exception):
@@ -52,6 +55,35 @@ class PrivacyWarning(UserWarning):
 def first_line(error: BaseException) -> str:
     """The first line of the message of another library's error, or the type of the error if the message is empty."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def printable(text: str) -> str:
+    """`text` with an escape in place of every character that a terminal obeys or hides, as `\\x1b`; line ends too."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter == NO_BREAK else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+ADVICE = {
+    errno.ENOSPC: "free some space, or give another --out",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close other programs: the machine has too many open files",
+    errno.ENOMEM: "free some memory, or raise the limit on it (ulimit -v)",
+    errno.EACCES: "give --out a writable place",
+    errno.EPERM: "give --out a writable place",
+    errno.EROFS: "give --out a writable place",
+    errno.ENOENT: "another process may have removed or renamed it; look for it, and give another --out",
+    getattr(errno, "EDQUOT", errno.ENOSPC): "free some space, or give another --out",
+}
+
+
+def advice(error: OSError) -> str:
+    """The next step after a failed write, by its cause."""
+    return ADVICE.get(error.errno or 0, "check the disk, or give another --out")
 
 
 @contextmanager

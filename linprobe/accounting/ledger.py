@@ -6,14 +6,24 @@ A crash between the line and the result makes the ledger over-count, never under
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from linprobe.accounting.events import GaussianEvent, Releases
-from linprobe.atomic_files import lock
+from linprobe.atomic_files import lock, open_regular
 from linprobe.errors import PrivacyError
+
+LONGEST_LINE = 4096  # bytes; a longer line is no event
+LARGEST = 1e300
+NUMBER: tuple[type, ...] = (int, float)
+FIELDS: dict[str, tuple[type, ...]] = {
+    "purpose": (str,),
+    "step": (int,),
+    "sensitivity": NUMBER,
+    "noise_multiplier": NUMBER,
+    "sampling_rate": NUMBER,
+}
 
 
 class Ledger:
@@ -110,20 +120,35 @@ def read_ledger(path: Path) -> list[GaussianEvent]:
     Raises:
         PrivacyError: the file is missing, or a line is not an event with finite, positive figures.
     """
-    events = []
+    events, number = [], 0
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        with open_regular(path) as stream:
+            while line := stream.readline(LONGEST_LINE):
+                number += 1
+                events.append(event_of(line))
+    except OSError as error:
         raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
-    for number, line in enumerate(lines, start=1):
-        try:
-            event = GaussianEvent.from_dict(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PrivacyError(f"ledger {path} line {number} is not an event ({error}); restore the file") from None
-        if not (math.isfinite(event.noise_multiplier) and event.noise_multiplier > 0 and 0 < event.sampling_rate <= 1):
-            raise PrivacyError(
-                f"ledger {path} line {number} has noise multiplier {event.noise_multiplier} and sampling rate "
-                f"{event.sampling_rate}; allowed: finite above 0, and in (0, 1]; restore the file"
-            )
-        events.append(event)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise PrivacyError(f"ledger {path} line {number} is not an event ({error}); restore the file") from None
     return events
+
+
+def event_of(line: bytes) -> GaussianEvent:
+    """The event on one line of a ledger.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is none, or a figure is not
+            allowed.
+    """
+    fields = json.loads(line.decode("utf-8"))
+    for name, kind in FIELDS.items():
+        if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
+            raise ValueError(f"{name} is {str(fields[name])[:40]!r}")
+    event = GaussianEvent.from_dict(fields)
+    finite = 0 < event.noise_multiplier <= LARGEST and 0 < event.sensitivity <= LARGEST
+    if not (finite and 0 < event.sampling_rate <= 1):
+        raise ValueError(
+            f"noise multiplier {event.noise_multiplier}, sensitivity {event.sensitivity} and sampling rate "
+            f"{event.sampling_rate}; allowed: finite above 0, and in (0, 1]"
+        )
+    return event

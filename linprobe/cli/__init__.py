@@ -30,7 +30,7 @@ from linprobe.cli import (
     verify,
 )
 from linprobe.cli._flags import flag_of_argument
-from linprobe.errors import LinprobeError
+from linprobe.errors import LinprobeError, printable
 
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
@@ -80,7 +80,7 @@ def _options(
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"linprobe: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"linprobe: error: {printable(' '.join(message.split()))}", file=sys.stderr)
     return status
 
 
@@ -119,6 +119,10 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         return _fail(str(error), error.exit_status)
+    except MemoryError:
+        if debug:
+            raise
+        return _fail("memory ran out; free some, raise the limit on it (ulimit -v), or use fewer rows at once", 1)
     except Exception as error:
         if debug:
             raise

@@ -11,14 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from linprobe.errors import printable
+
 
 def _console() -> Console:
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True, markup=False)
 
 
 def note(text: str) -> None:
     """Print one line on stderr."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)
 
 
 class TerminalProgress:
@@ -62,7 +64,7 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
     for place, name in enumerate(header):
         grid.add_column(name, justify="right" if place else "left")
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(printable, row))
     _console().print(grid)
 
 

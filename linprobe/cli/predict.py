@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.atomic_files import path_from
+from linprobe.atomic_files import path_from, plain_cell
 
 
 def register(app: typer.Typer) -> None:
@@ -38,4 +38,4 @@ def register(app: typer.Typer) -> None:
         first = next(rows, None)  # a bad file is refused here, before anything is printed
         writer.writerow(["id", "label", "score"])
         for record_id, label, score in () if first is None else itertools.chain([first], rows):
-            writer.writerow([record_id, label, f"{score:.6f}"])
+            writer.writerow([plain_cell(record_id), plain_cell(label), f"{score:.6f}"])

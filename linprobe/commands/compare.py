@@ -13,7 +13,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from linprobe._version import __version__
 from linprobe.accounting.calibrate import check_epsilon, large_delta
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.atomic_files import replace_when_complete, write_csv
@@ -35,7 +34,7 @@ from linprobe.reporting.comparison_plots import accuracy_against_attack, boost_a
 from linprobe.reporting.comparison_table import comparison_table as comparison_table
 from linprobe.reporting.comparison_table import markdown
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import read_manifest
+from linprobe.runs.manifest import __version__, read_manifest
 from linprobe.training.settings import method_options
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"

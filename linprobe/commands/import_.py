@@ -8,7 +8,7 @@ from typing import Any
 
 from linprobe.commands.info import describe_features
 from linprobe.data.array_import import import_arrays
-from linprobe.errors import DataError, LinprobeError, UsageError
+from linprobe.errors import DataError, LinprobeError, UsageError, advice
 
 
 def import_(sources: Sequence[Path], out: Path, classes: Path | None, *, private_test: bool) -> dict[str, Any]:
@@ -29,7 +29,5 @@ def import_(sources: Sequence[Path], out: Path, classes: Path | None, *, private
     try:
         import_arrays(sources, out, names, private_test=private_test)
     except OSError as error:
-        raise LinprobeError(
-            f"feature file {out} cannot be written ({error}); free some space or give another --out"
-        ) from None
+        raise LinprobeError(f"feature file {out} cannot be written ({error}); {advice(error)}") from None
     return describe_features(out)

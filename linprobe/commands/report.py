@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linprobe.atomic_files import replace_when_complete
+from linprobe.atomic_files import read_text, replace_when_complete
 from linprobe.commands._output import check_folders, writing
 from linprobe.commands.verify import verified
 from linprobe.errors import DataError, UsageError
@@ -47,9 +47,9 @@ def report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
 def _histogram(path: Path) -> dict[str, Any]:
     """A published histogram. `verify` has checked its digest and price."""
     try:
-        histogram = json.loads(path.read_text(encoding="utf-8"))
+        histogram = json.loads(read_text(path))
         edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
     if not counts or len(edges) != len(counts) + 1:
         raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
@@ -63,7 +63,7 @@ def _attack(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
         DataError: unreadable, a figure missing, or the result of another run or of an earlier manifest of this run.
     """
     try:
-        attack = json.loads(path.read_text(encoding="utf-8"))
+        attack = json.loads(read_text(path))
         if attack["manifest_digest"] != manifest["manifest_digest"]:
             raise DataError(
                 f"attack {path} is of {attack['run']} with manifest digest {attack['manifest_digest']:.16}; this run "
@@ -76,7 +76,7 @@ def _attack(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             raise ValueError("a figure is not finite")
     except DataError:
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise DataError(
             f"attack {path} cannot be read ({type(error).__name__}: {error}); give what linprobe attack --json printed"
         ) from None

@@ -21,7 +21,7 @@ from linprobe.commands._method_choice import choose_method, refuse_missing_publi
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.evaluation.metrics import accuracies, accuracy_by_class, class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.methods.choice import Chosen
@@ -286,7 +286,7 @@ def train_on(
         if keep is not None and keep.can_resume:
             progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
-            raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None
+            raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
     if manifest["epsilon"] is None and method.private:
         progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")

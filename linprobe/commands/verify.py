@@ -16,7 +16,8 @@ from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DataError, ParameterError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.runs import run_folder, signature
-from linprobe.runs.manifest import RUN_FILES, check_manifest, read_manifest
+from linprobe.runs.derived import check_derived, check_names, not_checked
+from linprobe.runs.manifest import RUN_FILES, accountant_of, check_manifest, read_manifest
 
 FINDINGS = (
     "private",
@@ -28,6 +29,8 @@ FINDINGS = (
     "releases",
     "data",
     "signature",
+    "per_record",
+    "stated_not_checked",
     "refused",
 )
 
@@ -58,6 +61,12 @@ def verified(folder: Path) -> VerifiedRun:
     """
     manifest = _manifest(folder)
     figures = check_manifest(manifest, folder, read_ledger(folder / run_folder.LEDGER))
+    check_names(manifest, folder)
+    check_derived(manifest, None if manifest["accountant"] is None else accountant_of(manifest))
+    try:
+        run_folder.load_run(folder)
+    except DataError as error:
+        raise PrivacyError(str(error)) from None
     per_record = None
     if (folder / run_folder.PER_RECORD).exists():
         try:
@@ -91,8 +100,9 @@ def verify(
         public_key: file of the key that must have signed the run.
         max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
 
-    Returns: run, verified, private, epsilon, epsilon_cross_check, delta, gdp_mu, zcdp_rho, releases, data and signature
-        (what was checked, in words), refused (why it is not verified). Figures that were not verified are None.
+    Returns: run, verified, private, epsilon, epsilon_cross_check, delta, gdp_mu, zcdp_rho, releases, data, signature
+        and per_record (what was checked, in words), stated_not_checked (keys of the manifest and files that nothing in
+        the folder proves), refused (why it is not verified). Figures that were not verified are None.
 
     Raises:
         ParameterError: a limit that is not allowed. DataError: not a run folder, or an unreadable key or feature file.
@@ -133,6 +143,10 @@ def _check_private(folder: Path, features: Path | None, result: dict[str, Any]) 
     if not manifest["private"]:
         raise PrivacyError(f"run {folder} is {manifest['guarantee']}; train with a private method and without a seed")
     result |= {**run.figures, "delta": manifest["delta"], "data": "not checked: give --features FILE"}
+    committed = manifest["per_record_commitment"] is not None
+    absent = "absent, not checked" if committed else "none: nothing was released about private rows"
+    result["per_record"] = absent if run.per_record is None else "as committed to"
+    result["stated_not_checked"] = not_checked(manifest)
     if features is not None:
         with open_features(features) as opened:
             private = verify_data(run, opened)

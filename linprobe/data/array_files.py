@@ -40,7 +40,7 @@ def read_archive(path: Path, wanted: Collection[str] | None = None) -> Arrays:
                     f"{MOST_COMPRESSED} times as many"
                 )
             with archive.open(member) as stream:
-                _check_header(stream, member.file_size, name)
+                _check_header(stream, member.file_size, name, path.stat().st_size)
             with archive.open(member) as stream:
                 arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
                 stream.read(1)  # at the end of a member, zipfile compares its checksum
@@ -55,12 +55,15 @@ def open_array(path: Path) -> NDArray[Any]:
     """
     with reading(f"array file {path}", "write it again"):
         with path.open("rb") as stream:
-            _check_header(stream, path.stat().st_size, path.name)
+            _check_header(stream, path.stat().st_size, path.name, path.stat().st_size)
         return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
 
 
-def _check_header(stream: IO[bytes], size: int, name: str) -> None:
-    """ValueError unless an array in the .npy format, of plain values, fills the `size` bytes of `stream` exactly."""
+def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None:
+    """ValueError unless an array in the .npy format, of plain values, fills the `size` bytes of `stream` exactly.
+
+    No axis may be longer than `longest`: an array without columns may declare any number of rows.
+    """
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=LONGEST_HEADER)
@@ -71,7 +74,7 @@ def _check_header(stream: IO[bytes], size: int, name: str) -> None:
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects; allowed: numbers and text")
     held, declared = size - stream.tell(), math.prod(shape) * dtype.itemsize
-    if any(length < 0 for length in shape) or declared != held or max(shape, default=0) > size:
+    if any(length < 0 for length in shape) or declared != held or max(shape, default=0) > max(size, longest):
         raise ValueError(f"{name} declares shape {shape} of {dtype}, {declared} bytes, and holds {held}")
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from linprobe.atomic_files import held, replace_when_complete
+from linprobe.atomic_files import PRIVATE_FOLDER, create_private, held, replace_when_complete
 from linprobe.errors import UsageError
 
 PENDING, DONE, SKIPPED = 0, 1, 2
@@ -105,12 +105,12 @@ class Partial:
                 leftover.unlink()
         for group, n_rows in sizes.items():
             for suffix, bytes_a_row in _files(width, dtype):
-                with (folder / f"{group}.{suffix}").open("wb") as stream:
+                with create_private(folder / f"{group}.{suffix}") as stream:
                     if suffix == "status":
                         # allocate the blocks now, so that a disk that fills up later cannot lose finished rows
                         stream.write(bytes(n_rows))
                     stream.truncate(n_rows * bytes_a_row)
-        with replace_when_complete(begun, "w") as stream:
+        with replace_when_complete(begun, "w", private=True) as stream:
             json.dump({**settings, "threads": torch.get_num_threads()}, stream, indent=1)
         return False
 
@@ -145,7 +145,7 @@ class Partial:
         """Record a skipped image. Call it before `write` of the row's status."""
         # start a new line: a killed process may have left half a line
         line = "\n" + json.dumps({"group": group, "row": row, "id": name, "reason": reason}) + "\n"
-        with (self.folder / f"skipped-{self._rank}.jsonl").open("ab") as stream:
+        with create_private(self.folder / f"skipped-{self._rank}.jsonl", os.O_APPEND) as stream:
             stream.write(line.encode())
             stream.flush()
             os.fsync(stream.fileno())
@@ -228,7 +228,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise UsageError(f"{folder} is no folder and prevents the extraction; move it, or give another --out")
     with ExitStack() as stack:
         while True:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
             with suppress(FileNotFoundError):  # the extraction that held the folder has just removed it
                 foreign = [path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)]
                 if foreign:

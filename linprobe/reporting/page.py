@@ -20,6 +20,7 @@ from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.accounting.tradeoff import LARGEST_EXPONENT, AttackLimit, limit_percent
+from linprobe.errors import printable
 from linprobe.reporting.drawings import attack_limit_drawing, histogram_drawing
 from linprobe.runs.manifest import accountant_of, limit_of
 
@@ -105,6 +106,7 @@ def _gaussian(claim: dict[str, Any]) -> str:
 _pages = Environment(
     loader=PackageLoader("linprobe.reporting", "."),
     autoescape=True,
+    finalize=lambda value: printable(value) if type(value) is str else value,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,

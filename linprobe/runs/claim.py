@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from linprobe.atomic_files import held
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.errors import LinprobeError, UsageError, advice
 
 
 @contextmanager
@@ -31,9 +31,7 @@ def claimed(out: Path) -> Iterator[None]:
                 while not _hold(lock_file, out, stack):
                     stack.close()
             except OSError as error:
-                raise LinprobeError(
-                    f"run folder {out} cannot be made ({error.strerror}); give --out a writable place"
-                ) from None
+                raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); {advice(error)}") from None
             stack.callback(lock_file.unlink, missing_ok=True)
             refuse_existing(out)  # the process that held the name before may have made it
             yield

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.hostile import arrays, features, images
+from tests.hostile import arrays, features, images, runs
 from tests.hostile.case import Case, Good
 
 MUTATIONS = 100  # of each kind of file; twice as many of feature files
-FAMILIES = ("features", "npz", "pt", "csv", "npy", "tar", "image", "weights")
+FAMILIES = ("features", "npz", "pt", "csv", "npy", "tar", "image", "weights", "runs", "forged")
 
 
 def corpus(good: Good, mutations: int = MUTATIONS) -> Iterator[Case]:
@@ -16,3 +16,4 @@ def corpus(good: Good, mutations: int = MUTATIONS) -> Iterator[Case]:
     yield from features.cases(good, 2 * mutations)
     yield from arrays.cases(mutations)
     yield from images.cases(mutations)
+    yield from runs.cases(good, mutations)

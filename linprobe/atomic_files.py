@@ -29,16 +29,16 @@ FORMULAS = ("=", "+", "-", "@")
 _held: set[int] = set()  # descriptors locked by `held`
 
 
-def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = LinprobeError) -> None:
+def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = LinprobeError, *, wait: bool = False) -> None:
     """Lock an open file or folder until it is closed; no effect on a system or file system without locks.
 
     Raises:
-        `error`: another process holds the lock; `busy` is the message.
+        `error`: another process holds the lock; `busy` is the message. Not with `wait`, which waits for the lock.
     """
     if fcntl is None:
         return
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise error(busy) from None
     except OSError:  # a file system without locks
@@ -47,7 +47,12 @@ def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = Linprobe
 
 @contextmanager
 def held(
-    path: Path, busy: str, *, create: bool = False, error: type[LinprobeError] = LinprobeError
+    path: Path,
+    busy: str = "",
+    *,
+    create: bool = False,
+    error: type[LinprobeError] = LinprobeError,
+    wait: bool = False,
 ) -> Iterator[int | None]:
     """Lock an existing folder, or with `create` a lock file, inside the block. Forked children do not keep the lock.
 
@@ -57,7 +62,7 @@ def held(
         The open descriptor; None on a system without locks.
 
     Raises:
-        `error`: another process holds the lock; `busy` is the message.
+        `error`: another process holds the lock; `busy` is the message. With `wait` the block begins when it is free.
     """
     if fcntl is None:
         yield None
@@ -65,7 +70,7 @@ def held(
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o666)
     _held.add(descriptor)
     try:
-        lock(descriptor, busy, error)
+        lock(descriptor, busy, error, wait=wait)
         yield descriptor
     finally:
         if descriptor in _held:
@@ -82,6 +87,11 @@ def _release_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release_in_child)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a file with the flags of `os.open`; a new file has mode 0600."""
+    return os.open(path, flags, PRIVATE_MODE)
 
 
 @contextmanager
@@ -143,11 +153,6 @@ def plain_cell(value: object) -> object:
     except ValueError:
         return f"'{text}"
     return text
-
-
-def create_private(path: Path, how: int = os.O_TRUNC) -> IO[bytes]:
-    """Open a file for writing, with mode 0600 if it is new; with `how` = O_APPEND what is there is kept."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | how, PRIVATE_MODE), "wb" if how == os.O_TRUNC else "ab")
 
 
 def json_text(value: object) -> str:

@@ -49,7 +49,7 @@ class ArgumentError(UsageError, TypeError):
 
 
 class PrivacyWarning(UserWarning):
-    """The guarantee holds as stated and is weaker than is customary; the text is one line."""
+    """The guarantee holds as stated, but delta is large or earlier fits spent more; the text is one line."""
 
 
 def first_line(error: BaseException) -> str:

@@ -11,7 +11,9 @@ never from private labels.
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,32 +21,72 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from linprobe.accounting.calibrate import large_delta
+from linprobe.accounting.calibrate import Budget, large_delta
 from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.refits import refit_warning
+from linprobe.data.owners import by_owner
+from linprobe.data.row_commitment import RowHashes
 from linprobe.data.sources import ArraySource, Source
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyWarning, UsageError
-from linprobe.evaluation.metrics import class_scores
+from linprobe.evaluation.metrics import class_scores, probabilities
 from linprobe.methods import METHODS, Method
 from linprobe.options.declaration import arguments_of, estimator_name, hint
 from linprobe.training.engine import Sources, train
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings
 
+HASHES = RowHashes()
 
-class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Base of all probes: declared classes, training by the engine, predictions.
 
-    Adjacency: zero-out. One private record is present, or its place is empty; the number of places is public.
+class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Predictions of folded weights on raw rows: what trained estimators and loaded runs have in common.
 
-    Attributes set by `fit`:
+    Attributes:
         classes_ (n_classes,), coef_ (n_classes, n_features), intercept_ (n_classes,), n_features_in_: the model; with
             output `vote`, coef_ and intercept_ have the voters as first axis.
         privacy_: the guarantee and how it was reached, JSON-ready; see `docs/run-folder.md`.
+    """
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Class scores of raw rows `X`, in nats or votes: (n, n_classes); for two classes (n,), second minus first."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Softmax of the class scores of raw rows `X`, or shares of votes: (n, n_classes), rows sum to 1."""
+        return probabilities(self._scores(X), self.coef_)
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class of each raw row of `X` (n, n_features), shape (n,)."""
+        scores = self.decision_function(X)
+        best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    def _scores(self, X: ArrayLike) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        X = self._rows(X)
+        weights = np.swapaxes(self.coef_, -1, -2).astype(np.float64)
+        return class_scores(X, weights, self.intercept_)
+
+    def _rows(self, X: ArrayLike) -> NDArray[np.floating]:
+        return np.asarray(validate_data(self, X, dtype=[np.float32, np.float64], reset=False))
+
+
+class LinearProbe(LinearClassifier):
+    """Base of all probes: declared classes, training by the engine, predictions.
+
+    Adjacency: zero-out. One private record is present, or its place is empty; the number of places is public. With
+    `owners`, all private rows of one person are present, or none of them; the number of people is public.
+
+    Attributes set by `fit`:
+        those of `LinearClassifier`.
         history_: public facts of each step.
-        private_record_losses_: each private record's own privacy loss, in the order of `X`;
-            `.epsilon(delta, worst_case)` turns it into epsilons (n_private,). PRIVATE: do not publish.
+        private_record_losses_: each private record's own privacy loss, in the order of `X`, or with `owners` each
+            person's, in the order of `owners_`; `.epsilon(delta, worst_case)` turns it into epsilons (n_private,).
+            PRIVATE: do not publish.
+        owners_: the people, sorted, if `owners` were given. PRIVATE.
     """
 
     _method: ClassVar[str]
@@ -91,6 +133,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X_public: ArrayLike | None = None,
         y_public: ArrayLike | None = None,
         text_weights: ArrayLike | None = None,
+        owners: ArrayLike | None = None,
     ) -> Self:
         """Train on private rows `X` (n_private, n_features) with labels `y`, and public rows if given.
 
@@ -98,6 +141,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X, y: private rows and labels. only-public and zero-shot accept and ignore them.
             X_public, y_public: public rows (n_public, n_features) and labels.
             text_weights: class-name encodings (n_features, n_classes).
+            owners: whose row each row of `X` is, shape (n_rows,): names or numbers. If given, people are protected with
+                all of their rows, and n_private is the number of people. None protects single rows.
 
         Raises:
             ParameterError, UsageError: a parameter or combination that is not allowed.
@@ -105,14 +150,19 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             PrivacyError: delta of at least 1/n_private, or noise too small for one step.
 
         Warns:
-            PrivacyWarning: delta above a tenth of 1/n_private.
+            PrivacyWarning: delta above a tenth of 1/n_private; or rows that were in an earlier fit of this process,
+                with what all of these fits cost together.
         """
         X, y = validate_data(self, X, y, dtype=[np.float32, np.float64])
         check_classification_targets(y)
         public_labels = None if y_public is None else np.asarray(y_public)
         self.classes_ = self._declared_classes(np.asarray(y), public_labels)
         self._check_range(np.asarray(X), "X")
-        private = ArraySource(np.asarray(X), self._indices(np.asarray(y), "y"))
+        X, labels, bounds = np.asarray(X), self._indices(np.asarray(y), "y"), None
+        if owners is not None:
+            order, bounds, self.owners_ = self._people(np.asarray(owners), len(X))
+            X, labels = X[order], labels[order]
+        private = ArraySource(X, labels)
         public = None
         if (X_public is None) != (public_labels is None):
             missing = "y_public" if public_labels is None else "X_public"
@@ -126,7 +176,14 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 )
             public = ArraySource(rows, self._indices(public_labels, "y_public"))
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
-        return self._fit(Sources(private, len(self.classes_), public, text))
+        hashes = None
+        if self.method.spends:
+            protected = self._protected(private, public)
+            hashes = np.concatenate([HASHES(rows) for source in protected for rows, _ in source.blocks()])
+            if owners is not None:  # a person's rows may be in different fits; Python's hash has a secret key
+                people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
+                hashes = np.concatenate([hashes, people.view(np.uint64)])
+        return self._fit(Sources(private, len(self.classes_), public, text, bounds), hashes=hashes)
 
     def fit_sources(
         self,
@@ -149,13 +206,29 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = self._declared_classes(None, None)
         return self._fit(Sources(private, len(self.classes_), public, text_weights), runtime, ledger)
 
-    def _fit(self, sources: Sources, runtime: Runtime | None = None, ledger: Ledger | None = None) -> Self:
+    def _protected(self, private: Source, public: Source | None) -> list[Source]:
+        """The sources of rows that the method protects."""
+        return [private, public] if self.method.joins_public and public is not None else [private]
+
+    def _fit(
+        self,
+        sources: Sources,
+        runtime: Runtime | None = None,
+        ledger: Ledger | None = None,
+        hashes: NDArray[np.uint64] | None = None,
+    ) -> Self:
+        """Train; `hashes` of the protected rows are remembered, to warn of a second fit."""
         settings = self.settings()
-        protected = [sources.private, *([sources.public] if self.method.joins_public and sources.public else [])]
-        warning = large_delta(settings.delta, sum(source.n_rows for source in protected))
+        also = sources.public.n_rows if self.method.joins_public and sources.public else 0
+        warning = large_delta(settings.delta, sources.n_units + also)
         if warning is not None and self.method.spends:
             warnings.warn(warning.replace("--delta ", "delta="), PrivacyWarning, stacklevel=3)
-        trained = train(sources, settings, runtime, ledger=ledger)
+        budgets: list[Budget | None] = []
+        try:
+            trained = train(sources, settings, runtime, ledger=ledger, on_budget=budgets.append)
+        finally:  # a fit that failed has released something too
+            if hashes is not None and settings.insecure_seed is None:
+                self._warn_of_refit(hashes, budgets[-1:])
         self.n_features_in_ = sources.private.n_features
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(trained.weights, -1, -2)), trained.bias
         self.history_, self.n_iter_ = trained.history, max(1, trained.n_steps)
@@ -164,11 +237,31 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.private_record_losses_ = trained.losses
         return self
 
+    @staticmethod
+    def _warn_of_refit(hashes: NDArray[np.uint64], budgets: Sequence[Budget | None]) -> None:
+        for budget in budgets:
+            text = None if budget is None else refit_warning(hashes, budget.releases, budget.delta)
+            if text is not None:
+                warnings.warn(text, PrivacyWarning, stacklevel=4)
+
     def settings(self) -> Settings:
         """Settings for the engine, from the parameters of this estimator."""
         parameters = self.get_params(deep=False)
         parameters.pop("classes")
         return Settings.of(self.method, parameters)
+
+    @staticmethod
+    def _people(owners: NDArray[Any], n_rows: int) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[Any]]:
+        """The order that puts rows of a person next to each other, where each person's rows begin, and the people."""
+        if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
+            raise DataError(
+                f"owners has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
+                "whole number for each row"
+            )
+        names = owners.astype(str) if owners.dtype.kind == "O" else owners
+        order = by_owner(names)
+        people, starts = np.unique(names[order], return_index=True)
+        return order, np.append(starts, n_rows), people
 
     @staticmethod
     def _check_range(x: NDArray[np.floating], name: str) -> None:
@@ -209,19 +302,52 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return np.asarray(order[places], dtype=np.int64)
 
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class scores of raw rows `X`, in nats or votes: (n, n_classes); for two classes (n,), second minus first."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float32, np.float64], reset=False)
-        weights = np.swapaxes(self.coef_, -1, -2).astype(np.float64)
-        scores = class_scores(np.asarray(X), weights, self.intercept_)
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class of each raw row of `X` (n, n_features), shape (n,)."""
-        scores = self.decision_function(X)
-        best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
-        return np.asarray(self.classes_[best])
+class TrainedProbe(LinearClassifier):
+    """A run folder as a fitted classifier; made by `load_run`.
+
+    Attributes:
+        folder: the run folder. classes_: class names. privacy_: the manifest, as it is in the folder; `linprobe verify`
+            checks it. centre_: `public`, `private` or `none`, the mean that was subtracted in training.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = folder
+
+    def fit(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
+        """Load the folder; a run is trained already.
+
+        Raises:
+            UsageError: rows were given.
+        """
+        if X is not None or y is not None:
+            raise UsageError(
+                f"run {self.folder} is trained, and fit got rows; train another probe with an estimator, or wrap this "
+                "one in sklearn.frozen.FrozenEstimator"
+            )
+        from linprobe.runs.run_folder import load_run as read_run
+
+        run = read_run(self.folder)
+        self.privacy_, self.centre_ = run.manifest, run.manifest["centre"]
+        self.classes_ = np.array(run.class_names)
+        self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(run.weights, -1, -2)), run.bias
+        self.n_features_in_ = run.weights.shape[-2]
+        return self
+
+    def _rows(self, X: ArrayLike) -> NDArray[np.floating]:
+        rows = np.asarray(check_array(X, dtype=[np.float32, np.float64]))  # a run knows no names of features
+        if rows.shape[1] != self.n_features_in_:
+            raise DataError(f"X has {rows.shape[1]} features; allowed for run {self.folder}: {self.n_features_in_}")
+        return rows
+
+
+def load_run(folder: str | os.PathLike[str]) -> TrainedProbe:
+    """Load a run folder as a scikit-learn classifier of raw feature rows.
+
+    Raises:
+        DataError: not a run folder, a manifest of another format, or a damaged model file.
+    """
+    return TrainedProbe(folder).fit()
 
 
 def _documentation(method: Method) -> str:

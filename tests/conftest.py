@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from linprobe.accounting import refits
 from linprobe.cli import run
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
@@ -23,6 +26,11 @@ from linprobe.data.feature_writer import FeatureWriter
 # no test measures time, so a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None)
 settings.load_profile("linprobe")
+
+# budget books of tests lie outside the user's folder; `own_books` gives each test its own
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="linprobe-state-")
+SHARED_BOOKS = Path(os.environ["XDG_STATE_HOME"]) / "linprobe"
+atexit.register(shutil.rmtree, SHARED_BOOKS.parent, ignore_errors=True)
 
 CLASS_NAMES = ("ant", "bee", "cat", "dog")
 N_FEATURES = 10
@@ -81,6 +89,21 @@ def write_features(
         if text:
             writer.write_text_weights(np.eye(width, len(class_names)) + 0.1)
     return path
+
+
+@pytest.fixture(autouse=True)
+def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the budget books of this test."""
+    state = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.setattr(refits, "FITS", refits.Fits())
+    return state / "linprobe"
+
+
+@pytest.fixture
+def shared_books(own_books: Path) -> None:
+    """The books of runs that several tests share, for a test that charges one of them."""
+    shutil.copytree(SHARED_BOOKS, own_books)
 
 
 @pytest.fixture(scope="session")
@@ -179,7 +202,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, features_file: Path) -
 
 
 @pytest.fixture
-def run_copy(trained_run: Path, tmp_path: Path) -> Path:
+def run_copy(trained_run: Path, tmp_path: Path, shared_books: None) -> Path:
     """A copy of the trained run that a test may damage."""
     return Path(shutil.copytree(trained_run, tmp_path / "copied_run"))
 

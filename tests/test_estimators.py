@@ -3,18 +3,30 @@
 import inspect
 import warnings
 from dataclasses import fields
+from unittest import mock
 
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import linprobe
+from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.events import Releases
+from linprobe.accounting.figures import rounded_up
 from linprobe.data.feature_file import FeatureFile
-from linprobe.errors import DataError, LinprobeError, ParameterError, PrivacyError, PrivacyWarning, UsageError
+from linprobe.errors import (
+    DataError,
+    DivergedError,
+    LinprobeError,
+    ParameterError,
+    PrivacyError,
+    PrivacyWarning,
+    UsageError,
+)
 from linprobe.estimators import ESTIMATORS, NoisyGD, NonPrivate
 from linprobe.methods import METHODS
 
@@ -291,8 +303,60 @@ def test_a_large_delta_is_warned_of(rows) -> None:
         make("noisy-gd", delta=2e-3, n_steps=1).fit(x, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
-        make("noisy-gd", delta=4e-4, n_steps=1).fit(x, y)
+        make("noisy-gd", delta=4e-4, n_steps=1).fit(2 * x, y)  # other rows: the first were fitted before
         make("non-private").fit(x, y)
+
+
+def refit_warnings(caught) -> list[str]:
+    return [str(one.message) for one in caught if issubclass(one.category, PrivacyWarning)]
+
+
+def together(n_fits: int, probe) -> str:
+    """The epsilon of several fits like `probe`, as a warning states it."""
+    releases = [Releases(**release) for release in probe.privacy_["releases"]]
+    return rounded_up(composed_epsilon(n_fits * releases, 1e-5, "gdp"))
+
+
+def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, *_ = rows
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        probe = make("noisy-gd", n_steps=2, condition="none").fit(x[:120], y[:120])
+        make("noisy-gd", n_steps=2).fit(x[120:], y[120:])  # other rows
+        for _ in range(2):
+            make("non-private").fit(x, y)
+            make("noisy-gd", n_steps=2, insecure_seed=1).fit(x, y)
+            make("only-public").fit(x, y, x[:20], y[:20])
+    with pytest.warns(PrivacyWarning, match=f"in 2 fits .* together cost epsilon {together(2, probe)} at delta 1e-05;"):
+        clone(probe).fit(x[:120].astype(np.float32), 2 - y[:120])
+    with pytest.warns(PrivacyWarning, match="in 3 fits"):
+        probe.fit(np.concatenate([x[119:120], -x]), np.append(y[119], y))
+    with monkeypatch.context() as patch:  # a fit that fails has released something too
+        patch.setattr("linprobe.training.engine.check_weights", mock.Mock(side_effect=DivergedError("diverged")))
+        with pytest.warns(PrivacyWarning, match="in 4 fits"), pytest.raises(DivergedError):
+            probe.fit(x[119:], y[119:])
+    with pytest.warns(PrivacyWarning, match="in 5 fits"):
+        probe.fit(x[119:], y[119:])
+    assert linprobe.PrivacyWarning is PrivacyWarning
+
+
+def test_cross_validation_and_searches_are_warned_of_with_what_they_cost(rows) -> None:
+    x, y, *_ = rows
+    probe = make("noisy-gd", n_steps=2, condition="none", delta=1e-5)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cross_val_score(probe, x, y, cv=4)
+    alone = make("noisy-gd", n_steps=2, condition="none").fit(x + 100, y)
+    texts = refit_warnings(caught)
+    assert len(texts) == 3
+    assert f"in 3 fits of this process, which together cost epsilon {together(3, alone)} at" in texts[-1]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        GridSearchCV(probe, {"learning_rate": [0.01, 0.1]}, cv=2).fit(x + 50, y)
+    # a row is in one of two folds for each of two settings, and in the last fit on all rows
+    assert (
+        f"in 3 fits of this process, which together cost epsilon {together(3, alone)} at" in refit_warnings(caught)[-1]
+    )
 
 
 @pytest.mark.parametrize(

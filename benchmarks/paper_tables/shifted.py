@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
 from linprobe.commands.extract import extract
-from linprobe.commands.import_ import import_
+from linprobe.commands.import_ import ImportRequest, import_
 from linprobe.extraction.request import ExtractRequest
 from linprobe.progress import Silent
 
@@ -68,7 +68,7 @@ def main() -> None:
             y_test=data["y_test"],
             class_names=np.array(names),
         )
-        import_([arrays], out / f"{name}.h5", None)
+        import_(ImportRequest([arrays], out / f"{name}.h5"), Silent())
     class_of = {letters(name): name for name in names}
     for form, change in FORMS.items():
         images = out / form

@@ -6,9 +6,9 @@ All contenders read the same rows in the same process; fast ones take several co
 contenders, further rounds time the fast ones, and the shortest time of each counts. `limit_*` is the larger of one read
 of the rows at the measured bandwidth and the step's 4 N D C flops at the measured rate of matrix products.
 `plain_matmul_float32` is a direct implementation in NumPy, without noise. `*_unfollowed` does not compute per-record
-contributions. `growth` has step times against N, D and C, and the exponent of the power law in N. `--quick` takes fewer
-rounds and sizes, and fewer rows for 1,000 classes. A full run takes half an hour, of which one step of per-example
-gradients takes five minutes.
+contributions. `sampled_q015_*` is a step of dp-sgd at q = 0.15, with its noise. `growth` has step times against N, D
+and C, and the exponent of the power law in N. `--quick` takes fewer rounds and sizes, and fewer rows for 1,000 classes.
+A full run takes half an hour, of which one step of per-example gradients takes five minutes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule
 from linprobe.parallel.threads import blas_held_to_one_thread
 
@@ -65,16 +66,17 @@ def steps_in_a_row(n_classes: int) -> int:
     return max(3, 100 // n_classes)
 
 
-def method_step(name: str, problem: Problem, given: dict[str, Any], per_record: bool = True) -> Step:
-    """Consecutive noisy steps of a method from zero weights, as in an estimator."""
+def method_step(name: str, problem: Problem, given: dict[str, Any], per_record: bool = True, rate: float = 1.0) -> Step:
+    """Consecutive noisy steps of a method from zero weights, as in an estimator, at sampling rate `rate`."""
     method, count = METHODS[name], steps_in_a_row(problem.n_classes)
     options = method.make_options({"init": "zero", **given})
-    schedule = Schedule(count, SIGMA, count**0.5 / SIGMA)
+    schedule = Schedule(count, SIGMA, count**0.5 / SIGMA, rate)
 
     def steps() -> object:
-        mechanism = GaussianMechanism(NoiseSource(), lambda event: None)
+        source = NoiseSource()
+        mechanism, sampler = GaussianMechanism(source, lambda event: None), PoissonSampler(source, rate)
         with blas_held_to_one_thread():
-            return method.fit(problem, options, Run(schedule, mechanism, lambda: None, None, per_record))
+            return method.fit(problem, options, Run(schedule, mechanism, lambda: None, sampler, per_record))
 
     return Repeated(steps, count)
 
@@ -98,9 +100,13 @@ def noisy_gd(rows: ArrayRows, n_classes: int) -> Step:
 
 
 def ours(x: dict[str, NDArray[Any]], y: NDArray[np.int64], n_classes: int) -> dict[str, Step]:
-    """noisy-gd for each precision of rows x, AdaMix for each subspace, with two public rows per class."""
+    """noisy-gd and sampled dp-sgd for each precision of rows x, AdaMix for each subspace."""
     steps = {f"noisy_gd_{precision}": noisy_gd(ArrayRows(rows, y), n_classes) for precision, rows in x.items()}
     n, d = x["float32"].shape
+    for precision, rows in x.items():
+        sampled = Problem(d, n_classes, private=ArrayRows(rows, y))
+        steps[f"sampled_q015_{precision}_unfollowed"] = method_step("dp-sgd", sampled, {}, False, 0.15)
+    steps[f"sampled_q015_{precision}"] = method_step("dp-sgd", sampled, {}, rate=0.15)
     public = normalise_rows(np.random.default_rng(n).standard_normal((2 * n_classes, d), dtype=np.float32))
     public_rows = ArrayRows(public, np.arange(2 * n_classes) % n_classes)
     problem = Problem(d, n_classes, private=ArrayRows(x["float32"], y), public=public_rows)

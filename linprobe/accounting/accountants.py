@@ -22,8 +22,8 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
 
 from linprobe.accounting.events import Releases
 from linprobe.errors import ParameterError
@@ -121,10 +121,15 @@ def composed_epsilon(releases: Sequence[Releases], delta: float, accountant: str
 def composed_deltas(
     releases: Sequence[Releases], epsilons: Sequence[float], delta: float, accountant: str
 ) -> NDArray[np.float64]:
-    """delta(epsilon) of all `releases` together by `pld` or `rdp`: upper bounds, shape (len(epsilons),).
+    """delta(epsilon) of all `releases` together by one of `ACCOUNTANTS`: upper bounds, shape (len(epsilons),).
 
     `delta` is the one that the guarantee states. It sets the grid of `pld`, as in `composed_epsilon`.
     """
+    if accountant == "gdp":
+        mu = gdp_mu(releases)
+        if mu > 1 / NEGLIGIBLE_NOISE:
+            return np.ones(len(epsilons))
+        return np.array([math.exp(log_delta_of(epsilon, mu)) if mu else 0.0 for epsilon in epsilons])
     from dp_accounting.pld import PLDAccountant
 
     with _quiet():
@@ -173,17 +178,44 @@ def _composed(kinds: Sequence[tuple[float, float, int]], delta: float, accountan
     return _composed_by(lambda: PLDAccountant(value_discretization_interval=PLD_GRID * epsilon), kinds)
 
 
-def _composed_by(make: Callable[[], Any], kinds: Sequence[tuple[float, float, int]]) -> Any:
+@lru_cache(maxsize=1024)
+def repeated_epsilon(releases: tuple[Releases, ...], mean_repetitions: int, delta: float) -> float:
+    """Epsilon of the best of a geometric number of runs that make `releases`: dp-accounting's Renyi bound.
+
+    Papernot and Steinke 2022, Theorem 2 with eta = 1.
+    """
+    from dp_accounting import ComposedDpEvent
+    from dp_accounting.dp_event import RepeatAndSelectDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    kinds = _kinds(releases)
+    if any(multiplier < NEGLIGIBLE_NOISE for multiplier, _, _ in kinds):
+        return math.inf
+    accountant = RdpAccountant()
+    with _quiet():
+        try:
+            run = ComposedDpEvent([_event(*kind) for kind in kinds])
+            accountant.compose(RepeatAndSelectDpEvent(run, mean_repetitions, 1))
+        except OverflowError:
+            return math.inf
+        return float(accountant.get_epsilon(delta))
+
+
+def _event(multiplier: float, given_rate: float, count: int) -> Any:
     from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
+    event: DpEvent = GaussianDpEvent(multiplier)
+    rate = resolved_rate(multiplier, given_rate)
+    if rate < 1:
+        event = PoissonSampledDpEvent(rate, event)
+    return SelfComposedDpEvent(event, count)
+
+
+def _composed_by(make: Callable[[], Any], kinds: Sequence[tuple[float, float, int]]) -> Any:
     accountant = make()
-    for multiplier, given_rate, count in kinds:
-        event: DpEvent = GaussianDpEvent(multiplier)
-        rate = resolved_rate(multiplier, given_rate)
-        if rate < 1:
-            event = PoissonSampledDpEvent(rate, event)
+    for kind in kinds:
         try:
-            accountant.compose(SelfComposedDpEvent(event, count))
+            accountant.compose(_event(*kind))
         except OverflowError:  # the noise is so small that a privacy loss overflows
             return None
     return accountant
@@ -234,9 +266,15 @@ def renyi_table(
         k = np.arange(alpha + 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             stays = np.where(k < alpha, (alpha - k) * np.log1p(-rate), 0.0)
-        weight = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1) + k * math.log(rate) + stays
+        weight = (
+            scipy.special.gammaln(alpha + 1)
+            - scipy.special.gammaln(k + 1)
+            - scipy.special.gammaln(alpha - k + 1)
+            + k * math.log(rate)
+            + stays
+        )
         exponents = weight + np.multiply.outer(shares**2, (k * (k - 1)) / (2 * noise_multiplier**2))
-        table[:, column] = np.maximum(logsumexp(exponents, axis=1), 0.0) / (alpha - 1)
+        table[:, column] = np.maximum(scipy.special.logsumexp(exponents, axis=1), 0.0) / (alpha - 1)
     table += RENYI_ROUNDING
     table[shares == 0] = 0.0
     return table

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scipy.optimize import brentq
+import scipy
 
 from linprobe.accounting.accountants import (
     CROSS_CHECKS,
@@ -177,7 +177,7 @@ def smallest_multiplier(epsilon_at: Callable[[float], float], epsilon: float, gu
         low, high, reach = high, high + reach, 2 * reach
     while low == high or excess(low) <= 0:
         high, low, reach = low, low - reach, 2 * reach
-    root, result = brentq(excess, low, high, xtol=ROOT_TOLERANCE, full_output=True)
+    root, result = scipy.optimize.brentq(excess, low, high, xtol=ROOT_TOLERANCE, full_output=True)
     if not result.converged:
         raise PrivacyError(
             f"no noise multiplier found for epsilon {rounded_up(epsilon)}; give --sigma; please report this"
@@ -325,7 +325,7 @@ def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: fl
         if low == 1:
             return 0
         high, low, reach = low, max(low / (1 + reach) - 1, 1.0), 2 * reach
-    count = int(brentq(excess, low, high, xtol=0.5))
+    count = int(scipy.optimize.brentq(excess, low, high, xtol=0.5))
     while epsilon_at(count) > epsilon:
         count -= 1
     while epsilon_at(count + 1) <= epsilon:

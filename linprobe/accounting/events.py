@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+INHERITED = "inherited"  # purpose of the releases of the run that a run started from
+
 
 @dataclass(frozen=True, slots=True)
 class GaussianEvent:

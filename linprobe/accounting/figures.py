@@ -27,7 +27,7 @@ def rounded_down(value: float | None, digits: int = DIGITS) -> str:
 def gaussian_words(gdp_mu: float | None, zcdp_rho: float | None) -> str:
     """mu of Gaussian DP and rho of zCDP in words; None for sampled releases, which have neither."""
     if gdp_mu is None:
-        return "no GDP mu or zCDP rho: Poisson samples"
+        return "no GDP mu or zCDP rho: Poisson samples or private selection"
     return f"GDP mu {rounded_up(gdp_mu)}, zCDP rho {rounded_up(zcdp_rho)}"
 
 

@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from linprobe.accounting.events import GaussianEvent, Releases
+from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import lock, open_regular
 from linprobe.errors import PrivacyError
 
 LONGEST_LINE = 4096  # bytes; a longer line is no event
+LONGEST_SELECTION = 1 << 24  # bytes
 LARGEST = 1e300
 NUMBER: tuple[type, ...] = (int, float)
 FIELDS: dict[str, tuple[type, ...]] = {
@@ -114,17 +116,59 @@ def drop_torn_line(path: Path) -> None:
         os.truncate(path, whole)
 
 
+def record_selection(path: Path, event: SelectionEvent) -> None:
+    """Write the ledger of a private selection, a single line; it is on the disk when this returns."""
+    with path.open("x", encoding="utf-8") as stream:
+        stream.write(json.dumps(event.as_dict()) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_selection(path: Path) -> SelectionEvent | None:
+    """The private selection in the ledger file at `path`; None if the ledger holds other events.
+
+    Raises:
+        PrivacyError: the file is missing, or the selection is malformed or not alone.
+    """
+    try:
+        with open_regular(path) as stream:
+            line, more = stream.readline(LONGEST_SELECTION), stream.read(1)
+    except OSError as error:
+        raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
+    if not _is_selection(line):
+        return None
+    try:
+        if more:
+            raise ValueError("it has further lines")
+        return SelectionEvent.from_dict(json.loads(line))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PrivacyError(f"ledger {path} holds a selection that cannot be read ({error}); restore the file") from None
+
+
+def _is_selection(line: bytes) -> bool:
+    try:
+        return bool(json.loads(line)["event"] == "selection")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
 def read_ledger(path: Path) -> list[GaussianEvent]:
     """Events of the ledger file at `path`.
 
     Raises:
-        PrivacyError: the file is missing, or a line is not an event with finite, positive figures.
+        PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger is that
+            of a private selection, which composes with no further release here.
     """
     events, number = [], 0
     try:
         with open_regular(path) as stream:
-            while line := stream.readline(LONGEST_LINE):
+            while line := stream.readline(LONGEST_LINE if number else LONGEST_SELECTION):
                 number += 1
+                if b"selection" in line and _is_selection(line):
+                    raise PrivacyError(
+                        f"ledger {path} is that of a private selection (linprobe tune --grid), whose cost is not a sum "
+                        "over releases; allowed here: runs of linprobe train, or of tune without --grid"
+                    )
                 events.append(event_of(line))
     except OSError as error:
         raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
@@ -140,6 +184,8 @@ def event_of(line: bytes) -> GaussianEvent:
         ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is none, or a figure is not
             allowed.
     """
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"it has {len(line)} bytes")
     fields = json.loads(line.decode("utf-8"))
     for name, kind in FIELDS.items():
         if not isinstance(fields[name], kind) or isinstance(fields[name], bool):

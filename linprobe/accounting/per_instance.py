@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from linprobe.accounting.accountants import renyi_table
 from linprobe.accounting.events import Releases
@@ -108,8 +108,8 @@ def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.fl
     high = m * (m / 2 + math.sqrt(2 * math.log(1 / delta)))
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        first = log_ndtr(m / 2 - middle / m)
-        second = middle + log_ndtr(-m / 2 - middle / m)
+        first = scipy.special.log_ndtr(m / 2 - middle / m)
+        second = middle + scipy.special.log_ndtr(-m / 2 - middle / m)
         with np.errstate(divide="ignore"):  # equal terms mean delta 0, whose logarithm is -inf
             log_delta = first + np.log1p(-np.exp(np.minimum(second - first, 0.0)))
         too_low = log_delta > math.log(delta)

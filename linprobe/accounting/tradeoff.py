@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from linprobe.accounting.accountants import ACCOUNTANTS, composed_deltas, composed_epsilon, gdp_mu
 from linprobe.accounting.events import Releases
+from linprobe.accounting.selection import SelectionEvent, selection_deltas, selection_epsilon
 
 Rates = NDArray[np.float64]
 LARGEST_EXPONENT = 700.0  # exp overflows above 709
@@ -48,7 +49,7 @@ class AttackLimit:
         rates = np.asarray(fpr, dtype=np.float64)
         if self.mu is None:
             return np.asarray(tpr_limit(rates[..., np.newaxis], self.epsilons, self.deltas).min(axis=-1))
-        return np.asarray(ndtr(ndtri(rates) + self.mu)) if self.mu else rates
+        return np.asarray(scipy.special.ndtr(scipy.special.ndtri(rates) + self.mu)) if self.mu else rates
 
 
 def attack_limit(releases: Sequence[Releases], delta: float, accountant: str) -> AttackLimit:
@@ -62,6 +63,15 @@ def attack_limit(releases: Sequence[Releases], delta: float, accountant: str) ->
     epsilons = GRID * composed_epsilon(releases, delta, accountant)
     deltas = composed_deltas(releases, epsilons.tolist(), delta, accountant)
     return AttackLimit(f"all pairs of epsilon and delta, {ACCOUNTANTS[accountant]}", None, epsilons, deltas)
+
+
+def selection_limit(event: SelectionEvent, delta: float, accountant: str) -> AttackLimit:
+    """The limit for a private selection; `accountant` judges a single run."""
+    epsilons = GRID * selection_epsilon(event, delta, accountant)
+    deltas = selection_deltas(event, epsilons.tolist(), delta, accountant)
+    return AttackLimit(
+        f"all pairs of epsilon and delta, private selection, {ACCOUNTANTS[accountant]}", None, epsilons, deltas
+    )
 
 
 def tpr_limit(fpr: Rates, epsilon: Rates | float, delta: Rates | float) -> Rates:

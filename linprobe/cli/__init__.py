@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from linprobe.cli import (
     account,
     attack,
     audit,
+    budget,
     compare,
     evaluate,
     extract,
@@ -25,8 +27,10 @@ from linprobe.cli import (
     pdp_report,
     plan,
     predict,
+    release,
     report,
     train,
+    tune,
     verify,
 )
 from linprobe.cli._flags import flag_of_argument
@@ -45,18 +49,21 @@ for command in (
     extract,
     import_,
     train,
+    tune,
     evaluate,
     predict,
     pdp_report,
     attack,
     report,
     verify,
+    release,
     info,
     methods,
     plan,
     account,
     audit,
     compare,
+    budget,
 ):
     command.register(app)
 
@@ -92,10 +99,14 @@ def _hint(error: Any) -> str:
     return f" Did you mean {meant}?" if meant in known else ""
 
 
+def _drop_output() -> None:
+    """Drop what stdout still holds. Python would raise again when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _reader_left() -> int:
     """The exit status after the reader closed stdout, as `| head` does."""
-    # Python would raise again when it flushes stdout at exit
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _drop_output()
     return 0
 
 
@@ -127,7 +138,13 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         if hasattr(error, "format_message"):  # typer's own usage errors
-            return _fail(f"{error.format_message()}{_hint(error)} See linprobe --help.", 2)
+            command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
+            return _fail(f"{error.format_message()}{_hint(error)} See {command} --help.", 2)
+        with suppress(ValueError):  # stdout may be no file
+            try:
+                sys.stdout.flush()
+            except OSError:  # it cannot be written, which may be the error
+                _drop_output()
         return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)
     if status == INTERRUPTED:
         return _fail("interrupted; no result was written", INTERRUPTED)

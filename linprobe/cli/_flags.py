@@ -103,6 +103,12 @@ def train_flags() -> list[Flag]:
     return sorted(flags.values(), key=lambda flag: flag.option.argument is None)
 
 
+def given_options(given: dict[str, Any], flags: Iterable[Flag]) -> dict[str, Any]:
+    """Take the options of methods out of `given`; those that are not None."""
+    options = {flag.option.parameter: given.pop(flag.option.parameter) for flag in flags if flag.is_of_a_method}
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def flag_of_argument(name: str) -> str | None:
     """The flag of an estimator's argument; None if there is no such argument."""
     return next((flag.option.spellings[0] for flag in train_flags() if flag.option.name == name), None)

@@ -22,6 +22,15 @@ RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN|-", parser=path_from, help="Run folder; - reads its path from stdin.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
+AllowOther = Annotated[
+    bool,
+    typer.Option("--allow-other-features", help="Score rows that were made otherwise than those of the run."),
+]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Divide the class scores by a temperature from the public rows of this file."),
+]
 PRIVATE_TEST = "Test rows are private: accuracy on them is released with noise only."
 PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
 

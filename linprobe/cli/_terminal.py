@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -38,6 +39,8 @@ class TerminalProgress:
         """Show the bar, of unknown length if `total` is 0."""
         if not sys.stderr.isatty():
             return
+        if self._bar is not None:
+            self._bar.stop()
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=_console(), transient=True)
         self._bar.start()
@@ -66,6 +69,11 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
     for row in rows:
         grid.add_row(*map(printable, row))
     _console().print(grid)
+
+
+def plain(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Rows for `table` in which a bracket is a bracket, not markup."""
+    return [tuple(escape(cell) for cell in row) for row in rows]
 
 
 def figure(value: float | None, form: str = ".4g") -> str:

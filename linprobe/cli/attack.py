@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import PrivateJson, RunArgument, print_private_json
+from linprobe.cli._shared import Overwrite, PrivateJson, RunArgument, print_private_json
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
         as_json: PrivateJson = False,
         plot: Annotated[Path | None, typer.Option(help="Draw the ROC curve, .png or .svg. Private.")] = None,
         out: Annotated[Path | None, typer.Option(help="Write the JSON object to a file. Private.")] = None,
+        overwrite: Overwrite = False,
         lira: Annotated[
             bool, typer.Option("--lira", help="Run the likelihood-ratio attack with shadow probes instead.")
         ] = False,
@@ -49,6 +50,7 @@ def register(app: typer.Typer) -> None:
             resamples=resamples,
             plot=plot,
             out=out,
+            overwrite=overwrite,
         )
         with _terminal.TerminalProgress() as progress:
             result = attack(request, progress)

@@ -26,7 +26,11 @@ def register(app: typer.Typer) -> None:
         ] = None,
         methods: Annotated[
             str,
-            typer.Option(metavar="M,M,...", help="Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100."),
+            typer.Option(
+                metavar="M,M,...",
+                help="Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100; several values are tuned: "
+                "adamix:score-noise=0.3/1/3, adamix:shrink=0/0.5/1.",
+            ),
         ] = "adamix,noisy-gd",
         eps: Annotated[
             str, typer.Option(metavar="E,E,...", help="Target epsilons, each above 0, at most 100.")
@@ -61,6 +65,9 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(help="Folder; an unfinished comparison in it is continued. [default: comparisons/NAME]"),
         ] = None,
+        book: Annotated[
+            Path | None, typer.Option(help="Budget book of the training rows. [default: as for `linprobe train`]")
+        ] = None,
         as_json: Json = False,
     ) -> None:
         """Compare methods over several epsilons and seeds.
@@ -72,7 +79,16 @@ def register(app: typer.Typer) -> None:
         """
         from linprobe.cli import _terminal
         from linprobe.commands._row_sources import DIGITS
-        from linprobe.commands.compare import NO_FILE, CompareRequest, MethodRow, compare, comparison_table, footer
+        from linprobe.commands.compare import (
+            NO_FILE,
+            CompareRequest,
+            MethodRow,
+            balance_matters,
+            compare,
+            comparison_table,
+            footer,
+            no_better,
+        )
 
         request = CompareRequest(
             methods=[MethodRow.parse(word) for word in words(methods)],
@@ -86,6 +102,7 @@ def register(app: typer.Typer) -> None:
             baselines=baselines,
             attack=attack,
             jobs=jobs,
+            book=book,
         )
         with _terminal.TerminalProgress() as progress:
             compared = compare(request, progress)
@@ -94,6 +111,12 @@ def register(app: typer.Typer) -> None:
             return
         header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]")
         _terminal.table(f"test accuracy, %, of {seeds} runs each", rows, header=header)
+        if balance_matters(compared["summary"]):
+            header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]", balanced=True)
+            _terminal.table(f"balanced accuracy, %, of {seeds} runs each", rows, header=header)
+        warning = no_better(compared)
+        if warning is not None:
+            _terminal.note(warning)
         _terminal.note(footer(compared["composed"]))
         typer.echo(compared["out"])
 

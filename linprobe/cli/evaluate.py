@@ -1,4 +1,4 @@
-"""`linprobe evaluate`: accuracy of a run on test rows."""
+"""`linprobe evaluate`: figures of a run on test rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json, RunArgument, print_json
+from linprobe.cli._shared import AllowOther, Calibrate, Json, RunArgument, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -19,13 +19,27 @@ def register(app: typer.Typer) -> None:
         features: Annotated[
             Path | None, typer.Argument(metavar="[FEATURES]", help="Feature file. [default: the run's]")
         ] = None,
+        allow_other_features: AllowOther = False,
+        calibrate: Calibrate = None,
         as_json: Json = False,
     ) -> None:
-        """Print a run's accuracy on the test rows of a feature file."""
-        from linprobe.commands.evaluate import evaluate
+        """Print a run's accuracy on the test rows of a feature file.
 
-        result = evaluate(run, features)
+        Tables on stderr have balanced accuracy, AUROC, calibration error, and figures of each class with 95 %
+        intervals. --json has them all, and the confusion matrix.
+        """
+        from linprobe.cli import _terminal
+        from linprobe.commands.evaluate import class_table, evaluate, overall_rows
+
+        result = evaluate(
+            run, features, _terminal.TerminalProgress(), allow_other=allow_other_features, calibrate=calibrate
+        )
         if as_json:
             print_json(result)
         else:
+            _terminal.table(f"{result['test_rows']} test rows", _terminal.plain(overall_rows(result)))
+            header, rows, left_out = class_table(result)
+            _terminal.table("by class, with 95 % intervals", _terminal.plain(rows), header=header)
+            if left_out:
+                _terminal.note(f"{left_out} more classes are in --json")
             typer.echo(f"{result['test_accuracy']:.4f}")

@@ -36,6 +36,14 @@ def register(app: typer.Typer) -> None:
                 "scattering. [default: resnet50, or scattering if its weights cannot be fetched]",
             ),
         ] = None,
+        like: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="RUN|FILE",
+                help="Make rows as those of a run or feature file were made. SOURCE is then any folder of images, "
+                "without labels.",
+            ),
+        ] = None,
         out: Annotated[
             Path | None, typer.Option(help="Feature file to write. [default: features/SOURCE-BACKBONE.h5]")
         ] = None,
@@ -52,6 +60,16 @@ def register(app: typer.Typer) -> None:
         private_test: Annotated[
             bool, typer.Option("--private-test", help=PRIVATE_TEST, rich_help_panel=_IMAGES)
         ] = False,
+        owners: Annotated[
+            Path | None,
+            typer.Option(help="CSV with the columns id and owner: whose image each image is.", rich_help_panel=_IMAGES),
+        ] = None,
+        owner_regex: Annotated[
+            str | None,
+            typer.Option(
+                help="Regular expression; its first group in an image's id is the owner.", rich_help_panel=_IMAGES
+            ),
+        ] = None,
         public: Annotated[
             Path | None,
             typer.Option(help="Folder of public images, CLASS/IMAGE.", rich_help_panel=_IMAGES),
@@ -186,9 +204,11 @@ def register(app: typer.Typer) -> None:
             timeout=timeout,
             overwrite=overwrite,
             private_test=private_test,
+            owners=owners,
+            owner_regex=owner_regex,
         )
         with _terminal.TerminalProgress() as progress:
-            outcome = extract(request, progress)
+            outcome = extract(request, progress, like)
         if outcome is None:
             return
         _summary(outcome, _terminal.note)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import PRIVATE_TEST
+from linprobe.cli._shared import PRIVATE_TEST, Overwrite
 
 
 def register(app: typer.Typer) -> None:
@@ -19,20 +19,48 @@ def register(app: typer.Typer) -> None:
             list[Path],
             typer.Argument(
                 metavar="ARRAYS...",
-                help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or train.csv and test.csv.",
+                help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv "
+                "(or .parquet, .arrow); or a folder of them, or of a Hugging Face data set.",
             ),
         ],
         out: Annotated[Path, typer.Option(help="Feature file to write.")],
         classes: Annotated[Path | None, typer.Option(help="File of class names in label order, one per line.")] = None,
+        label_column: Annotated[str, typer.Option(help="Tables: column of labels.")] = "label",
+        id_column: Annotated[
+            str | None, typer.Option(help="Tables: column of record ids. [default: id, if there is one]")
+        ] = None,
+        owner_column: Annotated[
+            str | None,
+            typer.Option(
+                help="Column of a table, or array NAME_train, that says whose row each row is. [default: owner, if "
+                "there is one]",
+                metavar="NAME",
+            ),
+        ] = None,
+        overwrite: Overwrite = False,
         private_test: Annotated[bool, typer.Option("--private-test", help=PRIVATE_TEST)] = False,
     ) -> None:
         """Turn arrays into a feature file and print its path."""
         from linprobe.cli import _terminal
-        from linprobe.commands.import_ import import_
+        from linprobe.commands.import_ import ImportRequest, import_
 
-        description = import_(arrays, out, classes, private_test=private_test)
+        request = ImportRequest(
+            sources=arrays,
+            out=out,
+            classes=classes,
+            label_column=label_column,
+            id_column=id_column,
+            owner_column=owner_column,
+            private_test=private_test,
+            overwrite=overwrite,
+        )
+        with _terminal.TerminalProgress() as progress:
+            description = import_(request, progress)
         rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
         _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} classes")
+        if description["owners"]:
+            people = ", ".join(f"{count} {group}" for group, count in description["owners"].items())
+            _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")
         if "test" not in description["rows"]:
             _terminal.note("there are no test rows: no accuracy will be measured")
         if description["class_names_from"] != "declared":

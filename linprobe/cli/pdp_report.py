@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import PrivateJson, RunArgument, print_private_json
+from linprobe.cli._shared import Overwrite, PrivateJson, RunArgument, print_private_json
 
 
 def register(app: typer.Typer) -> None:
@@ -19,12 +19,17 @@ def register(app: typer.Typer) -> None:
         as_json: PrivateJson = False,
         csv: Annotated[Path | None, typer.Option(help="Write id and epsilon of every record. Private.")] = None,
         plot: Annotated[Path | None, typer.Option(help="Draw the sorted curve, .png or .svg. Private.")] = None,
+        overwrite: Overwrite = False,
         publish_epsilon: Annotated[
             float | None, typer.Option(help="Release a noisy histogram and charge this epsilon to the run.")
         ] = None,
         sign: Annotated[
             Path | None,
             typer.Option(metavar="KEY", help="With --publish-epsilon or --recover: the key of a signed run."),
+        ] = None,
+        book: Annotated[
+            Path | None,
+            typer.Option(help="With --publish-epsilon: the budget book. [default: the one that has the run]"),
         ] = None,
         recover: Annotated[
             bool,
@@ -36,7 +41,16 @@ def register(app: typer.Typer) -> None:
         from linprobe.commands.figures import gaussian_words, rounded_up
         from linprobe.commands.pdp_report import pdp_report
 
-        result = pdp_report(run, csv=csv, plot=plot, publish_epsilon=publish_epsilon, sign=sign, recover=recover)
+        result = pdp_report(
+            run,
+            csv=csv,
+            plot=plot,
+            publish_epsilon=publish_epsilon,
+            sign=sign,
+            recover=recover,
+            book=book,
+            overwrite=overwrite,
+        )
         report = result.report
         _terminal.note(report["note"])
         epsilon, bound = report["epsilon"], "{} at delta {}"

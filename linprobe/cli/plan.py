@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json, numbers, print_json
+from linprobe.cli._shared import Json, Overwrite, numbers, print_json
 
 _RATES = (
     "sampling rates are {!r}; allowed: numbers above 0 and at most 1 with commas between; "
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
             str, typer.Option(help="auto (gdp for q = 1, pld below), pld, rdp, gdp (for q = 1 only).")
         ] = "auto",
         plot: Annotated[Path | None, typer.Option(help="Draw noise against sampling rate, .png or .svg.")] = None,
+        overwrite: Overwrite = False,
         as_json: Json = False,
     ) -> None:
         """Find a sampling rate, noise and steps for a budget.
@@ -52,6 +53,7 @@ def register(app: typer.Typer) -> None:
             sampling_rates=numbers(q.split(","), float, _RATES.format(q)),
             accountant=accountant,
             plot=plot,
+            overwrite=overwrite,
         )
         with _terminal.TerminalProgress() as progress:
             planned = plan(request, progress)

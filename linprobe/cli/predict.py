@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from linprobe.atomic_files import path_from, plain_cell
+from linprobe.cli._shared import AllowOther, Calibrate, RunArgument
 
 
 def register(app: typer.Typer) -> None:
@@ -15,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def predict(
-        run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+        run: RunArgument,
         features: Annotated[
             Path,
             typer.Argument(
@@ -24,18 +25,34 @@ def register(app: typer.Typer) -> None:
                 help="Feature file or .npy array of rows; - reads its path from stdin.",
             ),
         ],
-        group: Annotated[str, typer.Option(help="Group of the feature file: test, train, public.")] = "test",
+        group: Annotated[
+            str | None,
+            typer.Option(help="Group of the feature file: rows, test, train, public. [default: rows, else test]"),
+        ] = None,
+        allow_other_features: AllowOther = False,
+        probabilities: Annotated[bool, typer.Option("--probabilities", help="Add a column for every class.")] = False,
+        calibrate: Calibrate = None,
     ) -> None:
-        """Print id, label and score of every row as CSV."""
+        """Print id, label and score of every row as CSV; the score is the label's probability."""
         import csv
         import itertools
         import sys
 
+        from linprobe.cli import _terminal
         from linprobe.commands.predict import predict
 
-        rows = predict(run, features, group)
+        progress = _terminal.TerminalProgress()
+        rows = predict(
+            run,
+            features,
+            group,
+            progress,
+            allow_other=allow_other_features,
+            all_classes=probabilities,
+            calibrate=calibrate,
+        )
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        first = next(rows, None)  # a bad file is refused here, before anything is printed
-        writer.writerow(["id", "label", "score"])
-        for record_id, label, score in () if first is None else itertools.chain([first], rows):
-            writer.writerow([plain_cell(record_id), plain_cell(label), f"{score:.6f}"])
+        header, first = next(rows), next(rows, None)  # a bad file is refused here, before anything is printed
+        writer.writerow(map(plain_cell, header))
+        for record_id, label, *shares in () if first is None else itertools.chain([first], rows):
+            writer.writerow([plain_cell(record_id), plain_cell(label), *(f"{share:.6f}" for share in shares)])

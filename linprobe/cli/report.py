@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import RunArgument
+from linprobe.cli._shared import Overwrite, RunArgument
 
 
 def register(app: typer.Typer) -> None:
@@ -21,12 +21,13 @@ def register(app: typer.Typer) -> None:
             list[Path] | None,
             typer.Option(help="JSON results of linprobe attack; repeat for more. Makes the page private."),
         ] = None,
+        overwrite: Overwrite = False,
     ) -> None:
         """Verify a run and write an HTML page for a privacy reviewer."""
         from linprobe.cli import _terminal
         from linprobe.commands.report import report
 
-        report(run, html, attack or ())
+        report(run, html, attack or (), overwrite=overwrite)
         if attack:
             _terminal.note(
                 "PRIVATE: the page holds figures computed from private rows without noise; do not publish it"

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from linprobe.cli._flags import train_flags, with_flags
+from linprobe.cli._flags import given_options, train_flags, with_flags
 from linprobe.cli._shared import Json
 
 
@@ -20,13 +20,13 @@ def register(app: typer.Typer) -> None:
             parameters.append(
                 inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
             )
-    own = {flag.option.parameter for flag in flags if flag.is_of_a_method}
 
     def train(as_json: bool, **given: Any) -> None:
         """Train a probe and print the run folder.
 
         The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present,
-        or its place is empty; the number of places is public. Every run spends privacy budget. Two runs at epsilon e on
+        or its place is empty; the number of places is public. With --unit owner, all private rows of one person are
+        present, or none. Every run spends privacy budget. Two runs at epsilon e on
         the same private rows cost more than e together.
         """
         from linprobe.atomic_files import path_from
@@ -37,11 +37,11 @@ def register(app: typer.Typer) -> None:
         from linprobe.parallel import torch_group
         from linprobe.progress import Silent
 
-        options = {name: given.pop(name) for name in own}
+        options = given_options(given, flags)
         features = given.pop("features")
         request = command.TrainRequest(
             features=None if features is None else path_from(features),
-            options={name: value for name, value in options.items() if value is not None},
+            options=options,
             **given,
         )
         with torch_group.group() as group:
@@ -55,8 +55,9 @@ def register(app: typer.Typer) -> None:
             return
         accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
         balanced = outcome["test_balanced_accuracy"]
+        units = "people" if outcome["unit"] == "owner" else "rows"
         _terminal.table(
-            f"{outcome['method']}: {outcome['n_private']} private, {outcome['n_public']} public rows",
+            f"{outcome['method']}: {outcome['n_units']} private {units}, {outcome['n_public']} public rows",
             [
                 *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
                 *([] if balanced is None else [("balanced accuracy", _terminal.figure(balanced, ".4f"))]),

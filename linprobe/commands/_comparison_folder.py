@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -14,12 +15,14 @@ from typing import Any
 
 from linprobe.accounting.accountants import ACCOUNTANTS, choose_accountant, composed_epsilon, gaussian_figures
 from linprobe.accounting.events import Releases, grouped
-from linprobe.accounting.ledger import read_ledger
+from linprobe.accounting.ledger import read_ledger, read_selection
+from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.atomic_files import held, read_text, write_json
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import check_manifest, read_manifest
+from linprobe.runs.manifest import read_manifest
+from linprobe.runs.selected_run import check_run
 
 RUNS, STATED, SPENT, COMMITTED = "runs", "comparison.json", "spent.jsonl", "private_commitment.json"
 LOCK = ".lock"
@@ -60,6 +63,7 @@ class ComparisonFolder:
             "run": run.name,
             "private": manifest["private"],
             "releases": manifest["releases"] or [],
+            "selection": manifest.get("selection"),
         }
         with (self.out / SPENT).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -71,6 +75,8 @@ class ComparisonFolder:
     def composed(self, delta: float) -> dict[str, Any]:
         """The total cost of all runs that ever were here, for a record that was private in all of them.
 
+        The costs of private selections are added up, each at an equal part of `delta`.
+
         Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
             epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant.
         """
@@ -78,7 +84,9 @@ class ComparisonFolder:
         kept = [
             path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{run_folder.LEDGER}")
         ]
-        unfinished = [read_ledger(ledger) for ledger in sorted(kept)]
+        chosen = [read_selection(ledger) for ledger in kept]
+        selections = [event for event in chosen if event is not None]
+        unfinished = [read_ledger(ledger) for ledger, event in zip(kept, chosen, strict=True) if event is None]
         for run in self.finished():
             self.record(run)
         releases = [
@@ -86,19 +94,24 @@ class ComparisonFolder:
             for line in self._lines
             for one in line["releases"]
         ]
-        spending = sum(bool(line["releases"]) for line in self._lines)
+        selections += [SelectionEvent.from_dict(line["selection"]) for line in self._lines if line.get("selection")]
+        spending = len(selections) + sum(bool(line["releases"]) for line in self._lines)
         for events in unfinished:
             releases += grouped(events)
             spending += bool(events)
         # the Renyi bound composes many kinds of sampled releases in one pass, and is an upper bound
         accountant = "gdp" if choose_accountant("auto", releases) == "gdp" else "rdp"
+        part, words = delta / (len(selections) + 1), ACCOUNTANTS[accountant]
+        costs = [selection_epsilon(event, part, choose_accountant("auto", event.releases)) for event in selections]
+        if selections:
+            words += f", added to {len(selections)} private selections"
         return {
             "private_runs": spending,
             "not_private_runs": sum(not line["private"] for line in self._lines),
-            "epsilon": composed_epsilon(releases, delta, accountant),
+            "epsilon": composed_epsilon(releases, part, accountant) + math.fsum(costs),
             "delta": delta,
-            **gaussian_figures(releases),
-            "accountant": ACCOUNTANTS[accountant],
+            **(dict.fromkeys(("gdp_mu", "zcdp_rho")) if selections else gaussian_figures(releases)),
+            "accountant": words,
         }
 
     def begin(self) -> None:
@@ -147,7 +160,7 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
             _commit(out / COMMITTED, features)
             folder = ComparisonFolder(out, of)
             for run in folder.finished():
-                check_manifest(folder.manifest(run), run, read_ledger(run / run_folder.LEDGER))
+                check_run(folder.manifest(run), run)
             folder.composed(of["delta"])  # an unreadable ledger is refused before more is spent
             folder.begin()
             yield folder
@@ -170,6 +183,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in read_text(path).splitlines()]
         for line in lines:
             _ = line["run_key"], line["private"], [one["noise_multiplier"] for one in line["releases"]]
+            if line.get("selection"):
+                SelectionEvent.from_dict(line["selection"])
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise PrivacyError(
             f"{path} cannot be read ({error}); without it no epsilon can be proved; restore it"

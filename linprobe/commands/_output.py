@@ -1,18 +1,42 @@
-"""Output files of commands."""
+"""Output files of commands: none replaces a file unless the user says so, and each has one writer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from linprobe.errors import LinprobeError
+from linprobe.errors import LinprobeError, UsageError
+from linprobe.runs.claim import claimed
 
 
-def check_folders(*paths: Path | None) -> None:
-    """LinprobeError unless the folder of every path exists; called before anything is computed."""
-    for path in paths:
-        if path is not None and not path.parent.is_dir():
-            raise LinprobeError(f"{path} cannot be written: there is no folder {path.parent}; create it first")
+@contextmanager
+def new_files(
+    *paths: Path | None, what: str = "file", inputs: Iterable[Path | None] = (), overwrite: bool = False
+) -> Iterator[None]:
+    """Hold the names of output files inside the block, before anything is read. Missing folders are made.
+
+    Args:
+        paths: the files to write; None for one that is not asked for. what: their kind, for messages.
+        inputs: files that the command reads. overwrite: whether to replace an existing file.
+
+    Raises:
+        UsageError: an existing file without `overwrite`, a folder, an input, one name twice, or a file that another
+            process is making. LinprobeError: the place is not writable.
+    """
+    wanted = [path for path in paths if path is not None]
+    for place, path in enumerate(wanted):
+        if path.is_dir():
+            raise UsageError(f"{what} {path} is a folder; give a file name")
+        for given in inputs:
+            if given is not None and path.exists() and given.exists() and path.samefile(given):
+                raise UsageError(f"{what} {path} would replace an input of the command; give another name")
+        if path.absolute() in [other.absolute() for other in wanted[:place]]:
+            raise UsageError(f"{what} {path} is named twice; give two names")
+    with ExitStack() as stack:
+        for path in wanted:
+            stack.enter_context(claimed(path, what, overwrite=overwrite))
+        yield
 
 
 def writing(path: Path, write: Callable[[], None]) -> None:

@@ -16,27 +16,31 @@ from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.ledger import Ledger, drop_torn_line, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts
 from linprobe.atomic_files import held, read_text, write_json
+from linprobe.commands._budget_book import charge_histogram
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.runs import run_folder, signature
 from linprobe.runs.manifest import accountant_of, check_manifest, guarantee_text
+from linprobe.runs.units import unit_of
 from linprobe.runs.unsealed import HISTOGRAM, unsealed_events
 
 BUSY = "run {} is being published from by another process; wait for it, or stop it"
 FILE = "published_histogram_{}.json"
 
 
-def publish(run: run_folder.LoadedRun, losses: RecordLosses, epsilon: float, sign: Path | None) -> dict[str, Any]:
+def publish(
+    run: run_folder.LoadedRun, losses: RecordLosses, epsilon: float, sign: Path | None, book: Path | None = None
+) -> dict[str, Any]:
     """Release the histogram of epsilon_i with Gaussian noise and charge it to the run's ledger.
 
     Given the released iterates, epsilon_i is a function of record i alone, so one record changes one count by one: the
-    L2 sensitivity is 1. The charge is written to the ledger before the noise is drawn.
+    L2 sensitivity is 1. The charge is written to the budget book and the ledger before the noise is drawn.
 
     Raises:
         PrivacyError: a run that is not private, or one that does not match its manifest.
-        UsageError: see `_signing_key`. LinprobeError: another process publishes from this run.
+        UsageError: see `_signing_key`. LinprobeError: another process publishes from this run, or no budget book.
     """
     folder, manifest = run.folder, run.manifest
     if not manifest["private"]:
@@ -49,6 +53,7 @@ def publish(run: run_folder.LoadedRun, losses: RecordLosses, epsilon: float, sig
         training_epsilon = composed_epsilon(training, delta, accountant_of(manifest))
         budget = calibrate(epsilon=epsilon, delta=delta, n_private=manifest["n_private"], steps=1)
         counts = histogram_counts(losses.epsilon(delta, training_epsilon), training_epsilon)
+        charge_histogram(run, grouped(events), Releases(HISTOGRAM, budget.noise_multiplier, 1.0, 1), book)
         ledger = Ledger(folder / run_folder.LEDGER)
 
         def charge(event: GaussianEvent) -> None:
@@ -140,7 +145,7 @@ def _charged(manifest: dict[str, Any], events: list[GaussianEvent], listed: list
     total = composed_epsilon(releases, delta, accountant_of(manifest))
     return {
         **manifest,
-        "guarantee": guarantee_text(total, delta, releases, insecure=False),
+        "guarantee": guarantee_text(total, delta, releases, insecure=False, unit=unit_of(manifest)),
         "epsilon": total,
         "epsilon_target": max(total, manifest["epsilon_target"] + sum(release["epsilon"] for release in listed)),
         **gaussian_figures(releases),

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,11 @@ from linprobe.data.digits import write_digits
 from linprobe.data.equal_rows import share_a_row
 from linprobe.data.feature_file import FeatureFile, FeatureReader, common_keys
 from linprobe.data.feature_scan import scan
+from linprobe.data.provenance import extraction_of, first_difference, is_known
 from linprobe.data.public_shots import public_shots
 from linprobe.data.sources import ChainedSource
 from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.progress import Progress
 from linprobe.runs.run_folder import LoadedRun
 
 DIGITS = "digits"
@@ -93,8 +96,15 @@ class PublicRows(ChainedSource):
 
 
 @contextmanager
-def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureFile]:
-    """The feature file at `path`, or the built-in digits for None. With `whole`, every row is checked first."""
+def open_features(path: Path | None, *, whole: bool = True, labelled: bool = True) -> Iterator[FeatureFile]:
+    """The feature file at `path`, or the built-in digits for None.
+
+    Args:
+        whole: check every row first. labelled: refuse a file without training rows.
+
+    Raises:
+        DataError: as `FeatureFile` and `scan`, or a file of unlabelled rows where labels are needed.
+    """
     if path is None or (str(path) == DIGITS and not path.exists()):
         with tempfile.TemporaryDirectory() as folder:
             digits = Path(folder) / "digits.h5"
@@ -103,18 +113,29 @@ def open_features(path: Path | None, *, whole: bool = True) -> Iterator[FeatureF
                 yield features
         return
     with FeatureFile(path) as features:
+        if labelled and "train" not in features.sizes:
+            raise DataError(
+                f"{path} holds rows without labels, which only predict and info read; give a file with the group train"
+            )
         if whole:
             scan(features)
         yield features
 
 
 def public_source(
-    features: FeatureReader, other: FeatureReader | None, shots: int | None, split_seed: int, *, protected: bool = False
+    features: FeatureReader,
+    other: FeatureReader | None,
+    shots: int | None,
+    split_seed: int,
+    *,
+    protected: bool = False,
+    people: bool = False,
 ) -> tuple[PublicRows | None, NDArray[np.bool_] | None]:
     """Public rows, and a mask of the training rows among them, (n_train,); None if no training row is public.
 
     Args:
         protected: the method protects these rows as it protects private ones, so that they may equal private rows.
+        people: shots take all rows of a person.
 
     Raises:
         PrivacyError: a public row equals a private one.
@@ -124,7 +145,8 @@ def public_source(
         raise UsageError(f"public shots is {shots}; allowed: 0 or more")
     if shots:
         names = features.description.class_names
-        mask = public_shots(features.ids("train"), features.labels("train"), names, shots, split_seed)
+        owners = features.owners("train") if people and features.has_owners("train") else None
+        mask = public_shots(features.ids("train"), features.labels("train"), names, shots, split_seed, owners)
         parts.append(FileSource(features, "train", mask))
     if other is not None:
         parts.append(_other_public_rows(features, other))
@@ -145,13 +167,10 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> FileSou
             "allowed: equal numbers; make both with the same backbone"
         )
     mine, theirs = features.description, other.description
-    compared: tuple[str, ...] = ("backbone", "weights_digest")
-    if mine.extraction_digest and theirs.extraction_digest:
-        compared = ("backbone", "weights_digest", "tensor", "preprocessing", "extraction_digest")
-    for name in compared:
-        here, there = getattr(mine, name), getattr(theirs, name)
-        if here and there and here != there:
-            raise DataError(f"{other.path} has {name} {there!r} and {features.path} {here!r}; allowed: the same")
+    differs = first_difference(extraction_of(mine), extraction_of(theirs))
+    if differs is not None:
+        name, here, there = differs
+        raise DataError(f"{other.path} has {name} {there} and {features.path} {here}; allowed: the same")
     index = {name: position for position, name in enumerate(mine.class_names)}
     relabel = np.array([index.get(name, -1) for name in theirs.class_names])
     group = "public" if "public" in other.sizes else "train"
@@ -198,11 +217,22 @@ def _shared(what: str, private: FileSource, public: FileSource) -> str:
 
 
 def features_of(run: LoadedRun, features: Path | None) -> Path | None:
-    """The feature file to use with a run: `features` if given, else the file the run was trained on."""
+    """The feature file to use with a run: `features` if given, else the file the run was trained on.
+
+    Raises:
+        DataError: that file is not where the manifest says.
+    """
     if features is not None:
         return features
     recorded = run.manifest["features"]
-    return None if recorded == DIGITS else Path(recorded)
+    if recorded == DIGITS:
+        return None
+    if not Path(recorded).is_file():
+        raise DataError(
+            f"run {run.folder} was trained on {recorded}, which is not at {Path(recorded).absolute()}; the run or the "
+            "file was moved; give the feature file, or run the command in the folder where the run was trained"
+        )
+    return Path(recorded)
 
 
 def check_test_rows(features: FeatureReader, use: str, *, private: bool = False) -> None:
@@ -218,6 +248,39 @@ def check_test_rows(features: FeatureReader, use: str, *, private: bool = False)
             f"test rows of {features.path} are private, and {use} public ones; give another file, or train with "
             "--test-epsilon to release a noisy accuracy"
         )
+
+
+def check_made_alike(
+    run: LoadedRun, path: Path, given: dict[str, Any], progress: Progress, *, allow_other: bool = False
+) -> None:
+    """Compare how rows were made with what the manifest says of the rows the run was trained on.
+
+    Args:
+        given: `extraction_of` the rows in `path`. That they do not say how they were made is noted.
+
+    Raises:
+        DataError: they were made otherwise, by the first difference. With `allow_other`, a note instead.
+    """
+    trained_on: dict[str, Any] = run.manifest.get("extraction") or {}
+    differs = first_difference(trained_on, given)
+    if differs is not None:
+        name, mine, theirs = differs
+        found = f"{path} has {name} {theirs}, and the run {run.folder} was trained with {mine}"
+        if not allow_other:
+            raise DataError(
+                f"{found}; make the rows with linprobe extract --like {run.folder}, or score them all the same with "
+                "--allow-other-features"
+            )
+        progress.note(f"OTHER FEATURES: {found}; scores mean little")
+    elif is_known(trained_on) and not is_known(given):
+        progress.note(f"{path} does not say how its rows were made; the run's are from {_network(run)}")
+
+
+def _network(run: LoadedRun) -> str:
+    """The network of a run's rows, in words."""
+    extraction = run.manifest["extraction"]
+    weights = f" with weights {extraction['weights']}" if extraction["weights"] else ""
+    return f"{extraction['backbone']}{weights}"
 
 
 def check_width(run: LoadedRun, n_features: int, where: Path) -> None:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from linprobe.accounting.tradeoff import AttackLimit
 from linprobe.accounting.tradeoff import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
-from linprobe.commands._output import check_folders, writing
+from linprobe.commands._output import new_files, writing
 from linprobe.commands._row_sources import FileSource, check_test_rows, features_of, open_features, public_source
+from linprobe.commands._units import private_units
 from linprobe.commands.verify import verified, verify_data
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.sources import ArraySource, ChainedSource
@@ -34,7 +35,8 @@ from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import limit_of
+from linprobe.runs.selected_run import limit_of_run
+from linprobe.runs.units import NOUNS, OWNER, unit_of
 from linprobe.training import engine
 from linprobe.training.engine import Sources
 from linprobe.training.settings import Settings
@@ -54,7 +56,7 @@ class AttackRequest:
         shadows, jobs, public: for `lira`, the number of shadow probes (None: `SHADOWS`), of processes (None: one per
             processor, at most 8), and the file with public rows (None: the run's own).
         resamples: of the bootstrap; 0 for no interval.
-        plot, out: files for the ROC curve and the result, mode 0600.
+        plot, out: files for the ROC curve and the result, mode 0600. overwrite: whether to replace existing ones.
     """
 
     run: Path
@@ -66,6 +68,7 @@ class AttackRequest:
     resamples: int = RESAMPLES
     plot: Path | None = None
     out: Path | None = None
+    overwrite: bool = False
 
 
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
@@ -78,6 +81,12 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
     """
     _check(request)
+    inputs = (request.features, request.public)
+    with new_files(request.plot, request.out, inputs=inputs, overwrite=request.overwrite):
+        return _attack(request, progress)
+
+
+def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     checked = verified(request.run)
     run = replace(run_folder.load_run(request.run), manifest=checked.manifest)
     manifest = run.manifest
@@ -93,7 +102,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
             found, shadows = _lira(features, members, run, request, progress), request.shadows or SHADOWS
         else:
             found, shadows = _threshold(features, members, run, request.resamples), None
-    limit = limit_of(manifest)
+    limit = limit_of_run(manifest)
     result = {
         "run": str(run.folder),
         "manifest_digest": manifest["manifest_digest"],
@@ -125,7 +134,6 @@ def threshold_auc(features: FeatureReader, run: run_folder.LoadedRun, resamples:
 def _check(request: AttackRequest) -> None:
     if request.plot is not None:
         plots.check_format(request.plot)
-    check_folders(request.plot, request.out)
     if request.resamples and request.resamples < LEAST_RESAMPLES:
         raise ParameterError(
             f"resamples is {request.resamples}; allowed: {LEAST_RESAMPLES} or more, or 0 for no interval"
@@ -151,15 +159,18 @@ def _members(features: FeatureReader, run: run_folder.LoadedRun) -> NDArray[np.b
             f"{features.path} has {here[0]} features and {here[1]} classes, the run {run.folder} {there[0]} and "
             f"{there[1]}, or the names differ; allowed: the file it was trained on; give it with --features"
         )
-    _, taken = public_source(features, None, _shots(manifest), manifest["split_seed"])
-    members = np.ones(features.sizes["train"], dtype=bool) if taken is None else ~taken
+    people = unit_of(manifest) == OWNER
+    _, taken = public_source(features, None, _shots(manifest), manifest["split_seed"], people=people)
+    units = private_units(
+        features, taken, unit_of(manifest), manifest.get("per_owner_rows"), int(manifest["split_seed"])
+    )
     # if public rows are protected too, n_private includes them
-    if not find_method(manifest["method"]).joins_public and members.sum() != manifest["n_private"]:
+    if not find_method(manifest["method"]).joins_public and units.n_units != manifest["n_private"]:
         raise DataError(
-            f"{features.path} has {members.sum()} private rows; allowed for the run {run.folder}: "
-            f"{manifest['n_private']}; give the file it was trained on with --features"
+            f"{features.path} has {units.n_units} private {NOUNS[unit_of(manifest)]}; allowed for the run "
+            f"{run.folder}: {manifest['n_private']}; give the file it was trained on with --features"
         )
-    return members
+    return np.ones(features.sizes["train"], dtype=bool) if units.keep is None else units.keep
 
 
 def _shots(manifest: dict[str, Any]) -> int | None:
@@ -189,9 +200,19 @@ def _lira(
     from linprobe.estimators import ESTIMATORS
 
     manifest = run.manifest
+    if manifest.get("tuning") is not None:
+        raise UsageError(
+            f"run {run.folder} was tuned on its private rows, and shadow probes are not; leave --lira out, or attack a "
+            "run of linprobe train"
+        )
     # every shadow draws fresh noise, even if the run had a seed
     options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
     settings = ESTIMATORS[manifest["method"]](**options).settings()
+    if unit_of(manifest) == OWNER:
+        raise UsageError(
+            f"run {run.folder} protects people, and shadow probes are trained on halves of the rows; allowed: the "
+            "threshold attack; leave --lira out"
+        )
     if settings.first_run is not None:
         raise UsageError(
             f"run {run.folder} started from {settings.first_run}, which was trained on members; shadow probes would "

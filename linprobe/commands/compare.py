@@ -4,116 +4,49 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from linprobe._version import __version__
 from linprobe.accounting.calibrate import check_epsilon, large_delta
-from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.atomic_files import replace_when_complete, write_csv
+from linprobe.commands._budget_book import book_of
 from linprobe.commands._comparison_folder import RUNS, ComparisonFolder, open_comparison
+from linprobe.commands._method_row import MethodRow as MethodRow
 from linprobe.commands._row_sources import DIGITS, check_test_rows, open_features
 from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.commands.train import TrainRequest, make_settings, train_on
+from linprobe.commands.tune import Tuning, settings_of, tune_on
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader, LoadedFeatures
 from linprobe.errors import LinprobeError, ParameterError, UsageError
 from linprobe.evaluation.comparison import Result, Setting, boosts, summarise
-from linprobe.methods import METHODS, find_method
-from linprobe.options import DEFAULT_DELTA, RunOptions
-from linprobe.options.declaration import arguments_of, declared
+from linprobe.methods import METHODS
+from linprobe.options import DEFAULT_DELTA
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent
 from linprobe.reporting.comparison_plots import accuracy_against_attack, boost_against_shots, error_against_epsilon
+from linprobe.reporting.comparison_table import balance_matters as balance_matters
 from linprobe.reporting.comparison_table import comparison_table as comparison_table
+from linprobe.reporting.comparison_table import footer as footer
 from linprobe.reporting.comparison_table import markdown
+from linprobe.reporting.comparison_table import no_better as no_better
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import __version__, read_manifest
+from linprobe.runs.manifest import read_manifest
 from linprobe.training.settings import method_options
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"
-REQUEST_OPTIONS = (
-    "sigma",
-    "steps",
-    "sampling_rate",
-    "accountant",
-    "per_record",
-    "centre",
-    "condition",
-    "intercept",
-    "preset",
-)
 LONGEST_NAME = 80
 Features = FeatureReader | Path | None
-
-
-@dataclass(frozen=True)
-class MethodRow:
-    """One row of the table: a method, and settings that differ from the defaults of `train`.
-
-    Attributes:
-        name: of the row. method: as given to `--method`.
-        settings: fields of `TrainRequest` (`REQUEST_OPTIONS`) and options of the method.
-    """
-
-    name: str
-    method: str
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, text: str) -> MethodRow:
-        """`method` or `method:option=value:option=value`, with the option names of `linprobe train`."""
-        name, *pairs = text.strip().split(":")
-        method = find_method(name)
-        declarations = [*declared(RunOptions).values(), *arguments_of(method.options).values()]
-        kinds = {declaration.parameter: declaration.kind for declaration in declarations}
-        settings: dict[str, Any] = {}
-        for pair in pairs:
-            flag, equals, value = pair.partition("=")
-            option = flag.strip("-").replace("-", "_")
-            if not equals or not option or not value or option in settings:
-                raise UsageError(
-                    f"method is {text!r}; allowed: METHOD or METHOD:OPTION=VALUE, each option once, as "
-                    "dope-sgd:ensemble=5:steps=100"
-                )
-            settings[option] = _typed(flag, value, kinds.get(option, str))
-        return cls(text.strip(), method.name, settings)
-
-    def request(self, **shared: Any) -> TrainRequest:
-        """The arguments of `train` for this row."""
-        mine = {name: value for name, value in self.settings.items() if name in REQUEST_OPTIONS}
-        options = {name: value for name, value in self.settings.items() if name not in mine}
-        return TrainRequest(
-            method=self.method,
-            checkpoint_every=math.inf if METHODS[self.method].spends else None,
-            **mine,
-            **shared,
-            options=options,
-        )
-
-
-def _typed(flag: str, text: str, wanted: Any) -> Any:
-    """`text` converted to the type `wanted`."""
-    if wanted is bool:
-        if text not in ("true", "false"):
-            raise ParameterError(f"{flag} is {text!r}; allowed: true, false")
-        return text == "true"
-    if wanted not in (int, float):
-        return text
-    try:
-        number = wanted(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ParameterError(f"{flag} is {text!r}; allowed: a {'whole ' if wanted is int else ''}number")
-    return number
 
 
 @dataclass(frozen=True)
@@ -130,6 +63,7 @@ class CompareRequest:
         attack: whether to attack every run.
         jobs: processes; None for one per processor, at most 8.
         out: folder of the comparison. An earlier comparison in it is continued.
+        book: budget book that every run is charged to; None for the one of the training rows.
     """
 
     methods: Sequence[MethodRow]
@@ -143,6 +77,7 @@ class CompareRequest:
     baselines: bool = True
     attack: bool = False
     jobs: int | None = None
+    book: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +88,7 @@ class _Planned:
     setting: Setting
     request: TrainRequest
     folder: Path
+    tuning: Tuning | None = None
 
     @property
     def spends(self) -> bool:
@@ -164,8 +100,9 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
 
     Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
 
-    Returns: out, composed, summary (one object for each row, setting and epsilon), runs (one object each), figures; if
-        requested attacks, one object for each run, private.
+    Returns: out, composed, commonest_class and commonest_share (of the public test rows), summary (one object for each
+        row, setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run,
+        private.
 
     Raises:
         UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
@@ -184,6 +121,8 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
         folder = stack.enter_context(open_comparison(request.out, of, opened))
         missing = [run for run in planned if not run.folder.exists()]
         if missing:
+            charged = book_of(opened, request.book).absolute()  # read the rows once for all runs
+            missing = [replace(run, request=replace(run.request, book=charged)) for run in missing]
             _announce(missing, opened.sizes["train"], request.delta, progress)
             progress.start(len(missing), "comparing")
         try:
@@ -197,7 +136,7 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
                 progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
             raise
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
-        return _written(request, folder, planned, results)
+        return _written(request, folder, planned, results, _commonest(opened))
 
 
 def _announce(missing: Sequence[_Planned], n_rows: int, delta: float, progress: Progress) -> None:
@@ -230,9 +169,11 @@ def _check(request: CompareRequest) -> None:
             f"method {spending[0].method} needs a privacy budget and got none; give --eps, for example --eps 1,3"
         )
     for row in request.methods:
-        make_settings(
-            row.request(**_budget(row, next(iter(request.epsilons), None), request.delta)), METHODS[row.method]
-        )
+        asked = row.request(**_budget(row, next(iter(request.epsilons), None), request.delta))
+        if row.tuning is None:
+            make_settings(asked, METHODS[row.method])
+        else:
+            settings_of(asked, row.tuning)
     files = [_name(path) for path in request.public if path is not None]
     if len(set(files)) < len(files) or len(set(request.public)) < len(request.public):
         raise UsageError(
@@ -305,7 +246,7 @@ def _plan(request: CompareRequest, public_digests: dict[str, str], sizes: dict[s
                 )
                 folder = request.out / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
                 # worker processes may have another working directory
-                planned.append(_Planned(row.name, setting, replace(asked, out=folder.absolute()), folder))
+                planned.append(_Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
     return planned
 
 
@@ -315,6 +256,8 @@ def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_d
     started_from = read_manifest(Path(first))["manifest_digest"] if first and Path(first).is_dir() else ""
     identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
     identity += [setting.shots, public_digest, asked.split_seed]
+    if row.tuning is not None:
+        identity.append(asdict(row.tuning))
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
     parts = [row.name, "" if asked.epsilon is None else f"eps{asked.epsilon:g}", setting.public]
     parts += ["" if setting.shots is None else f"shots{setting.shots}", f"seed{asked.split_seed}"]
@@ -331,8 +274,12 @@ def _train(run: _Planned, features: Features, other: Features) -> Path:
     with ExitStack() as stack:
         rows = None if run.request.public is None else _opened(stack, other)
         try:
-            settings = make_settings(run.request, METHODS[str(run.request.method)])
-            train_on(_opened(stack, features), rows, run.request, settings, Silent())
+            if run.tuning is None:
+                settings = make_settings(run.request, METHODS[str(run.request.method)])
+                train_on(_opened(stack, features), rows, run.request, settings, Silent())
+            else:
+                candidates = settings_of(run.request, run.tuning)
+                tune_on(_opened(stack, features), rows, run.request, run.tuning, candidates, Silent())
         except LinprobeError:
             if run.request.out is None or not run.request.out.exists():
                 raise
@@ -345,12 +292,24 @@ def _train(run: _Planned, features: Features, other: Features) -> Path:
 
 def _result(request: CompareRequest, run: _Planned, manifest: dict[str, Any], features: FeatureReader) -> Result:
     auc = threshold_auc(features, run_folder.load_run(run.folder))["auc"] if request.attack else None
-    accuracy = manifest["test_accuracy"]
-    return Result(run.row, run.setting, run.request.epsilon, run.request.split_seed, run.spends, accuracy, auc)
+    return Result(
+        run.row,
+        run.setting,
+        run.request.epsilon,
+        run.request.split_seed,
+        run.spends,
+        manifest["test_accuracy"],
+        manifest["test_balanced_accuracy"],
+        auc,
+    )
 
 
 def _written(
-    request: CompareRequest, folder: ComparisonFolder, planned: Sequence[_Planned], results: Sequence[Result]
+    request: CompareRequest,
+    folder: ComparisonFolder,
+    planned: Sequence[_Planned],
+    results: Sequence[Result],
+    commonest: tuple[str, float],
 ) -> dict[str, Any]:
     """Write the tables and figures and return them."""
     out, summaries = request.out, summarise(results)
@@ -365,6 +324,9 @@ def _written(
             "std": one.std,
             "runs": one.runs,
             "best": one.best,
+            "balanced_mean": one.balanced_mean,
+            "balanced_std": one.balanced_std,
+            "balanced_best": one.balanced_best,
             "boost": None if one.epsilon is None else boost.get((one.row, one.setting, one.epsilon)),
         }
         for one in summaries
@@ -373,6 +335,8 @@ def _written(
     write_csv(out / "summary.csv", summary)
     with replace_when_complete(out / "table.md", "w") as stream:
         stream.write(markdown(*comparison_table(summary, "**{}**")))
+        if balance_matters(summary):
+            stream.write("\nBalanced accuracy, %:\n\n" + markdown(*comparison_table(summary, "**{}**", balanced=True)))
     figures = [error_against_epsilon(out / "error_against_epsilon.png", summaries, PUBLIC_BASELINE, PARAGON)]
     if len({setting.shots for _, setting, _ in boost}) > 1:
         figures.append(boost_against_shots(out / "boost_against_shots.png", boost))
@@ -387,10 +351,12 @@ def _written(
         figures.append(accuracy_against_attack(out / "private_accuracy_against_attack.png", summaries))
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
     composed = folder.composed(request.delta)
-    folder.finish({"composed": composed, "summary": summary, "runs": runs})
+    always = {"commonest_class": commonest[0], "commonest_share": commonest[1]}
+    folder.finish({"composed": composed, **always, "summary": summary, "runs": runs})
     return {
         "out": str(out),
         "composed": composed,
+        **always,
         "summary": summary,
         "runs": runs,
         **attacked,
@@ -405,6 +371,8 @@ def _run_row(run: _Planned, manifest: dict[str, Any], result: Result) -> dict[st
         "epsilon": result.epsilon,
         "seed": result.seed,
         "test_accuracy": result.accuracy,
+        "test_balanced_accuracy": result.balanced,
+        "test_macro_auroc": manifest["test_macro_auroc"],
         "epsilon_spent": manifest["epsilon"],
         "delta": manifest["delta"],
         **{key: manifest[key] for key in ("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")},
@@ -412,19 +380,8 @@ def _run_row(run: _Planned, manifest: dict[str, Any], result: Result) -> dict[st
     }
 
 
-def footer(composed: dict[str, Any]) -> str:
-    """The total cost of all runs of a comparison, in one or two sentences."""
-    text = "no run released anything with noise"
-    if composed["private_runs"]:
-        text = (
-            f"{composed['private_runs']} runs released something with noise: together epsilon "
-            f"{rounded_up(composed['epsilon'])} at delta {rounded_up(composed['delta'])} for a record private in all "
-            f"of them ({composed['accountant']}; {gaussian_words(composed['gdp_mu'], composed['zcdp_rho'])}); "
-            "a record that was public in any of them had no protection there"
-        )
-    if composed["not_private_runs"]:
-        text += (
-            f"; {composed['not_private_runs']} non-private runs are not covered by any epsilon: if the rows are really "
-            "private, leave them out with --no-baselines"
-        )
-    return text
+def _commonest(features: FeatureReader) -> tuple[str, float]:
+    """The commonest class of the public test rows, and its share of them."""
+    counts = np.bincount(features.labels("test"))
+    place = int(counts.argmax())
+    return features.description.class_names[place], int(counts[place]) / int(counts.sum())

@@ -1,38 +1,62 @@
-"""`linprobe evaluate`: accuracy of a run on test rows."""
+"""`linprobe evaluate`: figures of a run on test rows."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands._row_sources import check_test_rows, check_width, features_of, open_features
+from linprobe.commands._row_sources import check_made_alike, check_test_rows, check_width, features_of, open_features
+from linprobe.commands._temperature import temperature_of
+from linprobe.data.provenance import extraction_of
 from linprobe.errors import DataError
-from linprobe.evaluation.metrics import accuracies, accuracy_by_class, class_accuracy
+from linprobe.evaluation.class_figures import class_figures, no_better_than_commonest
+from linprobe.progress import Progress
+from linprobe.reporting.class_table import class_table as class_table
+from linprobe.reporting.class_table import overall_rows as overall_rows
 from linprobe.runs import run_folder
 
 
-def evaluate(folder: Path, features: Path | None) -> dict[str, Any]:
-    """Accuracy of a run on the test rows of a feature file.
+def evaluate(
+    folder: Path,
+    features: Path | None,
+    progress: Progress,
+    *,
+    allow_other: bool = False,
+    calibrate: Path | None = None,
+) -> dict[str, Any]:
+    """Figures of a run on the test rows of a feature file, with a note if the commonest class is as good an answer.
 
-    Returns: run, test_rows, test_accuracy, test_balanced_accuracy, per_class (by class name, None for a class without
-        rows).
+    Args:
+        allow_other: score rows that were made otherwise than those of the run, with a note.
+        calibrate: feature file whose public rows give the temperature.
+
+    Returns: run, temperature (1 without `calibrate`), and the keys of `class_figures`.
 
     Raises:
-        DataError: the file has other classes or another number of features than the run, or no test rows.
+        DataError, UsageError: see `temperature_of`.
+        DataError: the file has other classes or another number of features than the run, rows made otherwise, or no
+            test rows.
         PrivacyError: its test rows are private.
     """
     run = run_folder.load_run(folder)
+    temperature = temperature_of(run, calibrate, progress)
     with open_features(features_of(run, features)) as opened:
         if list(opened.description.class_names) != run.class_names:
             raise DataError(
                 f"{opened.path} declares other classes than the run {folder}; use a file with the same classes"
             )
+        check_made_alike(run, opened.path, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, opened.path)
         check_test_rows(opened, "accuracy is measured on")
-        correct, total = class_accuracy(opened.blocks("test"), run.weights, run.bias)
-    return {
-        "run": str(folder),
-        "test_rows": int(total.sum()),
-        **accuracies(correct, total),
-        "per_class": accuracy_by_class(run.class_names, correct, total),
-    }
+        figures = class_figures(
+            lambda: opened.blocks("test"),
+            opened.sizes["test"],
+            run.weights,
+            run.bias,
+            run.class_names,
+            temperature=temperature,
+        )
+    no_better = no_better_than_commonest(figures)
+    if no_better is not None:
+        progress.note(no_better)
+    return {"run": str(folder), "temperature": temperature, **figures}

@@ -9,7 +9,7 @@ from linprobe.accounting.figures import gaussian_words as gaussian_words
 from linprobe.accounting.figures import rounded_down as rounded_down
 from linprobe.accounting.figures import rounded_up as rounded_up
 
-SAMPLED = "none: Poisson samples"
+SAMPLED = "none: Poisson samples or private selection"
 
 
 def guarantee_rows(claim: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -6,22 +6,29 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.commands._row_sources import open_features
+from linprobe.data.feature_file import FeatureReader
+from linprobe.data.owners import owner_bounds
 from linprobe.runs.manifest import read_manifest
 
 
 def describe_features(path: Path) -> dict[str, Any]:
     """The number of rows, features and classes of a feature file, and its description."""
-    with open_features(path) as features:
+    with open_features(path, labelled=False) as features:
         description = features.description
         return {
             "file": str(path),
             "rows": dict(features.sizes),
+            "owners": {group: _n_owners(features, group) for group in features.sizes if features.has_owners(group)},
             "n_features": features.n_features,
             "n_classes": len(description.class_names),
             "text_weights": features.text_weights() is not None,
             **{key: value for key, value in vars(description).items() if key != "class_names"},
             "class_names": list(description.class_names),
         }
+
+
+def _n_owners(features: FeatureReader, group: str) -> int:
+    return len(owner_bounds(features.owner_batches(group), f"group {group} of {features.path}")[1])
 
 
 def info(path: Path) -> dict[str, Any]:

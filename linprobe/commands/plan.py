@@ -9,7 +9,7 @@ from typing import Any
 
 from linprobe.accounting import planning
 from linprobe.accounting.figures import rounded_up
-from linprobe.commands._output import check_folders, writing
+from linprobe.commands._output import new_files, writing
 from linprobe.options import DEFAULT_DELTA
 from linprobe.progress import Progress
 from linprobe.reporting import plots
@@ -26,6 +26,7 @@ class PlanRequest:
     sampling_rates: Sequence[float] = planning.DEFAULT_RATES
     accountant: str = "auto"
     plot: Path | None = None
+    overwrite: bool = False
 
 
 def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
@@ -36,7 +37,11 @@ def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     """
     if request.plot is not None:
         plots.check_format(request.plot)
-        check_folders(request.plot)
+    with new_files(request.plot, overwrite=request.overwrite):
+        return _plan(request, progress)
+
+
+def _plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     progress.start(len(set(request.sampling_rates)), "planning")
     rows = planning.plan(
         epsilon=request.epsilon,

@@ -8,36 +8,63 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.commands._row_sources import check_width, open_features
+from linprobe.commands._row_sources import check_made_alike, check_width, open_features
+from linprobe.commands._temperature import temperature_of
 from linprobe.data.array_files import open_array
+from linprobe.data.feature_file import UNLABELLED
+from linprobe.data.provenance import extraction_of
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
 from linprobe.evaluation.metrics import predictions
+from linprobe.progress import Progress
 from linprobe.runs import run_folder
 
 
-def predict(folder: Path, features: Path, group: str) -> Iterator[tuple[str, str, float]]:
-    """(id, class name, softmax score) of every row of a group of a feature file, or of a `.npy` array.
+def predict(
+    folder: Path,
+    features: Path,
+    group: str | None,
+    progress: Progress,
+    *,
+    allow_other: bool = False,
+    all_classes: bool = False,
+    calibrate: Path | None = None,
+) -> Iterator[tuple[str | float, ...]]:
+    """The names of the columns, then (id, class name, its probability) of every row of a group of a feature file, or of
+    a `.npy` array.
+
+    Args:
+        group: None for `rows` if the file has unlabelled rows, else `test`.
+        allow_other: score rows that were made otherwise than those of the run, with a note.
+        all_classes: add a column for the probability of each class, in label order.
+        calibrate: feature file whose public rows give the temperature.
 
     Raises:
-        DataError: an unreadable array, another number of features, NaN or infinity. UsageError: an unknown group.
+        DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
+            `temperature_of`.
+        UsageError: an unknown group, or a temperature for a run that votes.
     """
     run = run_folder.load_run(folder)
+    temperature = temperature_of(run, calibrate, progress)
+    yield "id", "label", "score", *(f"p_{name}" for name in run.class_names if all_classes)
     if features.suffix == ".npy":
         array = open_array(features)
         if array.dtype.kind not in "fiub":
             raise DataError(f"{features} has type {array.dtype}; allowed: real numbers")
+        check_made_alike(run, features, {}, progress)
         check_width(run, array.shape[1] if array.ndim == 2 else 0, features)
         ids: Iterator[str] = (str(row) for row in range(len(array)))
         blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
-        yield from _predicted(run, ids, _finite(blocks, features))
+        yield from _predicted(run, ids, _finite(blocks, features), temperature, all_classes)
         return
-    with open_features(features, whole=False) as opened:
+    with open_features(features, whole=False, labelled=False) as opened:
+        group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
         if group not in opened.sizes:
             raise UsageError(f"group is {group!r}; allowed for {features}: {', '.join(opened.sizes)}")
+        check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, features)
         rows = _finite((x for x, _ in opened.blocks(group)), features)
-        yield from _predicted(run, iter(opened.ids(group)), rows)
+        yield from _predicted(run, iter(opened.ids(group)), rows, temperature, all_classes)
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
@@ -55,9 +82,15 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
 
 
 def _predicted(
-    run: run_folder.LoadedRun, ids: Iterator[str], blocks: Iterator[NDArray[np.floating]]
-) -> Iterator[tuple[str, str, float]]:
+    run: run_folder.LoadedRun,
+    ids: Iterator[str],
+    blocks: Iterator[NDArray[np.floating]],
+    temperature: float,
+    all_classes: bool,
+) -> Iterator[tuple[str | float, ...]]:
     names = run.class_names
-    for best, score in predictions(blocks, run.weights, run.bias):
-        for index, value in zip(best.tolist(), score.tolist(), strict=True):
-            yield next(ids), names[index], value
+    for best, share in predictions(blocks, run.weights, run.bias, temperature):
+        score = share[np.arange(len(best)), best].tolist()
+        others = share.tolist() if all_classes else [[]] * len(score)
+        for index, value, line in zip(best.tolist(), score, others, strict=True):
+            yield next(ids), names[index], value, *line

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.atomic_files import read_text, replace_when_complete
-from linprobe.commands._output import check_folders, writing
+from linprobe.commands._output import new_files, writing
 from linprobe.commands.verify import verified
 from linprobe.errors import DataError, UsageError
+from linprobe.reporting.class_table import class_table, overall_rows
 from linprobe.reporting.page import Evidence, page
+from linprobe.runs.manifest import TEST_FIGURES
 
 SUFFIXES = (".html", ".htm")
 
 
-def report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
+def report(folder: Path, html: Path, attacks: Sequence[Path], *, overwrite: bool = False) -> None:
     """Verify a run as `verify` does, then write its page; mode 0600 if it holds results of `attacks`.
 
     Raises:
@@ -25,15 +27,21 @@ def report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
     """
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
-    check_folders(html)
+    with new_files(html, what="page", inputs=attacks, overwrite=overwrite):
+        _report(folder, html, attacks)
+
+
+def _report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
     run = verified(folder)
     manifest = run.manifest
+    figures = _test_figures(folder, manifest)
     evidence = Evidence(
         name=folder.resolve().name,
         manifest=manifest,
         checked=run.figures,
         histograms=[_histogram(folder / release["file"]) for release in manifest["published"] if release["file"]],
         attacks=[_attack(path, manifest) for path in attacks],
+        test_figures=figures,
     )
     text = page(evidence)
 
@@ -54,6 +62,25 @@ def _histogram(path: Path) -> dict[str, Any]:
     if not counts or len(edges) != len(counts) + 1:
         raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
     return {"bin_edges": edges, "noisy_counts": counts}
+
+
+def _test_figures(folder: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
+    """Figures on public test rows, None without them. `verify` has checked the digest of the file."""
+    if TEST_FIGURES not in manifest["files"]:
+        return None
+    path = folder / TEST_FIGURES
+    try:
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        class_table(figures), overall_rows(figures)
+        n = len(figures["per_class"])
+        matrix = figures["confusion_matrix"]
+        if matrix is not None and [len(row) for row in matrix] != [n] * n:
+            raise ValueError("the confusion matrix is not square")
+        if figures["test_accuracy"] != manifest["test_accuracy"]:
+            raise ValueError("another accuracy than the manifest's")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
+    return dict(figures)
 
 
 def _attack(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta, check_epsilon, large_delta
+from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
+from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
-from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features, public_source
+from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
+from linprobe.commands._test_rows import accuracy_of, figures_of
+from linprobe.commands._training_rows import Rows, count_private, rows_of
+from linprobe.commands._units import PrivateUnits, fewer_protected
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
+from linprobe.data.provenance import extraction_of
 from linprobe.errors import LinprobeError, UsageError, advice
-from linprobe.evaluation.metrics import accuracies, accuracy_by_class, class_accuracy
+from linprobe.evaluation.class_figures import no_better_than_commonest
+from linprobe.evaluation.metrics import class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.methods.choice import Chosen
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
@@ -31,10 +38,11 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
+from linprobe.runs.manifest import accountant_of
 from linprobe.runs.run_folder import PrivateRecords
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
-from linprobe.training.engine import Sources, Trained
+from linprobe.training.engine import Trained
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings, method_options
 
@@ -50,6 +58,8 @@ OUTCOME_KEYS = (
     "steps",
     "gdp_mu",
     "zcdp_rho",
+    "unit",
+    "n_units",
     "n_private",
     "n_public",
     "n_features",
@@ -57,6 +67,8 @@ OUTCOME_KEYS = (
     "test_accuracy",
     "test_accuracy_std",
     "test_balanced_accuracy",
+    "test_macro_auroc",
+    "test_calibration_error",
     "seed_kind",
 )
 
@@ -132,6 +144,7 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
             "--noise-seed": request.noise_seed,
             "--checkpoint": request.checkpoint_every,
             "--resume": request.resume or None,
+            "--cap": request.cap,
         }
         for flag, given in spending.items():
             if given is not None:
@@ -158,7 +171,8 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
 
 def _default_out(request: TrainRequest) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    epsilon = "" if request.epsilon is None else f"-eps{request.epsilon:g}"
+    spends = request.epsilon is not None and find_method(str(request.method)).spends
+    epsilon = f"-eps{request.epsilon:g}" if spends else ""
     return Path("runs") / f"{request.method}{epsilon}-{stamp}-{secrets.token_hex(2)}"
 
 
@@ -167,24 +181,42 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
 
     All processes of `group` make the same call, and each trains on its shard of the private rows. Rank 0 writes.
 
-    Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, n_private,
-        n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None without),
-        test_balanced_accuracy, seconds, seed_kind.
+    Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, unit, n_units,
+        n_private (as n_units), n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None
+        without), test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind.
 
     Raises:
         LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
-    choice = None
-    if request.method is None:
-        choice = choose_method(request.features, request.public, request.public_shots)
-    method = find_method(str(request.method) if choice is None else choice.method)
-    request = replace(request, method=method.name)
+    request, choice = with_method(request)
+    method = find_method(str(request.method))
     settings = make_settings(request, method)  # a wrong option is reported before data is read
+    with opened(request, method, progress, group) as (features, other, completed):
+        return train_on(features, other, completed, settings, progress, group, choice)
+
+
+def with_method(request: TrainRequest) -> tuple[TrainRequest, Chosen | None]:
+    """The request with a method, and why it was chosen if the request named none."""
+    if request.method is not None:
+        return request, None
+    choice = choose_method(request.features, request.public, request.public_shots)
+    return replace(request, method=choice.method), choice
+
+
+@contextmanager
+def opened(
+    request: TrainRequest, method: Method, progress: Progress, group: Group = ALONE
+) -> Iterator[tuple[FeatureReader, FeatureReader | None, TrainRequest]]:
+    """The feature file, that of public rows, and the request with its run folder and shots; the folder's name is held.
+
+    Raises:
+        UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
+    """
     for name, option in declared(RunOptions).items():
         option.check(getattr(request, name))
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
-    _signing_key(request, group)  # a wrong key is told before the data is read
+    signing_key_of(request, group)  # a wrong key is told before the data is read
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
     shots = request.public_shots
@@ -200,12 +232,15 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     with ExitStack() as stack:
         if group.rank == 0:
             stack.enter_context(claimed(out))
-            for folder in () if request.resume else run_folder.unfinished_folders(out):
+            unfinished = run_folder.unfinished_folders(out)
+            if request.resume and not unfinished:
+                progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
+            for folder in () if request.resume else unfinished:
                 progress.note(f"an unfinished run of {out} is in {folder}; resume it with --resume, or delete it")
         features = stack.enter_context(open_features(request.features))
         other = None if request.public is None else stack.enter_context(open_features(request.public))
         _warn_of_random_weights((features,) if other is None else (features, other), progress)
-        return train_on(features, other, request, settings, progress, group, choice)
+        yield features, other, request
 
 
 def train_on(
@@ -219,18 +254,11 @@ def train_on(
 ) -> dict[str, Any]:
     """`train` on checked feature files, open or in memory; `other` contains public rows, `choice` says why a method."""
     started = time.perf_counter()
-    signing_key = _signing_key(request, group)
+    signing_key = signing_key_of(request, group)
     method, out = settings.method, request.out or _default_out(request)
     settings = replace(settings, test_epsilon=_test_epsilon(features, request, method))
-    shots = (
-        0 if method.joins_public and request.public_shots else request.public_shots
-    )  # such a method protects all rows
-    public, taken = public_source(features, other, shots, request.split_seed, protected=method.joins_public)
-    private = FileSource(features, "train", None if taken is None else ~taken)
-    protected: list[FileSource | PublicRows] = [private]
-    if method.joins_public and public is not None:
-        protected.append(public)
-    sources = Sources(private, len(features.description.class_names), public, features.text_weights())
+    rows = rows_of(features, other, request, method)
+    sources, public, protected = rows.sources, rows.public, rows.protected
 
     def identity() -> dict[str, Any]:
         return run_identity(
@@ -239,6 +267,7 @@ def train_on(
             device=request.device,
             public_digest=None if public is None or method.joins_public else public.digest(),
             text_weights=sources.text_weights,
+            unit=sources.unit,
         )
 
     def count_right(weights: NDArray[np.float32], bias: NDArray[np.float32]) -> int:
@@ -248,7 +277,10 @@ def train_on(
         read = protected if settings.test_epsilon is None else [*protected, FileSource(features, "test")]
         return "".join(source.digest() for source in read)
 
-    warning = large_delta(settings.delta, sum(source.n_rows for source in protected)) if method.spends else None
+    def book() -> Path:
+        return book_of(features, request.book)
+
+    warning = large_delta(settings.delta, rows.n_units) if method.spends else None
     if warning is not None:
         progress.note(warning)
     if choice is not None:
@@ -260,6 +292,7 @@ def train_on(
             run_folder.run_folder_of_group(out, group, resume=request.resume) as folder,
             closing(Ledger(folder / run_folder.LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Keeping(folder, ledger, identity, private_digest, every, group) as keep,
+            RunCharge(book, folder, out, settings, ledger, request.cap, progress, group, sources.unit) as charge,
         ):
             runtime = Runtime(request.precision, request.device, group, keep)
             trained = engine.train(
@@ -267,20 +300,24 @@ def train_on(
                 settings,
                 runtime,
                 ledger=ledger,
+                on_budget=charge.plan,
                 on_start=progress.start,
                 on_step=progress.step,
                 count_right=None if settings.test_epsilon is None else count_right,
+                count_private=count_private,
             )
             if group.rank > 0:
                 return {}
+            measured = figures_of(features, trained)
             manifest = run_folder.write_run(
                 folder,
                 trained.weights,
                 trained.bias,
                 trained.history,
-                _manifest(features, public, request, settings, shots, trained),
-                _private_records(protected, trained),
+                {**manifest_of(features, rows, request, settings, trained, measured), "run_id": charge.run},
+                private_records(rows.units, protected, trained),
                 signing_key,
+                measured,
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:
@@ -290,6 +327,14 @@ def train_on(
         raise
     if manifest["epsilon"] is None and method.private:
         progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")
+    elif method.spends and request.unit is None:
+        releases = [Releases(**release) for release in manifest["releases"]]
+        fewer = fewer_protected(features, releases, settings.delta, accountant_of(manifest))
+        if fewer is not None:
+            progress.note(fewer)
+    no_better = None if measured is None else no_better_than_commonest(measured)
+    if no_better is not None:
+        progress.note(no_better)
     return {
         "run": str(out),
         **{key: manifest[key] for key in OUTCOME_KEYS},
@@ -298,7 +343,7 @@ def train_on(
     }
 
 
-def _signing_key(request: TrainRequest, group: Group) -> Ed25519PrivateKey | None:
+def signing_key_of(request: TrainRequest, group: Group) -> Ed25519PrivateKey | None:
     """The key of --sign in rank 0, which writes the run."""
     return None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
 
@@ -332,24 +377,26 @@ def _warn_of_random_weights(files: Iterable[FeatureReader], progress: Progress) 
             )
 
 
-def _private_records(protected: Sequence[FileSource | PublicRows], trained: Trained) -> PrivateRecords | None:
+def private_records(
+    units: PrivateUnits, protected: Sequence[FileSource | PublicRows], trained: Trained
+) -> PrivateRecords | None:
     """Digest, ids and losses of the protected records, private rows first; None if nothing was protected."""
     if trained.losses is None:
         return None
-    ids = [name for source in protected for name in source.ids()]
+    ids = units.ids() + [name for source in protected[1:] for name in source.ids()]
     return PrivateRecords(protected[0].digest(), ids, trained.losses)
 
 
-def _manifest(
+def manifest_of(
     features: FeatureReader,
-    public: PublicRows | None,
+    rows: Rows,
     request: TrainRequest,
     settings: Settings,
-    shots: int | None,
     trained: Trained,
+    measured: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
-    description = features.description
+    description, public, selected = features.description, rows.public, trained.selected
     names = description.class_names
     return {
         **trained.privacy,
@@ -366,39 +413,14 @@ def _manifest(
         "centre": trained.centre,
         "features": DIGITS if request.features is None else str(request.features),
         "backbone": description.backbone,
+        "extraction": extraction_of(description),
         "public_from": "nowhere" if public is None else str(public),
-        "public_shots": None if public is None else shots,
+        "public_shots": None if public is None else rows.shots,
         "public_file": None if request.public is None else str(request.public),
         "split_seed": request.split_seed,
+        "per_owner_rows": request.per_owner_rows,
         "public_digest": None if public is None or settings.method.joins_public else public.digest(),
-        **_accuracy(features, trained),
+        **accuracy_of(features, trained, measured),
+        "tuning": None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
         "published": [],
-    }
-
-
-def _accuracy(features: FeatureReader, trained: Trained) -> dict[str, Any]:
-    """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
-    n_test = features.sizes.get("test", 0)
-    measured: dict[str, Any] = {
-        "test_rows": features.description.test_rows if n_test else "none",
-        "n_test": n_test,
-        "test_accuracy": None,
-        "test_accuracy_std": None,
-        "test_balanced_accuracy": None,
-        "test_accuracy_per_class": None,
-    }
-    if trained.right is not None:
-        right, std = trained.right
-        return {
-            **measured,
-            "test_accuracy": min(max(right / n_test, 0.0), 1.0),
-            "test_accuracy_std": std / n_test,
-        }
-    if not n_test or features.description.private_test:
-        return measured
-    correct, total = class_accuracy(features.blocks("test"), trained.weights, trained.bias)
-    return {
-        **measured,
-        **accuracies(correct, total),
-        "test_accuracy_per_class": accuracy_by_class(features.description.class_names, correct, total),
     }

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.per_instance import RecordLosses
 from linprobe.commands._row_sources import open_features
+from linprobe.commands._units import private_units
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DataError, ParameterError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.runs import run_folder, signature
 from linprobe.runs.derived import check_derived, check_names, not_checked
-from linprobe.runs.manifest import RUN_FILES, accountant_of, check_manifest, read_manifest
+from linprobe.runs.manifest import RUN_FILES, read_manifest
+from linprobe.runs.selected_run import check_run, words_of
+from linprobe.runs.units import OWNER, unit_of
 
 FINDINGS = (
     "private",
@@ -40,7 +42,7 @@ class VerifiedRun:
     """A run whose manifest, ledger and files agree.
 
     Attributes:
-        folder: its path. manifest: the JSON object. figures: the recomputed figures, from `check_manifest`.
+        folder: its path. manifest: the JSON object. figures: the recomputed figures, from `check_run`.
         per_record: ids, losses and commitment key, private; None without a per-record file.
     """
 
@@ -60,9 +62,9 @@ def verified(folder: Path) -> VerifiedRun:
             format.
     """
     manifest = _manifest(folder)
-    figures = check_manifest(manifest, folder, read_ledger(folder / run_folder.LEDGER))
+    figures = check_run(manifest, folder)
     check_names(manifest, folder)
-    check_derived(manifest, None if manifest["accountant"] is None else accountant_of(manifest))
+    check_derived(manifest, words_of(manifest))
     try:
         run_folder.load_run(folder)
     except DataError as error:
@@ -169,9 +171,17 @@ def verify_data(run: VerifiedRun, features: FeatureReader) -> NDArray[np.bool_] 
         return None
     ids, _, key = run.per_record or run_folder.read_per_record(run.folder, manifest)
     known = set(ids)
-    keep = np.array([name in known for name in features.ids("train")])
+    people = unit_of(manifest) == OWNER
+    if people and not features.has_owners("train"):
+        raise PrivacyError(
+            f"{features.path} does not say whose rows they are, and the run protects people; find the right file"
+        )
+    keep = np.array([name in known for name in (features.owners if people else features.ids)("train")])
     if find_method(manifest["method"]).joins_public:
         keep[:] = True  # every training row is private; the ids also name public rows of another file
+    if people:
+        used = private_units(features, ~keep, OWNER, manifest["per_owner_rows"], manifest["split_seed"]).keep
+        keep = keep if used is None else used
     if run_folder.commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
         raise PrivacyError(
             f"{features.path} does not hold the private rows this run was trained on; find the right file"

@@ -13,11 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.limits import MOST_COMPRESSED, too_large
-from linprobe.errors import reading
+from linprobe.errors import DataError, reading
 
 LONGEST_HEADER = 10_000  # bytes; NumPy's own limit
 ZIP_MAGIC = b"PK\x03\x04"
 Arrays = dict[str, NDArray[Any]]
+
+
+def array_names(path: Path) -> list[str]:
+    """The names of the arrays in an .npz file. Raises DataError for a damaged file."""
+    with reading(f"array file {path}", "write it again"), zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def read_archive(path: Path, wanted: Collection[str] | None = None) -> Arrays:
@@ -72,7 +78,10 @@ def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None
     else:
         raise ValueError(f"{name} has version {version} of the .npy format; allowed: (1, 0), (2, 0)")
     if dtype.hasobject:
-        raise ValueError(f"{name} holds Python objects; allowed: numbers and text")
+        raise DataError(
+            f"array {name} holds Python objects, not numbers or text; save features as x.astype('float32'), and labels "
+            "and ids as np.array(labels, dtype=str)"
+        )
     held, declared = size - stream.tell(), math.prod(shape) * dtype.itemsize
     if any(length < 0 for length in shape) or declared != held or max(shape, default=0) > max(size, longest):
         raise ValueError(f"{name} declares shape {shape} of {dtype}, {declared} bytes, and holds {held}")

@@ -1,76 +1,112 @@
-"""Import of array files (.npz, .npy, .pt, .csv) into a feature file."""
+"""Import of array files and tables into a feature file."""
 
 from __future__ import annotations
 
-import csv
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.array_files import Arrays, fits, load_torch, open_array, read_archive
-from linprobe.data.feature_file import GROUPS, PRIVATE, Description
+from linprobe.data import tables
+from linprobe.data.array_files import array_names, fits, load_torch, open_array, read_archive
+from linprobe.data.feature_file import GROUPS, PRIVATE, Description, check_class_names
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.limits import MOST_CLASSES
+from linprobe.data.labels import Arrays, class_list, label_indices, settle_labels
+from linprobe.data.owners import OWNER, by_owner
 from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
 from linprobe.errors import DataError, UsageError, reading
 
-ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in ("X", "y", "id"))
-SUFFIXES = (".npz", ".npy", ".pt", ".csv")
+KINDS = ("X", "y", "id")
+ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
+SUFFIXES = (".npz", ".npy", ".pt", *tables.SUFFIXES)
 BLOCK_BYTES = 1 << 24
+NAMED = 4  # arrays that a note names
+_COLUMNS = tables.Columns()
 
 
-def read_arrays(sources: Sequence[Path]) -> Arrays:
-    """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, class_names.
+def read_arrays(
+    sources: Sequence[Path], columns: tables.Columns = _COLUMNS, progress: tables.Counter | None = None
+) -> Arrays:
+    """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
+    class_names.
 
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
-    stem of the file name (`X_train.npy`). A CSV is named after its group (`train.csv`); its header has a column
-    `label`, optionally `id`, and one column per feature. A folder means all array files in it.
+    stem of the file name (`X_train.npy`). A table is named after its group (`train.csv`) and has a column of labels,
+    optionally one of ids and one of owners, and columns of features. A folder is a data set of `datasets`, or means all
+    array files in it.
+
+    Args:
+        columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
+        progress: gets the lines of a CSV, and a note about each file with arrays that are not read.
 
     Raises:
         UsageError: another kind or name of file. DataError: a file that cannot be read.
     """
     arrays: Arrays = {}
     for source in sources:
-        if source.is_dir():
+        if source.is_dir() and not tables.is_dataset(source):
             inside = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
             if not inside:
                 raise DataError(f"folder {source} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
-            arrays |= read_arrays(inside)
+            arrays |= read_arrays(inside, columns, progress)
             continue
-        if not source.is_file():
+        if not source.exists():
             raise DataError(
                 f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
             )
-        arrays |= _read_one(source)
+        with reading(f"array file {source}", "write it again"):
+            arrays |= _read_one(source, columns, progress)
     _check(arrays)
     return arrays
 
 
-def _read_one(source: Path) -> Arrays:
+def _known_key(key: str, owner: str) -> str | None:
+    """The key of an array as the rest of the code names it; None for an array that is not read."""
+    kind, _, group = key.rpartition("_")
+    if group in GROUPS and kind == owner:
+        return f"{OWNER}_{group}"
+    return key if key == "class_names" or (group in GROUPS and kind in KINDS) else None
+
+
+def _selected(source: Path, keys: Iterable[str], owner: str, progress: tables.Counter | None) -> dict[str, str]:
+    """The arrays to read from a file, by their known key; notes the others."""
+    known = {key: _known_key(key, owner) for key in keys}
+    others = [key for key, name in known.items() if name is None]
+    if others and progress is not None:
+        named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
+        progress.note(
+            f"{source} holds {named}, which is not read; allowed: "
+            f"X_, y_, id_ and {owner}_ before train, test or public, and class_names; if an array says whose row "
+            "each row is, name it with --owner-column"
+        )
+    return {name: key for key, name in known.items() if name is not None}
+
+
+def _read_one(source: Path, columns: tables.Columns, progress: tables.Counter | None) -> Arrays:
+    owner = columns.owner or OWNER
+    if source.is_dir():
+        return tables.read_dataset(source, columns)
     if source.suffix == ".npz":
-        return read_archive(source, (*ARRAY_KEYS, "class_names"))
+        chosen = _selected(source, array_names(source), owner, progress)
+        found = read_archive(source, list(chosen.values()))
+        return {name: found[key] for name, key in chosen.items()}
     if source.suffix == ".csv":
-        return _read_csv(source)
+        return tables.read_csv(source, columns, progress)
+    if source.suffix in tables.ARROW_SUFFIXES:
+        return tables.read_arrow(source, columns)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
-    loaded = _read_torch(source) if source.suffix == ".pt" else open_array(source)
+    loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
     if isinstance(loaded, dict):
-        return loaded
-    if source.stem not in ARRAY_KEYS:
+        by_name = {str(key): value for key, value in loaded.items()}
+        chosen = _selected(source, by_name, owner, progress)
+        return {name: _to_numpy(by_name[key], source) for name, key in chosen.items()}
+    key = _known_key(source.stem, owner)
+    if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
-    return {source.stem: loaded}
-
-
-def _read_torch(source: Path) -> Any:
-    loaded = load_torch(source)
-    with reading(f"array file {source}", "save plain tensors, or a dictionary of them"):
-        if isinstance(loaded, dict):
-            return {str(key): _to_numpy(value, source) for key, value in loaded.items() if key in ARRAY_KEYS}
-        return _to_numpy(loaded, source)
+    return {key: _to_numpy(loaded, source) if source.suffix == ".pt" else loaded}
 
 
 def _to_numpy(value: Any, source: Path) -> Any:
@@ -94,101 +130,24 @@ def _check(arrays: Arrays) -> None:
             )
 
 
-def _read_csv(source: Path) -> Arrays:
-    group = source.stem
-    if group not in GROUPS:
-        raise UsageError(f"{source} is named {group!r}; allowed: train.csv, test.csv, public.csv; rename it")
-    values, labels, ids = array("f"), list[str](), list[str]()
-    with reading(f"array file {source}", "write it again"), source.open(newline="", encoding="utf-8") as stream:
-        reader = csv.reader(stream)
-        header = next(reader, [])
-        if "label" not in header:
-            raise ValueError(f"its first line has no column 'label', but {header[:4]}")
-        features = [column for column, name in enumerate(header) if name not in ("label", "id")]
-        label, record = header.index("label"), header.index("id") if "id" in header else None
-        for row in filter(None, reader):
-            if len(row) != len(header):
-                raise ValueError(
-                    f"line {reader.line_num} has {len(row)} columns where the first has {len(header)} columns"
-                )
-            values.extend(float(row[column]) for column in features)
-            labels.append(row[label])
-            if record is not None:
-                ids.append(row[record])
-    arrays: Arrays = {
-        f"X_{group}": np.array(values, dtype=np.float32).reshape(len(labels), len(features)),
-        f"y_{group}": np.array(labels, dtype=np.str_),
-    }
-    if record is not None:
-        arrays[f"id_{group}"] = np.array(ids, dtype=np.str_)
-    return arrays
-
-
-def settle_labels(arrays: Arrays, declared: Sequence[str] | None) -> Arrays:
-    """The arrays with labels as integers where they are whole numbers, stored as floats or as text.
-
-    Text labels that are all among the declared class names stay text.
-    """
-    keys = [key for key in arrays if key.startswith("y_")]
-    labels = {key: np.asarray(arrays[key]) for key in keys}
-    if all(array.dtype.kind == "f" and np.array_equal(array, np.floor(array)) for array in labels.values()):
-        return arrays | {key: array.astype(np.int64) for key, array in labels.items()}
-    if any(array.dtype.kind not in "US" for array in labels.values()):
-        return arrays
-    texts = {key: [str(text) for text in array] for key, array in labels.items()}
-    if declared is not None and all(set(declared) >= set(text) for text in texts.values()):
-        return arrays
-    try:
-        return arrays | {key: np.array([int(text) for text in array], dtype=np.int64) for key, array in texts.items()}
-    except (ValueError, OverflowError):
-        return arrays
-
-
-def class_list(arrays: Arrays, declared: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
-    """Class names and their origin: declared, or else taken from the test labels, which are public."""
-    if declared is not None:
-        return tuple(declared), "declared"
-    if "y_test" not in arrays:
-        raise DataError(
-            "there are no test labels to take class names from, and training labels are private; declare the classes "
-            "with --classes, or class_names in a .npz"
-        )
-    labels = arrays["y_test"]
-    if labels.dtype.kind in "iub":
-        largest = int(labels.max(initial=0))
-        if largest >= MOST_CLASSES:
-            raise DataError(f"y_test has the label {largest}; allowed: 0 to {MOST_CLASSES - 1}; number classes from 0")
-        return tuple(str(index) for index in range(largest + 1)), "test labels"
-    return tuple(sorted({str(label) for label in labels})), "test labels"
-
-
-def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArray[np.int64]:
-    """Labels as indices into `names`, shape (rows,); integers are indices already.
-
-    Raises:
-        DataError: a text label that is not in `names`; `key` says whose labels they are.
-    """
-    if labels.dtype.kind in "iub":
-        return np.asarray(labels, dtype=np.int64)
-    index = {name: position for position, name in enumerate(names)}
-    unknown = sorted({str(label) for label in labels} - set(index))
-    if unknown:
-        raise DataError(
-            f"{key} holds {len(unknown)} labels outside the declared classes, first {unknown[0]!r}; "
-            "declare them with --classes"
-        )
-    return np.array([index[str(label)] for label in labels], dtype=np.int64)
-
-
 def _storage_type(x: NDArray[Any]) -> type[np.floating]:
     """float16 if it represents every value of the dtype exactly (float16, 8-bit integers, booleans), else float32."""
     return np.float16 if x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1) else np.float32
 
 
 def import_arrays(
-    sources: Sequence[Path], out: Path, classes: Sequence[str] | None = None, *, private_test: bool = False
+    sources: Sequence[Path],
+    out: Path,
+    classes: Sequence[str] | None = None,
+    *,
+    private_test: bool = False,
+    columns: tables.Columns = _COLUMNS,
+    progress: tables.Counter | None = None,
 ) -> Description:
     """Write the feature file `out` from array files; returns its description.
+
+    Where rows have owners, the rows of a group are written in the order of their owners' names. `columns` and
+    `progress` are as in `read_arrays`.
 
     Image arrays (more than two dimensions) are flattened. Undeclared class names come from the test labels if these are
     public, never from training labels. `private_test` declares the test rows private.
@@ -196,7 +155,12 @@ def import_arrays(
     Raises:
         UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays.
     """
-    arrays = read_arrays(sources)
+    arrays = read_arrays(sources, columns, progress)
+    if columns.owner is not None and f"{OWNER}_train" not in arrays:
+        raise DataError(
+            f"{', '.join(map(str, sources))} holds no {columns.owner}_train, which --owner-column {columns.owner} "
+            "names; allowed: an array of that name, or a column of the training table"
+        )
     tested = any(key in arrays for key in ("X_test", "y_test"))
     for key in ("X_train", "y_train", *(("X_test", "y_test") if tested else ())):
         if key not in arrays:
@@ -215,6 +179,7 @@ def import_arrays(
         )
     arrays = settle_labels(arrays, classes)
     names, names_from = class_list(arrays, classes)
+    check_class_names(names, ", ".join(source.name for source in sources))
     images = arrays["X_train"].ndim > 2
     description = Description(
         class_names=names,
@@ -246,15 +211,48 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
     ids = arrays.get(f"id_{group}")
     if ids is not None and len(ids) != len(x):
         raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
+    owners = _owners(arrays, group, len(x))
+    order = None if owners is None else by_owner(owners)
     labels, made = label_indices(y, names, f"y_{group}"), ContentIds(group)
+    if order is not None:
+        labels, owners = labels[order], owners[order]  # type: ignore[index]
+        ids = None if ids is None else np.asarray(ids)[order]
 
     def blocks() -> Iterator[NDArray[Any]]:
         with np.errstate(over="ignore"):
             for start in range(0, len(x), rows):
-                block = np.asarray(x[start : start + rows], dtype=np.float32).reshape(-1, width)
+                here = slice(start, start + rows)
+                given = np.asarray(x[here if order is None else order[here]]).reshape(-1, width)
+                block = given.astype(np.float32)
+                large = np.argwhere(np.isinf(block) & np.isfinite(given))
+                if large.size:
+                    row = start + large[0, 0]
+                    raise DataError(
+                        f"X_{group} row {row if order is None else order[row]} holds {given[tuple(large[0])]:g}, "
+                        f"beyond {tables.LARGEST:.3g}, the largest float32; scale the features"
+                    )
                 if ids is None:
                     made.add(block, labels[start : start + rows])
                 yield block
 
     names_of_rows = (str(name) for name in (made.names if ids is None else ids))
-    writer.write_group(group, len(x), width, blocks(), labels, names_of_rows, _storage_type(x))
+    people = None if owners is None else [str(owner) for owner in owners]
+    writer.write_group(group, len(x), width, blocks(), labels, names_of_rows, _storage_type(x), people)
+
+
+def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:
+    """The owner of each row of a group as text, shape (n_rows,); None if none are given.
+
+    Raises:
+        DataError: another number of owners than rows, or numbers that are not whole.
+    """
+    given = arrays.get(f"{OWNER}_{group}")
+    if given is None:
+        return None
+    owners = np.asarray(given)
+    if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUS":
+        raise DataError(
+            f"{OWNER}_{group} has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
+            "whole number for each row"
+        )
+    return np.char.decode(owners, "utf-8") if owners.dtype.kind == "S" else owners.astype(np.str_)

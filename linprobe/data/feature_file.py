@@ -1,5 +1,7 @@
 """The feature file: HDF5 with `train`, optional `test` and `public` rows, and optional text weights.
 
+A file of new images has unlabelled `rows` instead.
+
 The schema is documented in `features/README.md`. Rows are read in blocks; memory use does not grow with their number.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from itertools import compress
@@ -29,6 +31,8 @@ from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1
 GROUPS = ("train", "test", "public")
+UNLABELLED = "rows"  # the group of a file without labels
+NO_LABEL = -1
 RECORDS_AT_ONCE = 1 << 16
 ALL = slice(None)
 PRIVATE_LOG = "private_log"
@@ -121,11 +125,19 @@ class FeatureReader(ABC):
 
     @abstractmethod
     def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
-        """Class indices of a group, shape (b,)."""
+        """Class indices of a group, shape (b,); NO_LABEL for unlabelled rows."""
 
     @abstractmethod
     def ids(self, group: str, part: slice = ALL) -> list[str]:
         """Record ids of a group, in row order."""
+
+    @abstractmethod
+    def has_owners(self, group: str) -> bool:
+        """Whether each row of a group has an owner, the person whose row it is."""
+
+    @abstractmethod
+    def owners(self, group: str, part: slice = ALL) -> list[str]:
+        """The owner of each row of a group that `has_owners`, in row order. Private for private rows."""
 
     @abstractmethod
     def text_weights(self) -> NDArray[np.float32] | None:
@@ -155,15 +167,24 @@ class FeatureReader(ABC):
 
     def id_batches(self, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[list[str]]:
         """Record ids of a group in row order, in batches; only where `keep` (n_rows,) is true, if given."""
+        yield from self._batches(self.ids, group, keep)
+
+    def owner_batches(self, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[list[str]]:
+        """Owners of the rows of a group that `has_owners`, like `id_batches`."""
+        yield from self._batches(self.owners, group, keep)
+
+    def _batches(
+        self, texts: Callable[[str, slice], list[str]], group: str, keep: NDArray[np.bool_] | None
+    ) -> Iterator[list[str]]:
         for start in range(0, self.sizes[group], RECORDS_AT_ONCE):
             part = slice(start, start + RECORDS_AT_ONCE)
             if keep is None:
-                yield self.ids(group, part)
+                yield texts(group, part)
             elif keep[part].any():
-                yield list(compress(self.ids(group, part), keep[part]))
+                yield list(compress(texts(group, part), keep[part]))
 
     def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
-        """SHA-256 of class names and a group's ids, labels and rows; computed once. Private for `train`."""
+        """SHA-256 of class names and a group's ids, owners, labels and rows; computed once. Private for `train`."""
         mask = b"" if keep is None else hashlib.sha256(np.packbits(keep).data).digest()
         if (group, mask) not in self._digests:
             self._digests[group, mask] = self._digest(group, keep)
@@ -175,6 +196,8 @@ class FeatureReader(ABC):
         for ids in self.id_batches(group, keep):
             sha.update((separator + "\0".join(ids)).encode())
             separator = "\0"
+        for owners in self.owner_batches(group, keep) if self.has_owners(group) else ():
+            sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
         for rows, labels in self.blocks(group, keep):
             sha.update(str((rows.shape, rows.dtype)).encode())
             sha.update(np.ascontiguousarray(rows).data)
@@ -236,13 +259,14 @@ class FeatureFile(FeatureReader):
         self.description = Description(class_names=names, **texts)
         self.sizes: dict[str, int] = {}
         widths = set()
-        for name in GROUPS:
-            if name not in self._file.id:
-                if name != "train":
-                    continue
-                raise DataError(f"{self.path} has no group 'train'; allowed: train, and optionally test and public")
-            self.sizes[name], width = self._check_group(name, len(names))
-            widths.add(width)
+        if "train" not in self._file.id and UNLABELLED not in self._file.id:
+            raise DataError(
+                f"{self.path} has no group 'train'; allowed: train, and optionally test and public; or {UNLABELLED}"
+            )
+        for name in (*GROUPS, UNLABELLED):
+            if name in self._file.id:
+                self.sizes[name], width = self._check_group(name, len(names))
+                widths.add(width)
         if len(widths) != 1:
             raise DataError(f"{self.path}: groups have {sorted(widths)} features; allowed: one width for all")
         self.n_features = int(widths.pop())
@@ -273,10 +297,11 @@ class FeatureFile(FeatureReader):
 
     def _check_group(self, name: str, n_classes: int) -> tuple[int, int]:
         """Number of rows and features of a group, whose labels are within `n_classes`."""
-        sets = {part: data_set(self._file, self.path, f"{name}/{part}") for part in ("x", "y", "id")}
-        x, y, ids = sets["x"], sets["y"], sets["id"]
-        if x is None or y is None or ids is None:
-            lacking = next(part for part in sets if sets[part] is None)
+        labelled = name != UNLABELLED
+        sets = {part: data_set(self._file, self.path, f"{name}/{part}") for part in ("x", "y", "id", "owner")}
+        x, y, ids, owners = sets["x"], sets["y"] if labelled else None, sets["id"], sets["owner"]
+        if x is None or ids is None or (labelled and y is None):
+            lacking = next(part for part in sets if sets[part] is None and (labelled or part != "y"))
             raise DataError(f"{self.path}: group {name!r} has no data set {lacking!r}; make the file again")
         if x.shape[:1] == (0,):
             raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
@@ -284,14 +309,20 @@ class FeatureFile(FeatureReader):
             raise DataError(
                 f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
             )
-        if y.shape != (x.shape[0],) or ids.shape != (x.shape[0],):
+        if ids.shape != (x.shape[0],) or (y is not None and y.shape != (x.shape[0],)):
             raise DataError(
-                f"{self.path}: {name} has {x.shape[0]} rows, {y.size} labels and {ids.size} ids; "
+                f"{self.path}: {name} has {x.shape[0]} rows, {0 if y is None else y.size} labels and {ids.size} ids; "
                 "allowed: one of each per row"
             )
-        if y.dtype.kind not in "iu" or h5py.check_string_dtype(ids.dtype) is None:
+        if h5py.check_string_dtype(ids.dtype) is None or (y is not None and y.dtype.kind not in "iu"):
             raise DataError(
-                f"{self.path}: {name} labels have type {y.dtype} and its id {ids.dtype}; allowed: integers, and text"
+                f"{self.path}: {name} labels have type {None if y is None else y.dtype} and its id {ids.dtype}; "
+                "allowed: integers, and text"
+            )
+        if owners is not None and (owners.shape != (x.shape[0],) or h5py.check_string_dtype(owners.dtype) is None):
+            raise DataError(
+                f"{self.path}: {name} has {x.shape[0]} rows and {owners.size} owners of type {owners.dtype}; allowed: "
+                "one per row, as text"
             )
         n_rows, n_bytes = int(x.shape[0]), self._file.id.get_filesize()
         if n_rows > n_bytes:
@@ -299,8 +330,13 @@ class FeatureFile(FeatureReader):
                 f"{self.path}: {name} declares {n_rows} rows, and the file has {n_bytes} bytes; allowed: a row for "
                 "each byte at most; make the file again"
             )
+        if y is not None:
+            self._check_labels(name, y, n_classes)
+        return n_rows, int(x.shape[1])
+
+    def _check_labels(self, name: str, y: h5py.Dataset, n_classes: int) -> None:
         wrong, first = 0, (0, 0)
-        for start in range(0, n_rows, RECORDS_AT_ONCE):
+        for start in range(0, len(y), RECORDS_AT_ONCE):
             labels = y[start : start + RECORDS_AT_ONCE]
             bad = np.flatnonzero((labels < 0) | (labels >= n_classes))
             if bad.size and not wrong:
@@ -311,10 +347,11 @@ class FeatureFile(FeatureReader):
                 f"{self.path}: {name} has {wrong} labels outside the {n_classes} declared classes, first at row "
                 f"{first[0]} (label {first[1]}); allowed: 0 to {n_classes - 1}"
             )
-        return n_rows, int(x.shape[1])
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
-        """Class indices of a group, shape (b,)."""
+        """Class indices of a group, shape (b,); NO_LABEL for unlabelled rows."""
+        if group == UNLABELLED:
+            return np.full(len(range(*part.indices(self.sizes[group]))), NO_LABEL, dtype=np.int64)
         with self._reading(f"{group}/y"):
             return np.asarray(self._file[group]["y"][part], dtype=np.int64)
 
@@ -322,6 +359,15 @@ class FeatureFile(FeatureReader):
         """Record ids of a group, in row order."""
         with self._reading(f"{group}/id"):
             return texts(self._file[group]["id"], self.path, f"{group}/id", part)
+
+    def has_owners(self, group: str) -> bool:
+        """Whether each row of a group has an owner."""
+        return "owner" in self._file[group].id
+
+    def owners(self, group: str, part: slice = ALL) -> list[str]:
+        """The owner of each row of a group, in row order."""
+        with self._reading(f"{group}/owner"):
+            return texts(self._file[group]["owner"], self.path, f"{group}/owner", part)
 
     def text_weights(self) -> NDArray[np.float32] | None:
         """Text weights of the classes, shape (n_features, n_classes), or None."""
@@ -398,6 +444,7 @@ class LoadedFeatures(FeatureReader):
         self._rows = {group: features.rows(group, slice(None)) for group in self.sizes}
         self._labels = {group: features.labels(group) for group in self.sizes}
         self._ids = {group: features.ids(group) for group in self.sizes}
+        self._owners = {group: features.owners(group) for group in self.sizes if features.has_owners(group)}
         self._keys = {group: features.image_keys(group) for group in self.sizes}
         self._text = features.text_weights()
 
@@ -412,6 +459,14 @@ class LoadedFeatures(FeatureReader):
     def ids(self, group: str, part: slice = ALL) -> list[str]:
         """Record ids of a group, in row order."""
         return self._ids[group][part]
+
+    def has_owners(self, group: str) -> bool:
+        """Whether each row of a group has an owner."""
+        return group in self._owners
+
+    def owners(self, group: str, part: slice = ALL) -> list[str]:
+        """The owner of each row of a group, in row order."""
+        return self._owners[group][part]
 
     def text_weights(self) -> NDArray[np.float32] | None:
         """Text weights of the classes, shape (n_features, n_classes), or None."""

@@ -47,8 +47,12 @@ class _FailureKeepingFile(io.FileIO):
             return size or 0
 
 
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class FeatureWriter:
-    """A feature file being written; use as a context manager. On an error, `path` is unchanged.
+    """A feature file being written, mode 0600; use as a context manager. On an error, `path` is unchanged.
 
     Args:
         path: the file to write; replaced if it exists.
@@ -63,7 +67,7 @@ class FeatureWriter:
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         if not path.parent.is_dir():
             raise DataError(f"folder {path.parent} does not exist; make it, or give --out another place")
-        self._stream = _FailureKeepingFile(self._temporary, "w+")
+        self._stream = _FailureKeepingFile(self._temporary, "w+", opener=_open_private)
         self._file = h5py.File(self._stream, "w")
         try:
             self._file.attrs["schema_version"] = SCHEMA_VERSION
@@ -87,17 +91,19 @@ class FeatureWriter:
         n_rows: int,
         n_features: int,
         blocks: Iterable[NDArray[Any]],
-        y: NDArray[np.integer],
+        y: NDArray[np.integer] | None,
         ids: Iterable[str],
         dtype: type[np.floating] = np.float32,
+        owners: Sequence[str] | None = None,
     ) -> None:
         """Write one group.
 
         Args:
-            name: train, test or public.
+            name: train, test or public; or `rows`, which have no labels.
             blocks: rows in order, each block of shape (b, n_features), n_rows in total.
-            y: labels, shape (n_rows,). ids: one stable id per row; read after the last block.
+            y: labels, shape (n_rows,); None for `rows`. ids: one stable id per row; read after the last block.
             dtype: of a feature on disk.
+            owners: the person of each row; rows of a person are adjacent. None if rows have no owners.
 
         Raises:
             DataError: no rows, no features, or another number of rows than `n_rows`. OSError: a full disk.
@@ -118,11 +124,15 @@ class FeatureWriter:
                 raise self._stream.failure
         if start != n_rows:
             raise DataError(f"{self._path}: {name} got {start} rows; allowed: {n_rows}, the number given")
-        group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
-        try:
-            group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
-        except UnicodeEncodeError:
-            raise DataError(f"{self._path}: an id of {name} is no Unicode text; rename the record") from None
+        if y is not None:
+            group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
+        for part, values in (("id", ids), ("owner", owners)):
+            if values is None:
+                continue
+            try:
+                group.create_dataset(part, data=list(values), dtype=h5py.string_dtype("utf-8"))
+            except UnicodeEncodeError:
+                raise DataError(f"{self._path}: an {part} of {name} is no Unicode text; rename it") from None
 
     def write_private_log(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -11,29 +11,69 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linprobe.data.precision import STORAGE, Precision, aligned_empty, narrowed, widened
+from linprobe.data.precision import (
+    STORAGE,
+    Precision,
+    StoredRows,
+    Translation,
+    aligned_empty,
+    narrowed,
+    widened,
+)
 from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.sources import BLOCK_ROWS, RawBlocks, Source, whole_blocks
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
+from linprobe.parallel.array_api import Array
 from linprobe.parallel.prefetch import prefetched
 from linprobe.parallel.process_group import Group
 
 SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
+SAMPLED_SHARDS = 2  # a block of a sample has at most so many times SHARD_ROWS rows
 PREFETCHED_BLOCKS = 8
 PREFETCHED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Block:
-    """Consecutive rows, or some rows of a sample in order.
+class Pairs:
+    """The rows in a block of people who have few, and all pairs of two rows of the same person.
 
     Attributes:
-        start: index of the first row among the rows of this process; undefined for blocks of a sample.
+        rows: places of these rows in the block, shape (n,), or all. owner: index of the person of each of them.
+        units: indices of these people. counts: number of these rows of every person, shape (n_units,).
+        first, second: the rows of each pair, as indices into `rows`, shape (n_pairs,).
+        pair_owner: index of the person of each pair. pair_counts: number of pairs of every person, shape (n_units,).
+        formed: indices of the people with more rows, which are in no pair.
+        inner: inner product of the two rows of each pair, float64; None if not computed.
+    """
+
+    rows: Array
+    owner: Array
+    units: Array
+    counts: Array
+    first: Array
+    second: Array
+    pair_owner: Array
+    pair_counts: Array
+    formed: NDArray[np.intp]
+    inner: Array = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive rows, or the rows of some people in order.
+
+    A unit is what is protected: a row, or where the block has `bounds`, all rows of one person.
+
+    Attributes:
+        start: index of the first unit among the units of this process; undefined for blocks of sampled people.
         stored: the rows (b, n_features): float32, float16, the bits of bfloat16 in uint16, or float64.
         y: class indices int64, shape (b,), or targets float32, shape (b, n_targets).
         norms: L2 norms of the rows, shape (b,), float64.
-        sampled: mask of the rows in the sample, shape (b,); None if all are.
+        sampled: mask of the units in the sample, shape (n_units,); None if all are.
+        bounds: rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,); None if each row is a unit.
+        pairs: of its rows, if kept from an earlier pass.
+        translation: of the rows in `stored`, when they are used; None for rows as they are, and for people.
     """
 
     start: int
@@ -41,11 +81,29 @@ class Block:
     y: NDArray[Any]
     norms: NDArray[np.float64]
     sampled: NDArray[np.bool_] | None = None
+    bounds: NDArray[np.int64] | None = None
+    pairs: Pairs | None = None
+    translation: Translation | None = None
+
+    @property
+    def n_units(self) -> int:
+        """Number of units in the block."""
+        return len(self.y) if self.bounds is None else len(self.bounds) - 1
+
+    @property
+    def rows(self) -> StoredRows:
+        """The rows as they are stored, with their translation."""
+        return StoredRows(self.stored, translation=self.translation)
 
     @cached_property
     def x(self) -> NDArray[np.float32]:
-        """The rows as float32, or float64 if `stored` is float64."""
-        return widened(self.stored)
+        """The rows as float32, or float64 if `stored` is float64; one feature wider if they are translated."""
+        return self.rows.wide()
+
+    def chosen(self, places: NDArray[np.int64]) -> Block:
+        """The rows at some places of the block, shape (m,), widened; each is a unit by itself."""
+        x = replace(self.rows, places=places).wide()
+        return Block(self.start, x, self.y[places], self.norms[places])
 
 
 LazyBlock = Callable[[], Block]  # loads its block when called
@@ -54,16 +112,21 @@ LazyBlock = Callable[[], Block]  # loads its block when called
 class Blocks(ABC):
     """Rows that can be read block by block, any number of times.
 
+    Where the rows of a person are one unit (`linprobe.data.unit_rows`), all numbers and places below are of people:
+    each stands for one row otherwise.
+
     Attributes:
-        n_rows: number of rows in all processes, outside the sample included.
+        n_rows: number of rows in all processes, outside the sample included; public.
         sampling_rate: probability with which Poisson sampling selected each row; 1 without sampling.
         observed: whether the blocks contain all rows, outside the sample included.
+        units: whether blocks may hold people with several rows.
     """
 
     n_rows: int
     n_features: int
     sampling_rate: float = 1.0
     observed: bool = True
+    units: bool = False
 
     @abstractmethod
     def lazy_blocks(self) -> Iterator[LazyBlock]:
@@ -92,7 +155,10 @@ class Rows(Blocks):
 
     @abstractmethod
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` (n_local,) is true, in lazy blocks of at most `BLOCK_ROWS` rows."""
+        """Blocks with their part of the mask `sampled` (n_local,), which begin at multiples of `SHARD_ROWS`.
+
+        Rows outside the sample may hold anything.
+        """
 
 
 class ArrayRows(Rows):
@@ -115,20 +181,31 @@ class ArrayRows(Rows):
             here = slice(start, start + self._block_rows)
             self.norms[here] = row_norms(widened(x[here]))
 
-    def _block(self, start: int, rows: slice | NDArray[np.intp]) -> Block:
+    def _block(self, start: int, n: int, sampled: NDArray[np.bool_] | None = None) -> Block:
+        here = slice(start, start + n)
+        return Block(start, self.x[here], self.y[here], self.norms[here], None if sampled is None else sampled[here])
+
+    def _chosen(self, start: int, rows: slice | NDArray[np.intp]) -> Block:
         return Block(start, self.x[rows], self.y[rows], self.norms[rows])
 
+    def cut(self, sizes: Iterable[int], keep: NDArray[np.bool_] | None = None) -> Iterator[LazyBlock]:
+        """All rows in blocks of the given sizes; only those where `keep` (n_rows,) is true, if it is given."""
+        start = 0
+        for size in sizes:
+            here = slice(start, start + size)
+            yield partial(self._chosen, start, here if keep is None else start + np.flatnonzero(keep[here]))
+            start += size
+
     def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """All rows in order; float32 rows are not copied."""
+        """All rows in order; no row is copied."""
         for start in range(0, self.n_rows, self._block_rows):
-            yield partial(self._block, start, slice(start, start + self._block_rows))
+            yield partial(self._block, start, self._block_rows)
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` is true, copied on load. Blocks do not cross multiples of `SHARD_ROWS` rows."""
-        for first in range(0, self.n_rows, SHARD_ROWS):
-            chosen = first + np.flatnonzero(sampled[first : first + SHARD_ROWS])
-            for start in range(0, len(chosen), self._block_rows):
-                yield partial(self._block, start, chosen[start : start + self._block_rows])
+        """All rows with their mask; no row is copied. Larger blocks than without a sample, as few rows are used."""
+        n = max(1, SAMPLED_SHARDS * SHARD_ROWS * self._block_rows // BLOCK_ROWS)
+        for start in range(0, self.n_rows, n):
+            yield partial(self._block, start, n, sampled)
 
 
 def _prefetch(blocks: RawBlocks, n_features: int) -> RawBlocks:
@@ -165,6 +242,14 @@ class StreamedRows(Rows):
         x = widened(narrowed(self._preprocessing.apply(raw), self._precision))
         return Block(start, x, y, row_norms(x))
 
+    def cut(self, sizes: Iterable[int], keep: NDArray[np.bool_] | None = None) -> Iterator[LazyBlock]:
+        """All rows in blocks of the given sizes; only those where `keep` (n_rows,) is true, if it is given."""
+        start = 0
+        for raw, y in _prefetch(whole_blocks(self._read(), sizes), self.n_features):
+            kept = slice(None) if keep is None else keep[start : start + len(y)]
+            yield partial(self._block, start, raw[kept], y[kept])
+            start += len(y)
+
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order. The iterator reads them; a lazy block preprocesses its own."""
         start = 0
@@ -173,19 +258,33 @@ class StreamedRows(Rows):
             start += len(y)
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` is true, in the blocks of `ArrayRows`. Reads all rows, preprocesses only these."""
+        """The blocks of `ArrayRows` with zeros outside the sample. Reads all rows, preprocesses those in the sample."""
         start, taken = 0, []
         for raw, y in _prefetch(whole_blocks(self._read()), self.n_features):
-            here = sampled[start : start + len(y)]
-            taken.append((raw[here], y[here]))
+            taken.append((raw[sampled[start : start + len(y)]], y))
             start += len(y)
             if start % SHARD_ROWS == 0 or start == self.n_rows:
-                for block, labels in whole_blocks(iter(taken)):
-                    yield partial(self._block, start, block, labels)
+                first = start - sum(len(labels) for _, labels in taken)
+                yield partial(self._sampled_block, first, taken, sampled[first:start])
                 taken = []
 
+    def _sampled_block(
+        self, start: int, taken: list[tuple[NDArray[np.floating], NDArray[np.int64]]], sampled: NDArray[np.bool_]
+    ) -> Block:
+        x = np.zeros((len(sampled), self.n_features), np.float32)  # memory of rows never written is never used
+        norms = np.zeros(len(sampled))
+        places, done = np.flatnonzero(sampled), 0
+        for raw, _ in taken:
+            here = places[done : done + len(raw)]
+            block = self._block(start, raw, here)
+            x[here], norms[here] = block.x, block.norms
+            done += len(raw)
+        return Block(start, x, np.concatenate([y for _, y in taken]), norms, sampled)
 
-def prepare(source: Source, preprocessing: Preprocessing, precision: Precision = "float32", processes: int = 1) -> Rows:
+
+def prepare(
+    source: Source, preprocessing: Preprocessing, precision: Precision = "float32", processes: int = 1
+) -> ArrayRows | StreamedRows:
     """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
 
     Each of `processes` processes on this machine is assumed to prepare a source of this size.
@@ -225,7 +324,7 @@ class ShardRows(Rows):
 
     def __init__(self, shard: Rows, first: int, n_rows: int) -> None:
         self._shard, self._first = shard, first
-        self.n_rows, self.n_features = n_rows, shard.n_features
+        self.n_rows, self.n_features, self.units = n_rows, shard.n_features, shard.units
 
     @property
     def n_local(self) -> int:
@@ -242,8 +341,24 @@ class ShardRows(Rows):
         return self._shard.lazy_blocks()
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows of the shard where `sampled` (n_local,) is true."""
+        """The blocks of the shard with their part of the mask `sampled` (n_local,)."""
         return self._shard.sampled_blocks(sampled)
+
+
+def shard_bounds(n_rows: int, group: Group) -> tuple[int, int]:
+    """The first row of this process's shard of `n_rows` rows, and the first of the next.
+
+    Raises:
+        UsageError: more processes than blocks of `SHARD_ROWS` rows.
+    """
+    n_parts = -(-n_rows // SHARD_ROWS)
+    if n_parts < group.size:
+        raise UsageError(
+            f"{group.size} processes were started for {n_rows} private rows; allowed: one for every "
+            f"{SHARD_ROWS} of them; use --nproc-per-node {n_parts}"
+        )
+    first, stop = (min(n_rows, (group.rank + end) * n_parts // group.size * SHARD_ROWS) for end in (0, 1))
+    return first, stop
 
 
 def prepare_shard(source: Source, preprocessing: Preprocessing, precision: Precision, group: Group) -> Rows:
@@ -254,14 +369,7 @@ def prepare_shard(source: Source, preprocessing: Preprocessing, precision: Preci
     """
     if group.size == 1:
         return prepare(source, preprocessing, precision)
-    n_units = -(-source.n_rows // SHARD_ROWS)
-    if n_units < group.size:
-        raise UsageError(
-            f"{group.size} processes were started for {source.n_rows} private rows; allowed: one for every "
-            f"{SHARD_ROWS} of them; use --nproc-per-node {n_units}"
-        )
-    bounds = (rank * n_units // group.size * SHARD_ROWS for rank in (group.rank, group.rank + 1))
-    first, stop = (min(source.n_rows, bound) for bound in bounds)
+    first, stop = shard_bounds(source.n_rows, group)
     shard = prepare(source.shard(first, stop), preprocessing, precision, group.local_size)
     return ShardRows(shard, first, source.n_rows)
 
@@ -273,6 +381,7 @@ class ChainedRows(Rows):
         self._sets = sets
         self.n_rows = sum(rows.n_rows for rows in sets)
         self.n_features = sets[0].n_features
+        self.units = any(rows.units for rows in sets)
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""
@@ -283,10 +392,11 @@ class ChainedRows(Rows):
             first += rows.n_rows
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` is true."""
+        """The blocks of each set with their part of the mask."""
         first = 0
         for rows in self._sets:
-            yield from rows.sampled_blocks(sampled[first : first + rows.n_rows])
+            for load in rows.sampled_blocks(sampled[first : first + rows.n_rows]):
+                yield partial(_moved, load, first)
             first += rows.n_rows
 
 
@@ -301,7 +411,7 @@ class ChangedRows(Rows):
     def __init__(self, rows: Rows, n_features: int) -> None:
         self._rows = rows
         self.n_rows, self.n_features = rows.n_rows, n_features
-        self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
+        self.sampling_rate, self.observed, self.units = rows.sampling_rate, rows.observed, rows.units
 
     @property
     def n_local(self) -> int:
@@ -315,22 +425,27 @@ class ChangedRows(Rows):
 
     @abstractmethod
     def change(self, block: Block) -> Block:
-        """A new block with other rows and `norms`; must not write to the block given."""
+        """A new block with other rows and `norms`; must not write to the block given.
+
+        Rows outside the mask `block.sampled`, if it has one, may hold anything.
+        """
 
     def _changed(self, load: LazyBlock) -> Block:
-        return self.change(load())
+        return self.change(replace(load(), pairs=None))
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""
         return (partial(self._changed, load) for load in self._rows.lazy_blocks())
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows where `sampled` is true."""
+        """The blocks of the other set with their part of the mask, changed."""
         return (partial(self._changed, load) for load in self._rows.sampled_blocks(sampled))
 
 
 class TranslatedRows(ChangedRows):
     """Rows minus a public vector, with a constant column appended.
+
+    They are translated each time they are used; rows of people, when their block is loaded.
 
     Args:
         rows: the rows, n_features wide.
@@ -340,14 +455,21 @@ class TranslatedRows(ChangedRows):
 
     def __init__(self, rows: Rows, shift: NDArray[np.float64], column: float) -> None:
         super().__init__(rows, rows.n_features + 1)
-        self._shift, self._column = shift.astype(np.float32), np.float32(column)
+        self._translation = Translation(shift.astype(np.float32), float(np.float32(column)))
+        if self.units:
+            return
+        self._norms = np.empty(self.n_local)
+        for block in rows.blocks():
+            x = replace(block, translation=self._translation).x
+            self._norms[block.start : block.start + len(x)] = row_norms(x)
 
     def change(self, block: Block) -> Block:
-        """The rows translated, one column wider."""
-        x = np.empty((len(block.x), self.n_features), dtype=np.float32)
-        np.subtract(block.x, self._shift, out=x[:, :-1])
-        x[:, -1] = self._column
-        return replace(block, stored=x, norms=row_norms(x))
+        """The same rows with their translation, one column wider."""
+        if self.units:
+            x = replace(block, translation=self._translation).x
+            return replace(block, stored=x, norms=row_norms(x))
+        here = slice(block.start, block.start + len(block.y))
+        return replace(block, translation=self._translation, norms=self._norms[here])
 
 
 def join(*sets: Rows) -> ArrayRows:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Protocol
 
 import numpy as np
@@ -13,17 +14,21 @@ BLOCK_ROWS = 1024
 RawBlocks = Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]
 
 
-def whole_blocks(blocks: RawBlocks) -> RawBlocks:
-    """The same rows in blocks of `BLOCK_ROWS`; the last may be shorter. Blocks of that size are not copied."""
+def whole_blocks(blocks: RawBlocks, sizes: Iterable[int] | None = None) -> RawBlocks:
+    """The same rows in blocks of the given `sizes`, or of `BLOCK_ROWS`; the last may be shorter.
+
+    Blocks of the right size are not copied.
+    """
+    wanted = repeat(BLOCK_ROWS) if sizes is None else iter(sizes)
     waiting: list[tuple[NDArray[np.floating], NDArray[np.int64]]] = []
-    missing = BLOCK_ROWS
+    missing = next(wanted, BLOCK_ROWS)
     for x, y in blocks:
         start = 0
         while len(y) - start >= missing:
             waiting.append((x[start : start + missing], y[start : start + missing]))
             start += missing
             yield _concatenated(waiting)
-            waiting, missing = [], BLOCK_ROWS
+            waiting, missing = [], next(wanted, BLOCK_ROWS)
         if start < len(y):
             waiting.append((x[start:], y[start:]))
             missing -= len(y) - start

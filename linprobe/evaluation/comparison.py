@@ -35,7 +35,8 @@ class Result:
     Attributes:
         row: name of the table row: the method and its options.
         spends: whether the run spent its target epsilon. If not, `epsilon` is None, and it is for every epsilon.
-        accuracy: on the test rows. auc: of the threshold membership attack, private; None without an attack.
+        accuracy, balanced: accuracy and balanced accuracy on the test rows.
+        auc: of the threshold membership attack, private; None without an attack.
     """
 
     row: str
@@ -44,12 +45,17 @@ class Result:
     seed: int
     spends: bool
     accuracy: float
+    balanced: float
     auc: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Runs that differ only in their seed: mean, sample standard deviation (None for a single run), number."""
+    """Runs that differ only in their seed: mean and sample standard deviation (None for a single run), number.
+
+    Attributes:
+        mean, std, best: of accuracy. balanced_mean, balanced_std, balanced_best: the same of balanced accuracy.
+    """
 
     row: str
     setting: Setting
@@ -57,7 +63,10 @@ class Summary:
     mean: float
     std: float | None
     runs: int
+    balanced_mean: float
+    balanced_std: float | None
     best: bool = False
+    balanced_best: bool = False
     auc: float | None = None
 
 
@@ -69,16 +78,13 @@ def summarise(results: Iterable[Result]) -> list[Summary]:
     groups: dict[tuple[str, Setting, float | None], list[Result]] = defaultdict(list)
     for result in results:
         groups[result.row, result.setting, result.epsilon].append(result)
-    means = {key: statistics.fmean(result.accuracy for result in group) for key, group in groups.items()}
-    highest: dict[tuple[Setting, float | None], float] = {}
-    for (row, setting, epsilon), group in groups.items():
-        if group[0].spends:
-            place = (setting, epsilon)
-            highest[place] = max(highest.get(place, 0.0), means[row, setting, epsilon])
+    means = {key: statistics.fmean(one.accuracy for one in group) for key, group in groups.items()}
+    balanced = {key: statistics.fmean(one.balanced for one in group) for key, group in groups.items()}
+    spending = [key for key, group in groups.items() if group[0].spends]
     summaries = []
     for key, group in groups.items():
         row, setting, epsilon = key
-        accuracies = [result.accuracy for result in group]
+        rivals = [other for other in spending if other[1:] == key[1:]] if group[0].spends else []
         aucs = [result.auc for result in group if result.auc is not None]
         summaries.append(
             Summary(
@@ -86,13 +92,21 @@ def summarise(results: Iterable[Result]) -> list[Summary]:
                 setting=setting,
                 epsilon=epsilon,
                 mean=means[key],
-                std=statistics.stdev(accuracies) if len(accuracies) > 1 else None,
-                runs=len(accuracies),
-                best=group[0].spends and means[key] == highest[setting, epsilon],
+                std=_spread([one.accuracy for one in group]),
+                runs=len(group),
+                balanced_mean=balanced[key],
+                balanced_std=_spread([one.balanced for one in group]),
+                best=bool(rivals) and means[key] == max(means[other] for other in rivals),
+                balanced_best=bool(rivals) and balanced[key] == max(balanced[other] for other in rivals),
                 auc=statistics.fmean(aucs) if aucs else None,
             )
         )
     return summaries
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    """The sample standard deviation; None for a single value."""
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def boost(error_public: float, error_private: float, error_paragon: float) -> float | None:

@@ -6,11 +6,11 @@ n_classes) with bias (n_voters, n_classes). Each voter has one vote; ties go to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from linprobe.data.preprocessing import normalise_rows
 
@@ -25,24 +25,31 @@ def class_scores(
     votes = np.zeros((len(unit), weights.shape[2]))
     rows = np.arange(len(unit))
     for one, offset in zip(weights, bias, strict=True):
-        probability = softmax(unit @ one + offset, axis=1)
+        probability = scipy.special.softmax(unit @ one + offset, axis=1)
         votes[rows, probability.argmax(axis=1)] += 1
         votes += probability / (len(weights) + 1)
     return votes
 
 
+def probabilities(
+    scores: NDArray[np.float64], weights: NDArray[np.floating], temperature: float = 1.0
+) -> NDArray[np.float64]:
+    """Class probabilities (b, n_classes) from `class_scores`: softmax of scores / temperature, or shares of votes."""
+    if weights.ndim == 3:
+        return np.asarray(np.floor(scores) / len(weights), dtype=np.float64)
+    return np.asarray(scipy.special.softmax(scores / temperature, axis=1), dtype=np.float64)
+
+
 def predictions(
-    blocks: Iterable[NDArray[np.floating]], weights: NDArray[np.float32], bias: NDArray[np.float32]
+    blocks: Iterable[NDArray[np.floating]],
+    weights: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    temperature: float = 1.0,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """For each block: each row's best class and that class's softmax score, or share of votes, shapes (b,)."""
+    """For each block: each row's best class (b,), and all classes' `probabilities` (b, n_classes)."""
     for x in blocks:
         scores = class_scores(x, weights, bias)
-        best = scores.argmax(axis=1)
-        top = scores[np.arange(len(best)), best]
-        if weights.ndim == 2:
-            yield best, 1.0 / np.exp(scores - top[:, None]).sum(axis=1)
-        else:
-            yield best, np.floor(top) / len(weights)
+        yield scores.argmax(axis=1), probabilities(scores, weights, temperature)
 
 
 def class_accuracy(
@@ -58,19 +65,3 @@ def class_accuracy(
         correct += np.bincount(y[hit], minlength=n_classes)
         total += np.bincount(y, minlength=n_classes)
     return correct, total
-
-
-def accuracies(correct: NDArray[np.int64], total: NDArray[np.int64]) -> dict[str, float]:
-    """Accuracy over all rows, and the mean of the accuracies of the classes that have rows."""
-    present = total > 0
-    return {
-        "test_accuracy": int(correct.sum()) / int(total.sum()),
-        "test_balanced_accuracy": float(np.mean(correct[present] / total[present])),
-    }
-
-
-def accuracy_by_class(
-    names: Sequence[str], correct: NDArray[np.int64], total: NDArray[np.int64]
-) -> dict[str, float | None]:
-    """Accuracy by class name; None for a class without rows."""
-    return {name: int(c) / int(t) if t else None for name, c, t in zip(names, correct, total, strict=True)}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 
 import numpy as np
 
-from linprobe.data.feature_file import Description, common_keys
+from linprobe.data.feature_file import UNLABELLED, Description, common_keys
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, PrivacyError
 from linprobe.extraction.decoding import CONVERSIONS
 from linprobe.extraction.loading import row_ids
 from linprobe.extraction.partial import CONVERTED, DONE, Partial, outcome
+from linprobe.extraction.people import OwnedMembers
 from linprobe.extraction.plan import Plan
 from linprobe.extraction.text import text_weights
 
@@ -39,9 +39,6 @@ def assemble(plan: Plan) -> None:
     """
     settings = plan.public_settings
     fingerprint = plan.settings["fingerprint"]
-    compared = {
-        key: settings[key] for key in ("backbone", "weights_digest", "arguments", "tensor", "transform", "image_size")
-    }
     description = Description(
         class_names=plan.source.class_names,
         class_names_from=plan.source.class_names_from,
@@ -54,7 +51,7 @@ def assemble(plan: Plan) -> None:
         source=plan.source.name,
         tensor=plan.backbone.tensor,
         extraction=json.dumps(settings, sort_keys=True),
-        extraction_digest=hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest(),
+        extraction_digest=plan.extraction_digest,
     )
     made = plan.folder / "made.h5"
     with Partial(plan.folder, plan.sizes, plan.width, plan.dtype) as partial:
@@ -64,9 +61,13 @@ def assemble(plan: Plan) -> None:
                 kept = outcome(partial.status(group)) == DONE
                 if not kept.any():
                     raise DataError(f"{plan.source.name}: no {group} image can be read; allowed: at least one")
-                labels = np.repeat(batches.members.labels, batches.views)[kept]
+                labels = None if group == UNLABELLED else np.repeat(batches.members.labels, batches.views)[kept]
                 rows, dtype = partial.rows(group), plan.dtype.type
-                writer.write_group(group, int(kept.sum()), plan.width, rows, labels, row_ids(batches, kept), dtype)
+                members, owners = batches.members, None
+                if isinstance(members, OwnedMembers):
+                    owners = np.repeat(members.owners, batches.views)[kept].tolist()
+                ids = row_ids(batches, kept)
+                writer.write_group(group, int(kept.sum()), plan.width, rows, labels, ids, dtype, owners)
             if (plan.folder / TEXT).is_file():
                 writer.write_text_weights(np.load(plan.folder / TEXT))
             skipped = [(name, reason) for _, name, reason in partial.skipped()]

@@ -19,15 +19,18 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_file import FeatureFile
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
+from linprobe.extraction.alike import backbone_like, check_alone
 from linprobe.extraction.assemble import TEXT, assemble, write_text
 from linprobe.extraction.backbones import RANDOM, Backbone, load_backbone, load_default
 from linprobe.extraction.images import open_source
 from linprobe.extraction.loading import Batches
 from linprobe.extraction.network import Network, extract_group
 from linprobe.extraction.partial import PENDING, SETTINGS, Partial, locked, shown
+from linprobe.extraction.people import with_owners
 from linprobe.extraction.plan import Plan, check, choose_device, make_plan
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, read_lines
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource
+from linprobe.extraction.sources.folders import unlabelled_source
 from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import Group
 from linprobe.progress import Progress
@@ -49,25 +52,24 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
         private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
     """
     check(request)
+    check_alone(request)
+    recipe = request.like
     with torch_group.group(TIMEOUT, NEXT_STEP) as group:
         device = choose_device(request.device, group.local_rank)
         # rank 0 chooses the backbone; the others wait until it has downloaded the data set and weights
         named = request.backbone if group.rank == 0 else group.broadcast_text("")
-        source = open_source(
-            request.source,
-            classes=None if request.classes is None else read_lines(request.classes, "class list", "one class name"),
-            test_fraction=request.test_fraction,
-            root=request.root,
-            download=request.download and group.rank == 0,
-            public=request.public,
-        )
+        source = _open_source(request, download=request.download and group.rank == 0)
+        source = with_owners(source, request.owners, request.owner_regex)
         if request.augment_views and "public" not in source.groups:
             raise PrivacyError(
                 f"augment views is {request.augment_views} and {source.name} has no public images; a private image "
                 "stays one record; give --public FOLDER, or leave out --augment-views"
             )
         weights = (request.weights, request.random_weights, request.arguments)
-        backbone = load_default(*weights) if named is None else load_backbone(named, *weights)
+        if recipe is not None:
+            backbone = backbone_like(recipe, request.weights)
+        else:
+            backbone = load_default(*weights) if named is None else load_backbone(named, *weights)
         if group.rank == 0:
             group.broadcast_text(backbone.name if named is None else named)
         plan = make_plan(request, source, backbone, device)
@@ -77,9 +79,9 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
             finished = False
             if group.rank == 0:
                 try:
-                    if not plan.out.parent.is_dir():
-                        plan.out.parent.mkdir(parents=True)
-                        stack.callback(_remove_empty, plan.out.parent)
+                    for folder in [folder for folder in plan.out.parents if not folder.exists()]:
+                        stack.callback(_remove_empty, folder)
+                    plan.out.parent.mkdir(parents=True, exist_ok=True)
                     stack.enter_context(locked(plan.folder))
                 except OSError as error:
                     raise UsageError(f"{plan.folder} cannot be made ({error.strerror}); give another --out") from None
@@ -95,6 +97,20 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
                 return _outcome(plan, 0, 0.0, 0.0)
             _restore_threads(plan.folder, device)
             return _run(plan, request, group, progress)
+
+
+def _open_source(request: ExtractRequest, *, download: bool) -> ImageSource:
+    """The images, with labels unless the request says `like`."""
+    if request.like is not None:
+        return unlabelled_source(Path(request.source), request.like.class_names)
+    return open_source(
+        request.source,
+        classes=None if request.classes is None else read_lines(request.classes, "class list", "one class name"),
+        test_fraction=request.test_fraction,
+        root=request.root,
+        download=download,
+        public=request.public,
+    )
 
 
 def _remove_empty(folder: Path) -> None:

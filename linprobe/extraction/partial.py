@@ -1,8 +1,8 @@
 """The folder of an unfinished extraction, which can be stopped at any point and resumed.
 
-The folder `NAME.partial` holds raw rows and one status byte per row, written in place. Rows reach the disk before their
-status. A resumed run computes every unfinished batch again, whole, so the finished file does not depend on when or how
-often the extraction was stopped, or on the number of processes.
+The folder `NAME.partial`, mode 0700, holds raw rows and one status byte per row, written in place. Rows reach the disk
+before their status. A resumed run computes every unfinished batch again, whole, so the finished file does not depend on
+when or how often the extraction was stopped, or on the number of processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from linprobe.atomic_files import PRIVATE_FOLDER, create_private, held, replace_when_complete
+from linprobe.atomic_files import PRIVATE_FOLDER, held, open_private, replace_when_complete
 from linprobe.errors import UsageError
 
 PENDING, DONE, SKIPPED = 0, 1, 2
@@ -105,7 +105,7 @@ class Partial:
                 leftover.unlink()
         for group, n_rows in sizes.items():
             for suffix, bytes_a_row in _files(width, dtype):
-                with create_private(folder / f"{group}.{suffix}") as stream:
+                with os.fdopen(open_private(folder / f"{group}.{suffix}", os.O_WRONLY | os.O_CREAT), "wb") as stream:
                     if suffix == "status":
                         # allocate the blocks now, so that a disk that fills up later cannot lose finished rows
                         stream.write(bytes(n_rows))
@@ -145,7 +145,8 @@ class Partial:
         """Record a skipped image. Call it before `write` of the row's status."""
         # start a new line: a killed process may have left half a line
         line = "\n" + json.dumps({"group": group, "row": row, "id": name, "reason": reason}) + "\n"
-        with create_private(self.folder / f"skipped-{self._rank}.jsonl", os.O_APPEND) as stream:
+        log = open_private(self.folder / f"skipped-{self._rank}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(log, "ab") as stream:
             stream.write(line.encode())
             stream.flush()
             os.fsync(stream.fileno())

@@ -24,6 +24,7 @@ from linprobe.extraction.text import prompt_parts
 DTYPES = {"float16": np.float16, "float32": np.float32}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BATCH_ON_GPU, BATCH_ON_CPU = 512, 8  # larger batches are slower on a CPU: see benchmarks/extraction
+COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "transform", "image_size")
 LOOKED_AT = 100  # test images that decide the preprocessing of a backbone that takes any image
 
 
@@ -55,8 +56,6 @@ def check(request: ExtractRequest) -> None:
         raise UsageError(f"feature file {request.out} is a folder; give --out a file name")
     if request.out is None:
         return
-    if not request.out.parent.is_dir():
-        raise UsageError(f"folder {request.out.parent} does not exist; make it, or give --out another place")
     for what, path in (("the images", request.source), ("the weights", request.weights)):
         if path is not None and request.out.resolve() == Path(path).resolve():
             raise UsageError(f"feature file {request.out} would replace {what}; give --out another name")
@@ -116,6 +115,12 @@ class Plan:
         return self.out.with_name(f"{self.out.name}.partial")
 
     @property
+    def extraction_digest(self) -> str:
+        """SHA-256 of network, weights, tensor and preprocessing: rows of two files are comparable if it is equal."""
+        compared = {name: self.settings[name] for name in COMPARED}
+        return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
+
+    @property
     def public_settings(self) -> dict[str, Any]:
         """The settings that the feature file states openly: without fingerprint and number of images."""
         return {name: value for name, value in self.settings.items() if name not in ("fingerprint", "images")}
@@ -145,6 +150,8 @@ def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, 
         BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
     )
     size = transform.output_size
+    if size is None and request.like is not None:
+        size = request.like.image_size
     if size is None:
         if request.private_test:
             raise UsageError(
@@ -162,7 +169,9 @@ def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, 
     for group, members in source.groups.items():
         _refuse_repeated_ids(group, members)
     width = _width(backbone, size)
-    prompts = prompt_parts(request.class_names, request.templates, source, backbone)
+    prompts = None
+    if request.like is None:
+        prompts = prompt_parts(request.class_names, request.templates, source, backbone)
     out = request.out or Path("features") / f"{Path(source.name).stem}-{_file_name(backbone.name)}.h5"
     settings = {
         "backbone": backbone.name,
@@ -187,7 +196,13 @@ def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, 
         **({"test_rows": PRIVATE} if request.private_test else {}),
     }
     dtype = np.dtype(DTYPES[request.dtype])
-    return Plan(out, source, backbone, batches, sizes, width, dtype, device, precision, prompts, settings)
+    plan = Plan(out, source, backbone, batches, sizes, width, dtype, device, precision, prompts, settings)
+    if request.like is not None and plan.extraction_digest != request.like.extraction_digest:
+        raise DataError(
+            f"{request.like.name} was made by a linprobe whose {backbone.name} differs from this one's; install the "
+            "version that made it"
+        )
+    return plan
 
 
 def _refuse_repeated_ids(group: str, members: Members) -> None:

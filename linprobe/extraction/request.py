@@ -6,12 +6,49 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linprobe.errors import DataError
+from linprobe.errors import DataError, UsageError
+
+FAMILIES = {
+    "resnet50": "resnet",
+    "wide-resnet50-2": "resnet",
+    "clip": "clip",
+    "wrn-16-4": "wrn",
+    "wrn-40-4": "wrn",
+    "wrn-28-10": "wrn",
+    "timm": "timm",
+    "pixels": "pixels",
+    "scattering": "scattering",
+}
+ALLOWED = (
+    "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4, wrn-40-4, wrn-28-10, timm:NAME, pixels, scattering"
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How rows were made, for `--like`: new images become rows in the same way.
+
+    Attributes:
+        name: the run or feature file. class_names: its classes, in label order.
+        backbone, arguments: the network. weights: a name, or the name of a file. weights_digest: of its parameters.
+        preprocessing: fields of `ImageTransform`. image_size: (height, width) of the network's input.
+        extraction_digest: of all of these.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    backbone: str
+    weights: str
+    weights_digest: str
+    arguments: dict[str, Any]
+    preprocessing: dict[str, Any]
+    image_size: tuple[int, int]
+    extraction_digest: str
 
 
 @dataclass(frozen=True)
 class ExtractRequest:
-    """The arguments of `linprobe extract`; None means the default."""
+    """The arguments of `linprobe extract`; None means the default. With `like`, the images have no labels."""
 
     source: str
     backbone: str | None = None
@@ -42,6 +79,9 @@ class ExtractRequest:
     timeout: float = 300.0
     overwrite: bool = False
     private_test: bool = False
+    owners: Path | None = None
+    owner_regex: str | None = None
+    like: Recipe | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +109,18 @@ class ExtractOutcome:
     precision: str
     skipped: tuple[tuple[str, str], ...]
     converted: dict[str, int]
+
+
+def family_of(backbone: str) -> str:
+    """The module of a backbone's family in `linprobe.extraction.backbones`.
+
+    Raises:
+        UsageError: there is no such backbone.
+    """
+    family = backbone.partition(":")[0]
+    if family not in FAMILIES or ((":" in backbone) != (family in ("clip", "timm")) and backbone != "clip"):
+        raise UsageError(f"backbone is {backbone!r}; allowed: {ALLOWED}")
+    return FAMILIES[family]
 
 
 def read_lines(path: Path, what: str, one: str) -> list[str]:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
+from linprobe.data.precision import StoredRows
 from linprobe.data.rows import Blocks, Rows
-from linprobe.gradients.rounding import ExactSum
+from linprobe.gradients.rounding import ExactSum, Sample
 from linprobe.mechanisms.gaussian import Noise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import Array
@@ -44,16 +45,28 @@ class Products(Protocol):
     def scores(self, x: Array) -> Array:
         """x W^T, shape (b, n_classes), float32. The caller may overwrite it."""
 
-    def add(self, total: ExactSum, r: Array, x: Array, sampled: NDArray[Any] | None = None) -> None:
-        """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows where `sampled` (b,) is true, or all."""
+    def add(self, total: ExactSum, r: Array, x: Array, sample: Sample | None = None) -> None:
+        """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows of `sample`, or all."""
 
 
 @runtime_checkable
 class ClippingProducts(Products, Protocol):
     """Products that score, clip and sum in one call."""
 
+    def row_scores(self, x: Array) -> Array:
+        """`scores`, such that those of a row have the same bits whatever the other rows and its position are."""
+
     def add_clipped(
-        self, total: ExactSum, x: Array, y: Array, lengths: Array, bound: float, parts: Sequence[Part] = ()
+        self,
+        total: ExactSum,
+        x: Array | StoredRows,
+        y: Array,
+        lengths: Array,
+        bound: float,
+        parts: Sequence[Part] = (),
+        *,
+        sample: Sample | None = None,
+        observed: bool = True,
     ) -> ClippedBlock:
         """Add sum_i c_i r_i x_i^T to `total`, for softmax residuals r_i and c_i = min(1, bound / (length_i ||r_i||)).
 
@@ -62,10 +75,25 @@ class ClippingProducts(Products, Protocol):
             x: rows, shape (b, n_features), in any storage type. y: class indices, shape (b,).
             lengths: norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
             parts: further scores to compute in the same pass.
+            sample: the rows to add; None for all.
+            observed: whether the result is wanted for all b rows. If not, rows outside `sample` are not read, the
+                result is empty, and what is added of a row depends on no other row.
 
         Raises:
             ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
+
+
+@runtime_checkable
+class PlacelessProducts(Products, Protocol):
+    """Products with float32 residuals of a row that do not depend on its place among the rows."""
+
+    @property
+    def placeless(self) -> bool:
+        """Whether that holds for these weights on this machine; without it, `placeless_residuals` must not be used."""
+
+    def placeless_residuals(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Softmax residuals (b, n_classes), float32, and their norms (b,), float64, of rows x and class indices y."""
 
 
 @dataclass(frozen=True)

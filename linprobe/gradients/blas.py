@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.precision import widened
-from linprobe.gradients.rounding import SUM_ROWS, ExactSum
+from linprobe.data.precision import StoredRows, widened
+from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 
 SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
 
@@ -35,40 +35,40 @@ class NumpyProducts:
         self.check(x)
         return np.asarray(strided_rows(widened(x))[0] @ self._weights.T)
 
-    def add(
-        self, total: ExactSum, r: NDArray[np.float32], x: NDArray[Any], sampled: NDArray[np.bool_] | None = None
-    ) -> None:
+    def add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[Any], sample: Sample | None = None) -> None:
         """Add sum_i r_i x_i^T to `total`, which `zeros` made; r (b, n_classes) float32.
 
-        Each run of `SUM_ROWS` rows is summed in float32, over the rows where `sampled` (b,) is true, or all. The sum
-        of the runs is rounded to the grid of `total`.
+        Each run of `SUM_ROWS` rows, or each run of `sample`, is summed in float32. The sum of the runs is rounded to
+        the grid of `total`.
 
         Raises:
             ValueError: shapes that do not fit.
         """
-        self.check(x, r.shape == (len(x), self.n_classes) and (sampled is None or sampled.shape == (len(x),)))
-        self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sampled)
+        self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
+        self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
 
     def _add(
         self,
         total: ExactSum,
         r: NDArray[np.float32],
         x: NDArray[np.float32],
-        sampled: NDArray[np.bool_] | None,
+        sample: Sample | None,
     ) -> None:
         """`add`, after the shapes have been checked."""
         self._block_sum[:] = 0
+        if sample is None:
+            runs: list[slice | NDArray[np.int64]] = [slice(i, i + SUM_ROWS) for i in range(0, len(x), SUM_ROWS)]
+        else:
+            runs = [sample.places[run] for run in sample.runs()]
         for first in range(0, self.n_classes, SUM_CLASSES):
             classes = slice(first, first + SUM_CLASSES)
-            for start in range(0, len(x), SUM_ROWS):
-                run = slice(start, start + SUM_ROWS)
-                rows = run if sampled is None else start + np.flatnonzero(sampled[run])
-                self._block_sum[classes] += r[rows, classes].T @ x[rows]
+            for run in runs:
+                self._block_sum[classes] += r[run, classes].T @ x[run]
         total.add(self._block_sum)
 
-    def check(self, x: NDArray[np.float32], others_fit: bool = True) -> None:
+    def check(self, x: NDArray[np.float32] | StoredRows, others_fit: bool = True) -> None:
         """Raise ValueError unless rows `x` fit the weights, and `others_fit`; the kernel does not check shapes."""
-        if x.ndim != 2 or x.shape[1] != self.n_features or not others_fit:
+        if len(x.shape) != 2 or x.shape[1] != self.n_features or not others_fit:
             raise ValueError(
                 f"rows of shape {x.shape} do not fit weights of shape {self._weights.shape}, or another array has "
                 "another length"

@@ -17,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.rows import Block, Blocks, Rows
-from linprobe.gradients.backend import Backend, ClippingProducts, Part
+from linprobe.data.sources import BLOCK_ROWS
+from linprobe.data.unit_rows import BLOCK_UNITS
+from linprobe.gradients.backend import Backend, ClippingProducts, Part, PlacelessProducts, Products
 from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
-from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, arithmetic
+from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, Sample, arithmetic, unit_arithmetic
+from linprobe.gradients.unit_sums import MOST_CANCELLATION, UnitClip, unit_means
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, longest_left, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
 from linprobe.options import Loss
@@ -56,6 +59,7 @@ class _Clip:
     loss: Loss
     subspace: Subspace | None
     contributions: Array | None
+    narrow_units: bool
 
     @property
     def simple(self) -> bool:
@@ -66,9 +70,10 @@ class _Clip:
 class _Worker:
     """One thread's share of a clipped sum.
 
-    The float32 rounding of a record must not depend on the other records in the sample. If blocks contain all rows,
-    scores are computed for all of them, and each float32 sum takes the sampled rows among `SUM_ROWS` consecutive rows.
-    If blocks contain only sampled rows, one record changes the positions of others, so all products are float64.
+    The float32 rounding of a record must not depend on the other records in the sample. If all rows are observed,
+    scores are computed for all of them, at fixed places. If not, the kernel computes the scores of a row in one order,
+    at every position; BLAS does not, so without the kernel nothing is rounded to float32. Each float32 sum is over a
+    run of a `Sample`.
 
     Args:
         rows: the rows of all threads.
@@ -77,51 +82,111 @@ class _Worker:
     Attributes:
         sum: clipped sum over this thread's blocks, shape (n_classes, n_features).
         weight: sum of their clip factors, in units of 1 / `WEIGHT_STEPS`.
+        wide_weight: sum of the clip factors that are float64: those of people, and of samples without the kernel.
     """
 
     def __init__(self, rows: Blocks, weights: Array, clip: _Clip, backend: Backend) -> None:
         self._products, self._clip = backend.products(weights), clip
-        self._weights = None if rows.observed else double(weights)
-        simple = rows.observed and clip.simple
-        self._clipping = self._products if simple and isinstance(self._products, ClippingProducts) else None
+        self._backend, self._observed, self._rate = backend, rows.observed, rows.sampling_rate
+        self._fused = self._products if clip.simple and isinstance(self._products, ClippingProducts) else None
+        steady = isinstance(self._products, ClippingProducts) and not clip.wide
+        self._weights = None if rows.observed or steady else double(weights)
+        self._further: Products | None = None
         self.sum = ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, rows.n_rows)
         self.weight = 0
+        self.wide_weight = ExactSum(np.zeros(1), np.ones(()), rows.n_rows)
+        self._units: UnitClip | None = None
+        if rows.units:
+            narrow = clip.narrow_units and isinstance(self._products, PlacelessProducts)
+            self._units = UnitClip(
+                double(weights),
+                clip.clip_norm,
+                clip.margin,
+                clip.geometry,
+                clip.loss,
+                self._products if narrow else None,  # type: ignore[arg-type]
+            )
 
     def take(self, block: Block) -> None:
         """Clip the gradients of a block and add them."""
-        if self._clipping is not None and block.sampled is None:
-            self._take_fused(block, self._clipping)
+        if block.bounds is not None:
+            self._take_units(block)
             return
-        clip, x = self._clip, block.x
-        if self._weights is None:
-            r, _ = residuals_of(self._products.scores(x), block.y, clip.loss)
+        sample = None if block.sampled is None else Sample.of(block.sampled, self._rate)
+        if self._fused is not None:
+            self._take_fused(block, self._fused, sample)
+        elif sample is None or self._observed:
+            self._take_rows(block, sample)
         else:
-            block = replace(block, stored=double(x))  # norms in a geometry are products too
-            r = single(residuals_of(block.x @ self._weights.T, block.y, clip.loss)[0])
+            for part in sample.parts(BLOCK_ROWS):
+                self._take_rows(block.chosen(part.places), part.compact())
+
+    def _take_rows(self, block: Block, sample: Sample | None) -> None:
+        """Clip the gradients of all rows and add those of `sample`, or all."""
+        clip, x = self._clip, block.x
+        if self._weights is not None:
+            block = replace(block, stored=double(x), translation=None)  # norms in a geometry are products too
+            r, _ = residuals_of(block.x @ self._weights.T, block.y, clip.loss)
+        else:
+            r, _ = residuals_of(self._scores(self._products, x), block.y, clip.loss)
         r_norms = residual_norms(r)
-        norms = clip.geometry.norms(block, r, r_norms)
+        norms = clip.geometry.norms(block, r, r_norms, self._multiply)
         factors = clip_factors(norms, clip.clip_norm, clip.margin)
         self._note(block, norms, r_norms, factors)
         if block.sampled is not None:
             factors = factors * block.sampled
         narrow_factors = single(factors)
+        if self._weights is not None:
+            self.sum.add((r * factors[:, None]).T @ block.x)
+            self.wide_weight.add(factors.sum(keepdims=True))
+            return
         if clip.loss == "squared":  # residuals have any size, and factors may be denormal in float32
             r = single(double(r) * factors[:, None])
         else:
             r *= narrow_factors[:, None]
-        if clip.wide or self._weights is not None:
+        if clip.wide:
             self.sum.add(double(r).T @ double(x))
         else:
-            self._products.add(self.sum, r, x, block.sampled)
+            self._products.add(self.sum, r, x, sample)
         if clip.geometry.weighs:
             self.weight += int((narrow_factors * WEIGHT_STEPS).round().sum(dtype=np.float64))
 
-    def _take_fused(self, block: Block, products: ClippingProducts) -> None:
+    def _take_units(self, block: Block) -> None:
+        """`take` for a block of people, whose summed gradients are clipped."""
+        if self._units is None:
+            raise ValueError("a block of people in rows whose `units` is False")
+        clip, taken = self._clip, self._units.add(block, self.sum)
+        if clip.contributions is not None:
+            here = slice(block.start, block.start + block.n_units)
+            # a projection shortens no gradient, so the plain norm bounds the contribution in a subspace too
+            lengths = taken.factors * taken.lengths
+            clip.contributions[here] = relative_contributions(lengths, clip.clip_norm, clip.margin)
+        if clip.geometry.weighs:
+            joined = taken.factors if block.sampled is None else taken.factors * block.sampled
+            self.wide_weight.add(joined.sum(keepdims=True))
+
+    def _scores(self, products: Products, x: Array) -> Array:
+        if not self._observed and isinstance(products, ClippingProducts):
+            return products.row_scores(x)
+        return products.scores(x)
+
+    def _multiply(self, x: Array, matrix: Array) -> Array:
+        """x @ matrix, for the matrix of the geometry; float32 products of a sample depend on no other row."""
+        if self._observed or self._weights is not None:
+            return x @ matrix
+        if self._further is None:
+            self._further = self._backend.products(matrix.T)
+        return self._scores(self._further, x)
+
+    def _take_fused(self, block: Block, products: ClippingProducts, sample: Sample | None) -> None:
         """`take` in one call."""
         bound = longest_left(self._clip.clip_norm, self._clip.margin)
         parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
-        taken = products.add_clipped(self.sum, block.stored, block.y, block.norms, bound, parts)
-        self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
+        taken = products.add_clipped(
+            self.sum, block.rows, block.y, block.norms, bound, parts, sample=sample, observed=self._observed
+        )
+        if self._observed:
+            self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
 
     def _note(
         self,
@@ -154,19 +219,30 @@ def clipped_sum(
 ) -> ClippedSum:
     """Sum over rows of per-example gradients, each clipped to `clip_norm`, at `weights` (n_features, n_classes).
 
-    Sensitivity under zero-out of one record: `clip_norm`, in the geometry given. Clip factors are computed from the
-    same float32 residuals as the sum. `subspace` applies to the contributions, not to the sum. Contributions are
-    empty without `per_record`, or if the blocks of `rows` contain only sampled rows. `all_reduce` adds the sums of all
-    processes. The sum has the same bits for any number of threads and of processes.
+    Where the rows of a person are one unit, the gradients of each person are summed and the sum is clipped.
+    Sensitivity under zero-out of one record, or of one person: `clip_norm`, in the geometry given. Clip factors are
+    computed from the same residuals as the sum. `subspace` applies to the contributions, not to the sum. Contributions
+    are empty without `per_record`, or if the blocks of `rows` contain only sampled rows. `all_reduce` adds the sums of
+    all processes. The sum has the same bits for any number of threads and of processes.
 
     Raises:
         DivergedError: weights too large for float32 scores, on the host.
         ParameterError: an amplification of `geometry` beyond which rounding could not be bounded.
     """
     narrow = checked_weights(single(weights.T))
-    rounding = arithmetic(geometry.amplification(clip_norm), math.prod(weights.shape), rows.n_rows)
+    amplification, n_entries, narrow_units = geometry.amplification(clip_norm), math.prod(weights.shape), False
+    if rows.units:
+        products = backend.products(narrow)
+        simple = rows.observed and loss == "softmax" and geometry is PLAIN
+        narrow_units = simple and isinstance(products, PlacelessProducts) and products.placeless
+        rounding = unit_arithmetic(
+            MOST_CANCELLATION * amplification, n_entries, rows.n_rows, block_units=BLOCK_UNITS if narrow_units else None
+        )
+    else:
+        rounding = arithmetic(amplification, n_entries, rows.n_rows, rows.sampling_rate)
     contributions = backend.zeros(rows.n_local) if per_record and rows.observed else None
-    clip = _Clip(clip_norm, rounding.margin, rounding.dtype is np.float64, geometry, loss, subspace, contributions)
+    wide = rounding.dtype is np.float64
+    clip = _Clip(clip_norm, rounding.margin, wide, geometry, loss, subspace, contributions, narrow_units)
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
     workers = [_Worker(rows, narrow, clip, backend) for _ in range(min(backend.n_threads(rows, weights), most))]
     share(rows.lazy_blocks(), [worker.take for worker in workers])
@@ -176,6 +252,7 @@ def clipped_sum(
     weight = 0.0
     if geometry.weighs:
         weight = float(all_reduce(np.array(float(sum(worker.weight for worker in workers)))) / WEIGHT_STEPS)
+        weight += float(all_reduce(sum(worker.wide_weight.total for worker in workers))[0])
     value = geometry.finish(all_reduce(total).T, weight)
     return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
 
@@ -189,6 +266,8 @@ def row_sum(
 ) -> ClippedSum:
     """Sum of rows, or of their differences from a public `origin` (n_features,), each clipped to `clip_norm`.
 
+    Where the rows of a person are one unit, the mean of each person's rows, or of their differences, stands for a row.
+
     Sums are float64, so that rounding is far below the margin. Shape (n_features, 1); sensitivity `clip_norm`.
     """
     total = ExactSum(np.zeros(rows.n_features), np.array(clip_norm), rows.n_rows)
@@ -196,9 +275,11 @@ def row_sum(
 
     def take(block: Block) -> None:
         x = block.x.astype(np.float64) if origin is None else block.x - origin
+        if block.bounds is not None:
+            x = unit_means(block, x)
         norms = np.sqrt(np.einsum("ij,ij->i", x, x))
         factors = clip_factors(norms, clip_norm, SMALLEST_MARGIN)
-        here = slice(block.start, block.start + len(block.x))
+        here = slice(block.start, block.start + len(x))
         contributions[here] = relative_contributions(factors * norms, clip_norm, SMALLEST_MARGIN)
         total.add(factors @ x)
 

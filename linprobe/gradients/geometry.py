@@ -5,9 +5,14 @@ The gradient of one record is `x r^T`, so each norm has a closed form in `x` and
     plain     ||x r^T||         = ||x|| ||r||
     origin    ||x r^T - g||^2   = ||x||^2 ||r||^2 - 2 x^T g r + ||g||^2       (one more product, X g)
     scale     ||(x r^T) / A||^2 = (x*x)^T (1/A^2) (r*r)                       (one more product; / and * elementwise)
+
+The gradient of a person with several rows is a sum of such matrices; `linprobe.gradients.unit_sums` has its norm.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +21,11 @@ from linprobe.data.preprocessing import SEGMENT
 from linprobe.data.rows import Block
 from linprobe.errors import ParameterError
 from linprobe.gradients.rounding import FLOAT32_ROUNDING
+from linprobe.parallel.array_api import Array, norm
 
 LARGEST_SPREAD = 1e6
+WIDE_SLACK = 2.0**-36  # of a float64 inner product of up to 2^14 terms, and some sums of such
+Multiply = Callable[[Any, Any], Any]
 
 
 class Geometry:
@@ -25,13 +33,38 @@ class Geometry:
 
     Attributes:
         weighs: whether `finish` needs the sum of clip factors.
+        forms: whether the norm of a sum of gradients needs the sum as a matrix.
     """
 
     weighs = False
+    forms = False
 
-    def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Norms to be clipped, rounded up, shape (b,), for residuals r (b, n_classes)."""
+    def norms(
+        self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64], multiply: Multiply = np.matmul
+    ) -> NDArray[np.float64]:
+        """Norms to be clipped, rounded up, shape (b,), for residuals r (b, n_classes).
+
+        `multiply` computes products of rows with the one matrix of this geometry.
+        """
         return block.norms * r_norms
+
+    def along(self, x: Array, r: Array) -> Array:
+        """Inner products of gradients with the origin, for rows x (b, n_features) and residuals r (b, n_classes).
+
+        Shape (b,), or 0 without an origin.
+        """
+        return 0.0
+
+    def unit_norms(self, squared: Array, along: Array, spread: Array) -> Array:
+        """Norms of the gradients of people, shape (n,), from their squared plain norms and `along`.
+
+        `spread` is the sum of the norms of each person's rows' gradients, to which rounding is relative.
+        """
+        return squared.clip(0.0, None) ** 0.5
+
+    def norm_of(self, matrix: Array) -> Any:
+        """Norm of one person's gradient (n_features, n_classes), float64."""
+        return norm(matrix)
 
     def amplification(self, clip_norm: float) -> float:
         """Largest summand, in units of `clip_norm`, in this geometry; public."""
@@ -62,9 +95,11 @@ class Origin(Geometry):
         self._slack = 2 * (origin.shape[0] + 1) * FLOAT32_ROUNDING * self._length
         self._own_slack = 1 + 2 * (SEGMENT + 2) * FLOAT32_ROUNDING
 
-    def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    def norms(
+        self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64], multiply: Multiply = np.matmul
+    ) -> NDArray[np.float64]:
         """||g_i - origin||, rounded up: the inner product may cancel."""
-        inner: NDArray[np.float64] = np.einsum("ij,ij->i", block.x @ self._narrow, r, dtype=np.float64)
+        inner: NDArray[np.float64] = np.einsum("ij,ij->i", multiply(block.x, self._narrow), r, dtype=np.float64)
         # float32 norms of residuals are not accurate enough under cancellation
         squared: NDArray[np.float64] = np.einsum("ij,ij->i", r, r, dtype=np.float64)
         own: NDArray[np.float64] = block.norms * np.sqrt(squared)
@@ -72,6 +107,19 @@ class Origin(Geometry):
             np.maximum(own**2 * self._own_slack - 2 * inner + self._length**2, 0.0) + self._slack * own
         )
         return np.sqrt(apart)
+
+    def along(self, x: Array, r: Array) -> Array:
+        """x_j^T origin r_j."""
+        return ((x @ self._origin) * r).sum(-1)
+
+    def unit_norms(self, squared: Array, along: Array, spread: Array) -> Array:
+        """||S_u - origin||, rounded up."""
+        apart = (squared - 2 * along + self._length**2).clip(0.0, None)
+        return (apart + WIDE_SLACK * (spread + self._length) ** 2) ** 0.5
+
+    def norm_of(self, matrix: Array) -> Any:
+        """||S_u - origin||."""
+        return norm(matrix - self._origin)
 
     def amplification(self, clip_norm: float) -> float:
         """c_i ||g_i|| <= clip_norm + ||origin||, as c_i <= 1."""
@@ -92,6 +140,8 @@ class Scale(Geometry):
         ParameterError: a scale whose squares leave the range of float32.
     """
 
+    forms = True
+
     def __init__(self, scale: NDArray[np.float64]) -> None:
         if not 0 < scale.max() <= LARGEST_SPREAD * scale.min():
             raise ParameterError(
@@ -101,12 +151,18 @@ class Scale(Geometry):
         self._scale = scale
         self._inverse_square = np.ascontiguousarray(1 / scale**2, dtype=np.float32)
 
-    def norms(self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    def norms(
+        self, block: Block, r: NDArray[np.float32], r_norms: NDArray[np.float64], multiply: Multiply = np.matmul
+    ) -> NDArray[np.float64]:
         """||g_i / scale||, rounded up: a sum of n positive terms has a relative error of at most n roundings."""
         squared: NDArray[np.float64] = np.einsum(
-            "ij,ij->i", np.square(block.x) @ self._inverse_square, np.square(r, dtype=np.float64)
+            "ij,ij->i", multiply(np.square(block.x), self._inverse_square), np.square(r, dtype=np.float64)
         )
         return np.asarray(np.sqrt(squared * (1 + 2 * block.x.shape[1] * FLOAT32_ROUNDING)), dtype=np.float64)
+
+    def norm_of(self, matrix: Array) -> Any:
+        """||S_u / scale||."""
+        return norm(matrix / self._scale)
 
     def longest(self, clip_norm: float) -> NDArray[np.float64]:
         """clip_norm * scale, as |c g| <= clip_norm * scale in every entry."""

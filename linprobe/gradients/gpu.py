@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -15,13 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linprobe.data.rows import ArrayRows, Block, Blocks, LazyBlock, Rows
+from linprobe.data.rows import ArrayRows, Block, Blocks, LazyBlock, Pairs, Rows
+from linprobe.data.unit_rows import UnitRows, inner_products, pairs_of
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.rounding import SUM_ROWS, ExactSum
+from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
 from linprobe.mechanisms.noise import NoiseSource
 
 DEVICE_ROWS = 1 << 16  # rows of a block
+DEVICE_UNITS = 1 << 13  # people of a block
 SUMS_BYTES = 1 << 28  # for float32 sums of one batched product
 NO_SAMPLES = "rows on a GPU cannot be sampled; use device cpu"
 
@@ -82,6 +85,43 @@ class DeviceRows(Rows):
         raise UsageError(NO_SAMPLES)
 
 
+class DeviceUnitRows(DeviceRows):
+    """The rows of people in the memory of a GPU."""
+
+    units = True
+
+    def __init__(self, rows: UnitRows, device: torch.device) -> None:
+        if not isinstance(rows.rows, ArrayRows):
+            raise _too_large(device)
+        super().__init__(rows.rows, device)
+        self.n_rows, self._bounds = rows.n_rows, rows.bounds
+        self._pairs: dict[int, Pairs] = {}
+
+    def _people(self, start: int) -> Block:
+        bounds = self._bounds[start : start + DEVICE_UNITS + 1]
+        here = slice(int(bounds[0]), int(bounds[-1]))
+        bounds = bounds - bounds[0]
+        x, y, norms = self._x[here].float(), self._y[here], self._norms[here]
+        if start not in self._pairs:
+            pairs = pairs_of(bounds)
+            placed: dict[str, Any] = {
+                entry.name: torch.from_numpy(value).to(self.device)
+                for entry in fields(pairs)
+                if entry.name != "formed" and isinstance(value := getattr(pairs, entry.name), np.ndarray)
+            }
+            pairs = replace(pairs, **placed)
+            self._pairs[start] = replace(pairs, inner=inner_products(x, pairs))
+        return Block(start, x, y, norms, bounds=bounds, pairs=self._pairs[start])  # type: ignore[arg-type]
+
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
+        """All people in order."""
+        return (partial(self._people, start) for start in range(0, self.n_rows, DEVICE_UNITS))
+
+
+def _too_large(device: torch.device) -> UsageError:
+    return UsageError(f"the rows do not fit into this machine's memory, as device {str(device)!r} needs; use cpu")
+
+
 class DeviceProducts:
     """`linprobe.gradients.backend.Products` on a GPU: a batched product sums many runs of `SUM_ROWS` rows."""
 
@@ -98,13 +138,13 @@ class DeviceProducts:
         """The empty sum, shape (n_classes, n_features)."""
         return torch.zeros(self._weights.shape, dtype=torch.float64, device=self._weights.device)
 
-    def add(self, total: ExactSum, r: Tensor, x: Tensor, sampled: NDArray[np.bool_] | None = None) -> None:
+    def add(self, total: ExactSum, r: Tensor, x: Tensor, sample: Sample | None = None) -> None:
         """Add sum_i r_i x_i^T over all rows to `total`, for r (b, n_classes); float32 sums of `SUM_ROWS` rows each.
 
         Raises:
-            UsageError: `sampled` is given; samples are taken on the host.
+            UsageError: `sample` is given; samples are taken on the host.
         """
-        if sampled is not None:
+        if sample is not None:
             raise UsageError(NO_SAMPLES)
         block_sum = self.zeros()
         whole = len(x) // SUM_ROWS * SUM_ROWS
@@ -136,10 +176,10 @@ class GpuBackend:
         Raises:
             UsageError: rows that are streamed, as they do not fit into the memory of this machine.
         """
+        if isinstance(rows, UnitRows):
+            return DeviceUnitRows(rows, self.device)
         if not isinstance(rows, ArrayRows):
-            raise UsageError(
-                f"the rows do not fit into this machine's memory, as device {str(self.device)!r} needs; use cpu"
-            )
+            raise _too_large(self.device)
         return DeviceRows(rows, self.device)
 
     def noise(self, source: NoiseSource) -> DeviceNoise:

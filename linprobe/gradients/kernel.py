@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.precision import STORED, aligned_empty, widened
+from linprobe.data.precision import STORED, StoredRows, aligned_empty, widened
 from linprobe.gradients.backend import ClippedBlock, Part
 from linprobe.gradients.blas import NumpyProducts, strided_rows
-from linprobe.gradients.rounding import SUM_ROWS, ExactSum
+from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.native import KernelPart
 
 SCORED_ROWS = 8 * SUM_ROWS  # rows per BLAS call; with fewer, BLAS copies the weights too often
@@ -23,6 +25,7 @@ TILE = 32  # features; sums are padded to a multiple, which every vector width o
 LANES = 16  # floats in the widest vector of the kernel
 GROUP = 32  # rows that the kernel widens together, as in clipped_sum.c
 PADDING = 8  # doubles in a cache line
+PLACES = SUM_ROWS  # rows of a BLAS call whose scores must not depend on the place of a row
 
 
 class _Clipped(NamedTuple):
@@ -36,6 +39,14 @@ class _Clipped(NamedTuple):
     parts: Sequence[Part]
     scores: list[NDArray[np.float32]]
 
+    @classmethod
+    def empty(
+        cls, y: NDArray[np.int64], lengths: NDArray[np.float64], bound: float, parts: Sequence[Part] = ()
+    ) -> _Clipped:
+        """Arrays for rows of classes y and these norms, yet to be clipped."""
+        scores = [np.empty((len(y), part.products.n_classes), np.float32) for part in parts]
+        return cls(y, lengths, bound, np.empty(len(y)), np.empty(len(y)), parts, scores)
+
     def arguments(self, rows: slice = slice(None)) -> tuple[int | float, ...]:
         """The kernel's arguments for `rows`."""
         addresses = (array[rows].ctypes.data for array in (self.y, self.lengths, self.r_norms, self.factors))
@@ -46,7 +57,7 @@ class _Clipped(NamedTuple):
 class KernelProducts(NumpyProducts):
     """Many classes: BLAS scores, the kernel clips and sums."""
 
-    _scored_at_once = SCORED_ROWS
+    _widened_at_once = SCORED_ROWS
 
     def __init__(self, weights: NDArray[np.float32], library: ctypes.CDLL) -> None:
         super().__init__(weights)
@@ -72,7 +83,7 @@ class KernelProducts(NumpyProducts):
     @cached_property
     def _wide(self) -> NDArray[np.float32]:
         """Buffer for widened rows."""
-        return aligned_empty((self._scored_at_once, self.n_features), np.float32)
+        return aligned_empty((self._widened_at_once, self.n_features), np.float32)
 
     @cached_property
     def _scored(self) -> NDArray[np.float32]:
@@ -84,14 +95,14 @@ class KernelProducts(NumpyProducts):
         total: ExactSum,
         r: NDArray[np.float32],
         x: NDArray[np.float32],
-        sampled: NDArray[np.bool_] | None,
+        sample: Sample | None,
     ) -> None:
-        """Round each run of `SUM_ROWS` rows to the grid; with `Scale`, whose grid differs by entry, each block."""
+        """Round the sum of each run to the grid; with `Scale`, whose grid differs by entry, that of each block."""
         if isinstance(total.shift, float):
-            self._sum(total.total, total.shift, r, x, sampled)
+            self._sum(total.total, total.shift, r, x, sample)
             return
         self._block_sum[:] = 0
-        self._sum(self._block_sum, 0.0, r, x, sampled)
+        self._sum(self._block_sum, 0.0, r, x, sample)
         total.add(self._block_sum)
 
     def _sum(
@@ -100,47 +111,142 @@ class KernelProducts(NumpyProducts):
         shift: float,
         r: NDArray[np.float32],
         x: NDArray[np.float32],
-        sampled: NDArray[np.bool_] | None,
+        sample: Sample | None,
     ) -> None:
         r, stride = strided_rows(r)
-        mask = None if sampled is None else np.ascontiguousarray(sampled, np.bool_)
-        given = (x.ctypes.data, r.ctypes.data, None if mask is None else mask.ctypes.data)
+        chosen = (None, None) if sample is None else (sample.places.ctypes.data, sample.ends.ctypes.data)
+        n_rows = len(x) if sample is None else len(sample.places)
         buffers = (self._address(total), self._packed_rows.ctypes.data)
-        self._library.linprobe_sum(*given, *buffers, *x.shape, self.n_classes, stride, self._stride, shift)
+        shape = (n_rows, self.n_features, self.n_classes, stride, self._stride)
+        self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *chosen, *buffers, *shape, shift)
+
+    @cached_property
+    def _packed(self) -> NDArray[np.float32]:
+        """Weights in the kernel's order, by panel, chunk, class and feature, padded with zeros."""
+        weights = self._weights
+        if self.n_features % CHUNK:
+            weights = np.pad(weights, ((0, 0), (0, -self.n_features % CHUNK)))
+        panels = np.array_split(weights.reshape(self.n_classes, -1, CHUNK), -(-self.n_classes // PANEL))
+        packed: NDArray[np.float32] = aligned_empty((weights.size,), np.float32)
+        first = 0
+        for panel in panels:
+            classes, chunks, _ = panel.shape
+            packed[first : first + panel.size].reshape(chunks, classes, CHUNK)[:] = panel.swapaxes(0, 1)
+            first += panel.size
+        return packed
+
+    def row_scores(self, x: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """As in `linprobe.gradients.backend.ClippingProducts`; in `out` (b, n_classes) if given."""
+        self.check(x)
+        x, stride = strided_rows(widened(x))
+        scores = np.empty((len(x), self.n_classes), np.float32) if out is None else out
+        buffers = (self._packed.ctypes.data, scores.ctypes.data, scores.strides[0] // scores.itemsize)
+        self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
+        return scores
 
     def add_clipped(
         self,
         total: ExactSum,
-        x: NDArray[Any],
+        x: NDArray[Any] | StoredRows,
         y: NDArray[np.int64],
         lengths: NDArray[np.float64],
         bound: float,
         parts: Sequence[Part] = (),
+        *,
+        sample: Sample | None = None,
+        observed: bool = True,
     ) -> ClippedBlock:
         """As in `linprobe.gradients.backend.ClippingProducts`."""
+        rows = StoredRows(x) if isinstance(x, np.ndarray) else x
         y, lengths = np.asarray(y), np.ascontiguousarray(lengths, np.float64)
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
-        fit = y.shape == lengths.shape == (len(x),) and y.dtype.kind in "iu" and isinstance(total.shift, float)
-        self.check(x, fit and inside)
+        fit = y.shape == lengths.shape == rows.shape[:1] and y.dtype.kind in "iu" and isinstance(total.shift, float)
+        if sample is not None:
+            fit = fit and sample.fits(len(y)) and (len(y) <= SCORED_ROWS or not observed)
+        self.check(rows, fit and inside)
+        stored = np.ascontiguousarray(rows.x, None if rows.x.dtype in STORED else np.float32)
+        rows = replace(rows, x=stored)
+        y = np.ascontiguousarray(y, np.int64)
+        clipped = _Clipped.empty(y, lengths, bound, parts)
+        if observed or sample is None:
+            self._check_classes(y)
+            self._add_clipped(total, rows, clipped, sample)
+            return ClippedBlock(clipped.r_norms, clipped.factors, clipped.scores)
+        if len(sample.places):
+            self._check_classes(y[sample.places])
+            chosen = _Clipped.empty(y[sample.places], lengths[sample.places], bound)
+            self._add_sample(total, replace(rows, places=sample.places), chosen, sample)
+        return ClippedBlock(np.empty(0), np.empty(0), [])
+
+    def _check_classes(self, y: NDArray[np.int64]) -> None:
         if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
-        x = np.ascontiguousarray(x, None if x.dtype in STORED else np.float32)
-        scores = [np.empty((len(x), part.products.n_classes), np.float32) for part in parts]
-        y = np.ascontiguousarray(y, np.int64)
-        rows = _Clipped(y, lengths, bound, np.empty(len(x)), np.empty(len(x)), parts, scores)
-        self._add_clipped(total, x, rows)
-        return ClippedBlock(rows.r_norms, rows.factors, scores)
 
-    def _add_clipped(self, total: ExactSum, x: NDArray[Any], rows: _Clipped) -> None:
-        """`add_clipped`, after the shapes have been checked."""
-        for start in range(0, len(x), SCORED_ROWS):
+    def _add_clipped(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample | None) -> None:
+        """`add_clipped` with all rows observed, after the shapes have been checked."""
+        for start in range(0, len(clipped.y), SCORED_ROWS):
             here = slice(start, start + SCORED_ROWS)
-            wide = widened(x[here], self._wide[: len(x[here])])
+            of_block = replace(rows, x=rows.x[here])
+            wide = of_block.wide(self._wide[: of_block.shape[0]])
             r = np.matmul(wide, self._weights.T, out=self._scored[: len(wide), : self.n_classes])
-            self._library.linprobe_clip(r.ctypes.data, self._scored.shape[1], *rows.arguments(here), *r.shape)
-            self._add(total, r, wide, None)
-            for part, out in zip(rows.parts, rows.scores, strict=True):
+            self._clip(r, clipped, here)
+            self._add(total, r, wide, sample)
+            for part, out in zip(clipped.parts, clipped.scores, strict=True):
                 out[here] = part.scores(wide)
+
+    def _clip(self, r: NDArray[np.float32], clipped: _Clipped, here: slice) -> None:
+        """Replace scores in `_scored` by clipped residuals."""
+        self._library.linprobe_clip(r.ctypes.data, self._scored.shape[1], *clipped.arguments(here), *r.shape)
+
+    def _add_sample(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample) -> None:
+        """Add the rows of a sample, and nothing else, a run at a time; a row's scores depend on no other row."""
+        for run in sample.runs():
+            of_run = replace(rows, places=sample.places[run])
+            wide = of_run.wide(self._wide[: of_run.shape[0]])
+            r = self.row_scores(wide, self._scored[: len(wide), : self.n_classes])
+            self._clip(r, clipped, run)
+            self._add(total, r, wide, None)
+
+    @cached_property
+    def placeless(self) -> bool:
+        """Whether BLAS gives a row the same scores at every place of a call of `PLACES` rows.
+
+        The order of operations at a place depends on shapes, not on numbers. So a pair of calls decides, in which
+        random rows move by one place: other orders would not agree in all of these sums.
+        """
+        rows = _random_rows(self.n_features)
+        first, moved = (self._scores_in_place(rows[start : start + PLACES]) for start in (0, 1))
+        return bool(np.array_equal(first[1:], moved[:-1]))
+
+    def _scores_in_place(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scores (b, n_classes) of rows x (b, n_features) from calls of `PLACES` rows each, the last filled up."""
+        scores = np.empty((len(x), self.n_classes), np.float32)
+        whole = len(x) // PLACES * PLACES
+        for start in range(0, whole, PLACES):
+            np.matmul(x[start : start + PLACES], self._weights.T, out=scores[start : start + PLACES])
+        if whole < len(x):
+            filled = np.zeros((PLACES, self.n_features), np.float32)
+            filled[: len(x) - whole] = x[whole:]
+            scores[whole:] = (filled @ self._weights.T)[: len(x) - whole]
+        return scores
+
+    def placeless_residuals(
+        self, x: NDArray[np.float32], y: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """As in `linprobe.gradients.backend.PlacelessProducts`; the kernel takes each row by itself.
+
+        Raises:
+            ValueError: shapes that do not fit. IndexError: a class index out of range.
+        """
+        self.check(x, y.shape == (len(x),) and y.dtype.kind in "iu")
+        self._check_classes(y)
+        room = -(-self.n_classes // LANES) * LANES
+        r: NDArray[np.float32] = aligned_empty((len(x), room), np.float32)
+        r[:, : self.n_classes] = self._scores_in_place(np.ascontiguousarray(x, np.float32))
+        labels, lengths = np.ascontiguousarray(y, np.int64), np.ones(len(x))
+        clipped = _Clipped.empty(labels, lengths, math.inf)
+        self._library.linprobe_clip(r.ctypes.data, room, *clipped.arguments(), len(x), self.n_classes)
+        return r[:, : self.n_classes], clipped.r_norms
 
     def _address(self, total: NDArray[np.float64]) -> int:
         """Address of a sum that `zeros` made.
@@ -160,11 +266,7 @@ class KernelProducts(NumpyProducts):
 class FusedProducts(KernelProducts):
     """Few classes: the kernel scores, clips and sums in one pass over the rows."""
 
-    _scored_at_once = GROUP
-
-    def __init__(self, weights: NDArray[np.float32], library: ctypes.CDLL) -> None:
-        super().__init__(weights, library)
-        self._packed = _packed(self._weights)
+    _widened_at_once = GROUP
 
     @cached_property
     def _sums(self) -> NDArray[np.float32]:
@@ -173,46 +275,65 @@ class FusedProducts(KernelProducts):
 
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32. Does not copy x if it is a range of columns."""
-        self.check(x)
-        x, stride = strided_rows(widened(x))
-        scores = np.empty((len(x), self.n_classes), np.float32)
-        buffers = (self._packed.ctypes.data, scores.ctypes.data)
-        self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
-        return scores
+        return self.row_scores(x)
+
+    @property
+    def placeless(self) -> bool:
+        """Always: the kernel sums the products of a row in one order, whatever the place of the row."""
+        return True
+
+    def _scores_in_place(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scores (b, n_classes) by the kernel."""
+        return self.scores(x)
 
     def kernel_part(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
         """The kernel's argument for writing `scores` of the features from `first` on."""
         return KernelPart(self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, self.n_classes)
 
-    def _add_clipped(self, total: ExactSum, x: NDArray[Any], rows: _Clipped) -> None:
-        """One pass of the kernel. Parts with many classes are scored by BLAS."""
+    def _add_clipped(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample | None) -> None:
+        """One pass of the kernel, and one more over `sample`. Parts with many classes are scored by BLAS."""
         in_pass = []
-        for part, out in zip(rows.parts, rows.scores, strict=True):
+        for part, out in zip(clipped.parts, clipped.scores, strict=True):
             if isinstance(part.products, FusedProducts):
                 in_pass.append(part.products.kernel_part(part.first, out))
             else:
-                out[:] = part.scores(x)
+                out[:] = part.scores(rows.wide())
+        self._pass(total if sample is None else None, rows, clipped, in_pass, None)
+        if sample is not None:
+            chosen = _Clipped.empty(clipped.y[sample.places], clipped.lengths[sample.places], clipped.bound)
+            self._add_sample(total, replace(rows, places=sample.places), chosen, sample)
+
+    def _add_sample(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample) -> None:
+        """One pass of the kernel over the rows of a sample."""
+        self._pass(total, rows, clipped, [], sample.ends)
+
+    def _pass(
+        self,
+        total: ExactSum | None,
+        rows: StoredRows,
+        clipped: _Clipped,
+        parts: list[KernelPart],
+        ends: NDArray[np.int64] | None,
+    ) -> None:
+        """Score, clip and sum the rows in runs that end at `ends`; without `total`, score and clip only."""
         self._library.linprobe_clipped_sum(
-            x.ctypes.data,
-            STORED.index(x.dtype),
+            ctypes.byref(rows.for_kernel()),
             self._wide.ctypes.data,
             self._packed.ctypes.data,
-            *rows.arguments(),
-            self._address(total.total),
+            *clipped.arguments(),
+            None if total is None else self._address(total.total),
             self._sums.ctypes.data,
-            *x.shape,
+            len(clipped.y),
+            None if ends is None else ends.ctypes.data,
             self.n_classes,
             self._stride,
-            total.shift,
-            (KernelPart * len(in_pass))(*in_pass),
-            len(in_pass),
+            0.0 if total is None else total.shift,
+            (KernelPart * len(parts))(*parts),
+            len(parts),
         )
 
 
-def _packed(weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Weights in the kernel's order, by panel, chunk, class and feature, padded with zeros."""
-    n_classes, n_features = weights.shape
-    padded = np.zeros((n_classes, -(-n_features // CHUNK), CHUNK), np.float32)
-    padded.reshape(n_classes, -1)[:, :n_features] = weights
-    panels = np.array_split(padded, -(-n_classes // PANEL))
-    return np.concatenate([panel.swapaxes(0, 1).ravel() for panel in panels])
+@lru_cache(maxsize=8)
+def _random_rows(n_features: int) -> NDArray[np.float32]:
+    """Rows of `KernelProducts.placeless`, shape (PLACES + 1, n_features)."""
+    return np.random.default_rng(0).standard_normal((PLACES + 1, n_features), dtype=np.float32)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from linprobe.data.preprocessing import row_norms
 from linprobe.data.rows import Block, Blocks
@@ -153,7 +153,7 @@ def minimise(
         offset = weights - reference
         return value + weight_decay / 2 * float((offset**2).sum()), (gradient + weight_decay * offset).ravel()
 
-    result = minimize(
+    result = scipy.optimize.minimize(
         objective,
         start.ravel(),
         jac=True,

@@ -6,10 +6,12 @@ changes by at most tau in exact arithmetic. In floating point, with u = 2^-24 an
 
     Sums of n = SUM_ROWS rows are float32. A term is rounded once as a product and once in each of its additions; over
         all terms that is at most n (n + 3) / 2 roundings, in any order of additions. The error of such a sum is at
-        most n (n + 3) / 2 u A, with the record and without it. All other sums are equal in both cases.
+        most n (n + 3) / 2 u A, with the record and without it. All other sums are equal in both cases. The sums of a
+        Poisson sample are over runs of places that hold fewer rows (`Sample`), with the same bound.
     These sums are added exactly: in float64, rounded to a public grid so coarse that no addition rounds (`ExactSum`).
-        That changes each of them by at most one grid step per entry. If the sum of a block is rounded as a whole
-        (without the kernel, on a GPU, with `Scale`), float64 sums in the block add an error of at most 2^-27 A.
+        That changes each of them by at most one grid step per entry, and those of a sample by `SAMPLED_STEPS` in all.
+        If the sum of a block is rounded as a whole (without the kernel, on a GPU, with `Scale`), float64 sums in the
+        block add an error of at most 2^-27 A.
     The relative error of residual norms is 17 u (`linprobe.data.preprocessing.row_norms`), of factors and products 2 u.
 
 Clip factors keep gradients below tau by a margin that covers all these errors. tests/mechanisms/test_clipping.py checks
@@ -19,7 +21,9 @@ each term, and that known attacks on the rounding stay far below the margin.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,10 +33,14 @@ from linprobe.errors import ParameterError
 
 FLOAT32_ROUNDING = 2.0**-24
 SUM_ROWS = 128  # rows of a float32 sum
+UNIT_PLACES = 1 << 12  # runs of a sample do not cross multiples of this in a block, so that shards change none
+TYPICAL_ROWS = 100  # sampled rows of a run of places, on average; few runs then have SUM_ROWS
 GRID_STEP = 2.0**-52  # relative to the bound on a sum
+SAMPLED_STEPS = 9  # grid steps by which one record moves the roundings of a sample; see `arithmetic`
 LEAST_ROWS = 1 << 13  # smaller sums use the grid of this many rows, so that shards of one data set share a grid
 SMALLEST_MARGIN = 2.0**-10
 LARGEST_MARGIN = 2.0**-4
+GRID_ROUNDINGS = 32  # of the sum of a block of people: each of their 16 runs of rows, with and without a person
 
 
 class ExactSum:
@@ -63,6 +71,78 @@ class ExactSum:
         self.total += term
 
 
+@dataclass(frozen=True)
+class Sample:
+    """The rows of a block that a Poisson sample selected, and the runs in which they are summed.
+
+    Each `UNIT_PLACES` places of a block are split into equal runs of about `TYPICAL_ROWS` expected rows, which depends
+    on public numbers only. A run with `SUM_ROWS` sampled rows or more is halved until each part has fewer. So one
+    record changes the sum of its own run, or it is the row for which its run is halved: one sum of SUM_ROWS - 1 rows
+    without it is two sums of SUM_ROWS rows in all with it. The bound n (n + 3) / 2 grows faster than n, so it is at
+    most that of one sum.
+
+    Attributes:
+        places: of the sampled rows in the block, increasing, shape (m,).
+        ends: number of sampled rows up to the end of each run, increasing, without empty runs; the last is m.
+    """
+
+    places: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, sampled: NDArray[np.bool_], rate: float) -> Sample:
+        """The sample of a block, from its mask (b,) and the public sampling rate."""
+        places = np.flatnonzero(sampled)
+        ends = [0]
+        for unit in range(0, len(sampled), UNIT_PLACES):
+            n = min(UNIT_PLACES, len(sampled) - unit)
+            n_runs = max(1, round(n * rate / TYPICAL_ROWS))
+            for first, stop in pairwise(unit + n * run // n_runs for run in range(n_runs + 1)):
+                ends += _ends(places, first, stop, ends[-1])
+        return cls(places, np.array(ends[1:], np.int64))
+
+    def fits(self, n: int) -> bool:
+        """Whether these are places in a block of n rows, in runs of at most `SUM_ROWS`; the kernel does not check."""
+        if not (len(self.places) and len(self.ends)):
+            return not (len(self.places) or len(self.ends))
+        inside = 0 <= self.places.min() <= self.places.max() < n
+        sizes = self.ends - np.concatenate([[0], self.ends[:-1]])
+        return bool(inside and self.ends[-1] == len(self.places) and 0 < sizes.min() <= sizes.max() <= SUM_ROWS)
+
+    def runs(self) -> Iterator[slice]:
+        """The slice of `places` in each run."""
+        return (slice(start, stop) for start, stop in pairwise([0, *self.ends.tolist()]))
+
+    def compact(self) -> Sample:
+        """The same runs of rows that lie one after another."""
+        return Sample(np.arange(len(self.places)), self.ends)
+
+    def parts(self, most: int) -> Iterator[Sample]:
+        """Samples of consecutive runs, of at most `most` rows each or of one run, in `UNIT_PLACES` places of the block.
+
+        So neither one record nor the bounds of shards change the parts of other units.
+        """
+        start, ends = 0, list[int]()
+        for end in self.ends.tolist():
+            unit = self.places[end - 1] // UNIT_PLACES
+            if ends and (end - start > most or unit != self.places[start] // UNIT_PLACES):
+                yield Sample(self.places[start : ends[-1]], np.array(ends) - start)
+                start, ends = ends[-1], []
+            ends.append(end)
+        if ends:
+            yield Sample(self.places[start:], np.array(ends) - start)
+
+
+def _ends(places: NDArray[np.int64], first: int, stop: int, start: int) -> list[int]:
+    """Ends of the runs from place `first` to `stop`; `start` is the number of sampled rows before them."""
+    end = int(places.searchsorted(stop))
+    if end - start < SUM_ROWS:
+        return [end] if end > start else []
+    middle = (first + stop) // 2
+    ends = _ends(places, first, middle, start)
+    return ends + _ends(places, middle, stop, ends[-1] if ends else start)
+
+
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """Margin and dtype of a clipped sum.
@@ -76,26 +156,59 @@ class Arithmetic:
     dtype: type[np.float32] | type[np.float64]
 
 
-def arithmetic(amplification: float = 1.0, n_entries: int = 1, n_rows: int = 1) -> Arithmetic:
+def arithmetic(
+    amplification: float = 1.0, n_entries: int = 1, n_rows: int = 1, sampling_rate: float = 1.0
+) -> Arithmetic:
     """Margin and dtype of sums of `SUM_ROWS` rows, which are then added exactly.
 
-    The margin is SUM_ROWS (SUM_ROWS + 3) u for the sums, a grid step for each entry of the gradient (which matters
-    above 10^9 rows), and 2^-10 for the rest: 0.2 % in total. Sums are float64 where float32 would need a margin above
-    `LARGEST_MARGIN`.
+    The margin is SUM_ROWS (SUM_ROWS + 3) u for the sums, a grid step for each entry of the gradient, or `SAMPLED_STEPS`
+    in a sample (which matters above 10^8 rows), and 2^-10 for the rest: 0.2 % in total. Sums are float64 where float32
+    would need a margin above `LARGEST_MARGIN`.
+
+    In a sample, one record changes at most three runs, by half a step each. Where a part of a sample is rounded as a
+    whole, it may move the ends of all parts of its `UNIT_PLACES` places. Two neighbouring parts have more than 1,024
+    rows, so these are at most nine parts with the record and nine without, by half a step each.
 
     Args:
         amplification: largest summand, in units of the clip norm and in the geometry of the clip; public.
         n_entries: number of entries of the gradient.
         n_rows: number of rows in all processes.
+        sampling_rate: 1 without sampling.
 
     Raises:
         ParameterError: an amplification beyond which rounding could not be bounded.
     """
-    grid = n_rows * math.sqrt(n_entries) * GRID_STEP
+    grid = (1 if sampling_rate == 1 else SAMPLED_STEPS) * n_rows * math.sqrt(n_entries) * GRID_STEP
     margin = SMALLEST_MARGIN + amplification * (SUM_ROWS * (SUM_ROWS + 3) * FLOAT32_ROUNDING + grid)
     if margin <= LARGEST_MARGIN:
         return Arithmetic(margin, np.float32)
     # factors and residuals stay float32
+    return _wide(amplification, grid, n_rows)
+
+
+def unit_arithmetic(amplification: float, n_entries: int, n_units: int, *, block_units: int | None) -> Arithmetic:
+    """Margin and dtype where the units are people, whose rows have other places if the rows of one person are left out.
+
+    Then all float32 sums of the block change. A term is rounded at most SUM_ROWS times, so the error of all sums of a
+    block is at most SUM_ROWS u times the sum of the norms of its terms, which is at most `amplification` for a person.
+
+    Args:
+        amplification: largest sum of the norms of a person's clipped rows, in units of the clip norm; public.
+        n_entries: number of entries of the gradient. n_units: number of people in all processes.
+        block_units: people in a block whose sums are float32; None if all sums are float64.
+
+    Raises:
+        ParameterError: as in `arithmetic`.
+    """
+    grid = n_units * math.sqrt(n_entries) * GRID_STEP
+    if block_units is None:
+        return _wide(amplification, grid, n_units)
+    rounded = 2 * (SUM_ROWS + 2) * FLOAT32_ROUNDING * block_units
+    return Arithmetic(SMALLEST_MARGIN + amplification * (rounded + GRID_ROUNDINGS * grid), np.float32)
+
+
+def _wide(amplification: float, grid: float, n_rows: int) -> Arithmetic:
+    """Margin of float64 sums."""
     margin = SMALLEST_MARGIN + amplification * (2.0**-20 + grid)
     if margin > 0.5:
         raise ParameterError(

@@ -5,9 +5,11 @@ row that vector has the length of the whole matrix:
 
     sum_a (x_a x_a)^2 + sum_(a > b) (sqrt(2) x_a x_b)^2  =  sum_(a, b) (x_a x_b)^2  =  ||x x^T||^2  =  ||x||^4
 
-Rows longer than 1 are scaled down to length 1, so the sensitivity is 1. Noise of standard deviation s on the vector is
-noise of s on the diagonal and s / sqrt(2) elsewhere, which is what averaging a noised square matrix with its transpose
-gives, for half the draws.
+Rows longer than 1 are scaled down to length 1, so the sensitivity is 1. Where the rows of a person are one unit, they
+are scaled down together, by the norm of the person's sum: ||sum_j x_j x_j^T||^2 = sum_(j, k) <x_j, x_k>^2.
+
+Noise of standard deviation s on the vector is noise of s on the diagonal and s / sqrt(2) elsewhere, which is what
+averaging a noised square matrix with its transpose gives, for half the draws.
 
 Rounding: products of a block are float64, so the relative error of their sum over a block is below 2^-30. Each sum is
 rounded to a public grid and added exactly (`linprobe.gradients.rounding`), so threads and processes change no bit. The
@@ -28,6 +30,7 @@ from linprobe.data.rows import Block, Rows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.clipped_sum import Reduce
 from linprobe.gradients.rounding import ExactSum, arithmetic
+from linprobe.gradients.unit_sums import outer_product_norms
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import n_threads, share
@@ -77,10 +80,12 @@ def second_moment(rows: Rows, *, all_reduce: Reduce = ALONE.all_reduce) -> Clipp
     contributions = np.empty(rows.n_local)
 
     def take(block: Block) -> None:
-        squares = block.norms**2
+        squares = block.norms**2 if block.bounds is None else outer_product_norms(block, block.x.astype(np.float64))
         factors = clip_factors(squares, 1.0, margin)
-        here = slice(block.start, block.start + len(block.norms))
+        here = slice(block.start, block.start + block.n_units)
         contributions[here] = relative_contributions(factors * squares, 1.0, margin)
+        if block.bounds is not None:
+            factors = np.repeat(factors, np.diff(block.bounds))
         x = block.x * np.sqrt(factors)[:, None]
         for stripe in stripes:
             stripe.add(x)

@@ -17,10 +17,10 @@ import os
 from functools import partial
 
 import numpy as np
+import scipy
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from linprobe.mechanisms.second_look import EXTRA_BITS, nearest_cell
 from linprobe.parallel.threads import n_threads, share
@@ -144,7 +144,7 @@ def normals(magnitudes: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArra
     z: NDArray[np.float64] = magnitudes.astype(np.float64)
     z += 0.5
     z *= 2.0**-64
-    ndtri(z, out=z)
+    scipy.special.ndtri(z, out=z)
     np.negative(z, out=z, where=(words & np.uint64(1)).astype(np.bool_))
     return z
 

@@ -55,7 +55,7 @@ class SampledRows(Blocks):
 
     def __init__(self, rows: Rows, sampled: NDArray[np.bool_], sampling_rate: float, *, observed: bool) -> None:
         self.n_rows, self.n_features = rows.n_rows, rows.n_features
-        self.sampling_rate = sampling_rate
+        self.sampling_rate, self.units = sampling_rate, rows.units
         self.observed = observed
         self._rows, self._sampled = rows, sampled
 
@@ -66,7 +66,7 @@ class SampledRows(Blocks):
 
     def _masked(self, load: LazyBlock) -> Block:
         block = load()
-        return replace(block, sampled=self._sampled[block.start : block.start + len(block.y)])
+        return replace(block, sampled=self._sampled[block.start : block.start + block.n_units])
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """The sampled rows, or all rows with the mask `sampled` if they are observed."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from scipy.special import ndtri
+import scipy
 
 BITS = 63  # of U in a word of the stream; the last bit of the word is the sign
 EXTRA_BITS = 512  # further bits of U for one number
@@ -37,7 +37,7 @@ def nearest_cell(value: float, std: float, grid: float, word: int, further_bits:
     for n_extra in STEPS:
         bits = BITS + 1 + n_extra  # U is below 1/2
         low = leading << n_extra | extra >> (EXTRA_BITS - n_extra)
-        z = float(ndtri(float(Fraction(2 * low + 1, 2 << bits))))
+        z = float(scipy.special.ndtri(float(Fraction(2 * low + 1, 2 << bits))))
         first_guess = exact_value + exact_std * Fraction(-z if word & 1 else z)
         cell = math.floor(first_guess / exact_grid + Fraction(1, 2))
         while True:

@@ -31,7 +31,8 @@ class Problem:
 
     Attributes:
         n_features, n_classes: shape of the weights.
-        private: rows protected under zero-out of one record; None if the method reads none.
+        private: rows protected under zero-out of one record, or of one person, which then counts as a row; None if
+            the method reads none.
         public: labelled public rows, or None.
         text_weights: unit-norm class encodings, shape (n_features, n_classes), or None.
         run_weights: weights of an earlier run, shape (n_features, n_classes), or None.
@@ -216,11 +217,27 @@ class Fitted:
         weights: in training space, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes.
         history: one dictionary of public facts per step.
         bias: class scores of a zero row, shape (n_classes,) or (ensemble, n_classes), or 0.
+        start, start_bias: the weights and bias before the first step; None if the method has no such weights.
     """
 
     weights: Weights
     history: list[dict[str, float]] = field(default_factory=list)
     bias: Weights | float = 0.0
+    start: Weights | None = None
+    start_bias: Weights | float = 0.0
+
+    def shrunk(self, factor: float) -> Fitted:
+        """The same with the update from `start` multiplied by `factor`. Post-processing.
+
+        Raises:
+            UsageError: no `start`.
+        """
+        if factor == 1:
+            return self
+        if self.start is None:
+            raise UsageError(f"shrink is {factor:g}, and the method has no first weights; leave out --shrink")
+        weights = self.start + factor * (self.weights - self.start)
+        return replace(self, weights=weights, bias=self.start_bias + factor * (self.bias - self.start_bias))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from linprobe.gradients.loss import Weights
 from linprobe.methods._output import IterateOutput
 from linprobe.options import Output
+from linprobe.parallel.array_api import on_host
 
 
 class Iterates:
@@ -26,7 +27,7 @@ class Iterates:
     """
 
     def __init__(self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None) -> None:
-        self.weights = start
+        self.weights = self._start = start
         self.history: list[dict[str, float]] = []
         self._output = IterateOutput(output, n_steps, ensemble)
 
@@ -36,6 +37,11 @@ class Iterates:
         self._output.add(t, self.weights, after)
         self.weights = after
         self.history.append({"step": t, **facts})
+
+    @property
+    def start(self) -> Weights:
+        """W_1, on the host; synchronises with the device."""
+        return on_host(self._start)
 
     def result(self) -> Weights:
         """The released weights, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""

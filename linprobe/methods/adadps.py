@@ -50,7 +50,7 @@ def fit(problem: Problem, options: AdaDPSOptions, run: Run) -> Fitted:
             problem.private_rows, descent.weights, options.clip_norm, geometry=Scale(scale), loss=options.loss
         )
         descent.step(released / schedule.sampling_rate, scale_spread=float(scale.max() / scale.min()))
-    return Fitted(descent.result(), descent.history)
+    return Fitted(descent.result(), descent.history, start=descent.start)
 
 
 METHOD = Method(

@@ -86,7 +86,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
             captured_energy=1.0 if subspace is None else subspace.energy(public_gradient),
             public_loss=public_loss / public.n_rows,
         )
-    return Fitted(iterates.result(), iterates.history)
+    return Fitted(iterates.result(), iterates.history, start=iterates.start)
 
 
 METHOD = Method(

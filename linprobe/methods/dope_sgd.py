@@ -75,7 +75,7 @@ def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
             origin_norm=float(np.linalg.norm(origin)),
             public_loss=public_loss / size,
         )
-    return Fitted(descent.result(), descent.history)
+    return Fitted(descent.result(), descent.history, start=descent.start)
 
 
 METHOD = Method(

@@ -57,7 +57,7 @@ def fit(problem: Problem, options: DPFCOptions, run: Run) -> Fitted:
         gradient = run.gradient(problem.private_rows, weights, tau)
         direction = covariance.scaled(gradient + options.weight_decay * (weights - reference), factors)
         iterates.move(weights - eta * direction, clip_norm=tau, learning_rate=eta)
-    return Fitted(iterates.result(), iterates.history)
+    return Fitted(iterates.result(), iterates.history, start=iterates.start)
 
 
 METHOD = Method(

@@ -34,7 +34,7 @@ def fit(problem: Problem, options: DPSGDOptions, run: Run) -> Fitted:
     for _ in run.steps(descent):
         released = run.gradient(problem.private_rows, descent.weights, options.clip_norm, loss=options.loss)
         descent.step(released / schedule.sampling_rate)
-    return Fitted(descent.result(), descent.history)
+    return Fitted(descent.result(), descent.history, start=descent.start)
 
 
 METHOD = Method(

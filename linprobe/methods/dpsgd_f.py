@@ -24,6 +24,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linprobe.data.preprocessing import SHORTEST_ROW
 from linprobe.data.rows import Rows, TranslatedRows
@@ -59,10 +60,15 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
     private = problem.private_rows
     total = row_sum(private, 1.0, all_reduce=run.group.all_reduce)
     released = run.mechanism.release(total, run.schedule.others["mean"], purpose="mean")
-    mean = released.value[:, 0] / private.n_rows
-    noise = len(mean) * (run.schedule.others["mean"] / private.n_rows) ** 2
-    signal = min(max(float(mean @ mean) - noise, 0.0), 1.0)  # of the mean of unit rows
-    return np.asarray(mean * (signal / (signal + noise)) if signal else 0.0 * mean)
+    return shrunk_mean(released.value[:, 0], run.schedule.others["mean"], private.n_rows)
+
+
+def shrunk_mean(total: NDArray[np.float64], noise_multiplier: float, n_private: int) -> NDArray[np.float64]:
+    """Line 1 from the released sum of unit rows, shape (n_features,), shrunk by the share of noise in it."""
+    mean = total / n_private
+    noise = len(mean) * (noise_multiplier / n_private) ** 2
+    signal = min(max(float(mean @ mean) - noise, 0.0), 1.0)
+    return mean * (signal / (signal + noise)) if signal else np.zeros_like(mean)
 
 
 def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:
@@ -93,9 +99,15 @@ def descend(
     for _ in run.steps(descent):
         released = run.gradient(private, descent.weights, clip, loss=options.loss)
         descent.step(released / schedule.sampling_rate)
-    theta = descent.result()
-    weights, bias = theta[..., :-1, :], theta[..., -1, :]
-    return Fitted(weights, descent.history, bias * column - np.einsum("d,...dc->...c", shift, weights))
+    weights, bias = _untranslated(descent.result(), shift, column)
+    first, first_bias = _untranslated(descent.start, shift, column)
+    return Fitted(weights, descent.history, bias, first, first_bias)
+
+
+def _untranslated(theta: Weights, shift: Weights, column: float) -> tuple[Weights, Weights]:
+    """Weights and bias for rows, from weights for translated rows."""
+    weights, last = theta[..., :-1, :], theta[..., -1, :]
+    return weights, last * column - np.einsum("d,...dc->...c", shift, weights)
 
 
 def fit(problem: Problem, options: DPSGDFOptions, run: Run) -> Fitted:

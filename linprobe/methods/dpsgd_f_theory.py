@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import scipy.fft
+import scipy
 from numpy.typing import NDArray
 
 from linprobe.data.preprocessing import row_norms
@@ -107,6 +107,19 @@ class FeatureClipped(ChangedRows):
 
     def change(self, block: Block) -> Block:
         """The block with its longer rows scaled down."""
+        whole = block
+        if whole.sampled is not None:
+            block = whole.chosen(np.flatnonzero(whole.sampled))
         factors = np.minimum(1.0, self._longest / block.norms).astype(np.float32)
         x = block.x * factors[:, None]
-        return replace(block, stored=x, norms=row_norms(x))
+        norms = row_norms(x)
+        if whole.sampled is not None:
+            x, norms = _spread(x, whole.sampled), _spread(norms, whole.sampled)
+        return replace(whole, stored=x, norms=norms, translation=None)
+
+
+def _spread(values: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
+    """`values` where `mask` is true, along the first axis, and zeros elsewhere."""
+    found = np.zeros((len(mask), *values.shape[1:]), values.dtype)
+    found[mask] = values
+    return found

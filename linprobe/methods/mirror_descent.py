@@ -30,10 +30,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import scipy.linalg
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.sparse.linalg import LinearOperator, eigsh
 
 from linprobe.data.rows import Rows, join
 from linprobe.errors import ParameterError
@@ -63,8 +61,10 @@ def _least_eigenvalue(matrix: Weights, factor: tuple[Weights, bool]) -> float:
     """Least eigenvalue of a positive definite matrix, given its Cholesky factor; by Lanczos if the matrix is large."""
     if len(matrix) < LANCZOS_FROM:
         return float(scipy.linalg.eigvalsh(matrix, subset_by_index=(0, 0))[0])
-    inverse = LinearOperator(matrix.shape, matvec=lambda v: scipy.linalg.cho_solve(factor, v), dtype=np.float64)
-    largest = eigsh(inverse, k=1, v0=np.ones(len(matrix)), return_eigenvectors=False)
+    inverse = scipy.sparse.linalg.LinearOperator(
+        matrix.shape, matvec=lambda v: scipy.linalg.cho_solve(factor, v), dtype=np.float64
+    )
+    largest = scipy.sparse.linalg.eigsh(inverse, k=1, v0=np.ones(len(matrix)), return_eigenvectors=False)
     return 1 / float(largest[0])
 
 
@@ -92,7 +92,7 @@ def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights
             value, gradient = gradient_of_map(point)
             return value - float((dual * point).sum()), (gradient - dual).ravel()
 
-        found = minimize(
+        found = scipy.optimize.minimize(
             objective, weights.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": MIRROR_ITERATIONS}
         )
         return np.asarray(found.x, dtype=np.float64).reshape(weights.shape)
@@ -119,7 +119,7 @@ def fit(problem: Problem, options: MirrorDescentOptions, run: Run) -> Fitted:
         public_loss, public_gradient = loss_and_gradient(public, descent.weights, options.loss)
         mixed = alpha * gradient + (1 - alpha) * (n_private / public.n_rows) * public_gradient
         descent.step(mixed, alpha=float(alpha), public_loss=public_loss / public.n_rows)
-    return Fitted(descent.result(), descent.history)
+    return Fitted(descent.result(), descent.history, start=descent.start)
 
 
 METHOD = Method(

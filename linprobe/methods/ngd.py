@@ -52,7 +52,7 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
             "public_loss": public_loss / public.n_rows,
         }
         iterates.move(weights, **facts)
-    return Fitted(iterates.result(), iterates.history)
+    return Fitted(iterates.result(), iterates.history, start=iterates.start)
 
 
 METHOD = Method(

@@ -64,7 +64,7 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
         weights = weights - eta * (gradient + options.weight_decay * (weights - reference))
         weights = project_to_ball(weights, reference, options.radius)
         iterates.move(weights, clip_norm=options.clip_norm, learning_rate=eta)
-    return Fitted(iterates.result(), iterates.history)
+    return Fitted(iterates.result(), iterates.history, start=iterates.start)
 
 
 METHOD = Method(

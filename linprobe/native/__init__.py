@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 from pathlib import Path
 
-INTERFACE = 8  # of the functions in clipped_sum.c; increment when a signature changes
+INTERFACE = 9  # of the functions in clipped_sum.c; increment when a signature changes
 PATH = Path(__file__).with_name("clipped_sum" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 
@@ -24,6 +24,19 @@ class KernelPart(ctypes.Structure):
         ("first", ctypes.c_size_t),
         ("d", ctypes.c_size_t),
         ("n_classes", ctypes.c_int),
+    )
+
+
+class KernelRows(ctypes.Structure):
+    """Rows as they are stored: `struct rows` in clipped_sum.c."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("places", ctypes.c_void_p),
+        ("shift", ctypes.c_void_p),
+        ("d", ctypes.c_size_t),
+        ("column", ctypes.c_float),
+        ("stored", ctypes.c_int),
     )
 
 
@@ -42,12 +55,13 @@ def load(path: Path = PATH) -> ctypes.CDLL | None:
     address, size, count, real = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_double
     clip = [*[address] * 2, real, *[address] * 2]
     signatures = {
-        "scores": [*[address] * 3, size, size, count, size],
-        "sum": [*[address] * 5, size, size, count, size, size, real],
+        "load": [address, address, size],
+        "scores": [*[address] * 3, size, size, size, count, size],
+        "sum": [*[address] * 6, size, size, count, size, size, real],
         "clip": [address, size, *clip, size, count],
         "clipped_sum": [
-            *[address, count, address, address, *clip, address, address],
-            *[size, size, count, size, real, address, count],
+            *[address, address, address, *clip, address, address],
+            *[size, address, count, size, real, address, count],
         ],
         "widen": [address, count, address, size],
     }

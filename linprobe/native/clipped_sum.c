@@ -23,6 +23,7 @@
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 #define CLASSES(p) (n_classes / panels + (p < n_classes % panels))
+#define PLACE(rows, i) ((rows) ? (size_t)(rows)[i] : (i))
 #define FETCH(p) __builtin_prefetch(p, 0, 2)
 #define WITH_CLASSES(n, F, ...)                                                                                        \
     switch (n) {                                                                                                       \
@@ -54,6 +55,22 @@ struct part {
 
 /* Storage type of rows: STORAGE in linprobe/data/precision.py. */
 enum stored { FLOAT32, BFLOAT16, FLOAT16 };
+
+/* Rows as they are stored, d numbers each, contiguous; float16 must be finite. places: which rows, or null for all in
+   order. shift (d): subtracted from each row, which then gets one more feature, `column`; or null for rows as they
+   are. */
+struct rows {
+    const void *x;
+    const int64_t *places;
+    const float *shift;
+    size_t d;
+    float column;
+    int stored;
+};
+
+#define WIDTH(rows) ((rows)->d + ((rows)->shift != NULL))
+#define SIZE(rows) ((rows)->stored == FLOAT32 ? sizeof(float) : sizeof(uint16_t))
+#define ROW(rows, i) ((const char *)(rows)->x + SIZE(rows) * (rows)->d * PLACE((rows)->places, i))
 
 #define KERNEL(name) plain_##name
 #define VECTOR four
@@ -87,25 +104,33 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* Increment when a signature below changes: INTERFACE in linprobe/native/__init__.py. */
 int linprobe_interface(void)
 {
-    return 8;
+    return 9;
 }
 
-/* out (n, n_classes) = scores of x (n, d), whose row stride is `stride` floats. w: packed weights, for each panel an
-   array (chunks, classes, CHUNK), the last chunk padded with zeros. */
-void linprobe_scores(const float *x, const float *w, float *out, size_t n, size_t d, int n_classes, size_t stride)
+/* out (n, n_classes), with row stride `room` in floats, = scores of x (n, d), whose row stride is `stride` floats. The
+   scores of a row have the same bits at every position. w: packed weights, for each panel an array (chunks, classes,
+   CHUNK), the last chunk padded with zeros. */
+void linprobe_scores(const float *x, const float *w, float *out, size_t room, size_t n, size_t d, int n_classes,
+                     size_t stride)
 {
-    CALL(scores, x, w, out, n, d, n_classes, stride);
+    CALL(scores, x, w, out, room, n, d, n_classes, stride);
 }
 
-/* total += r^T x over the rows where joined is true, or over all rows if joined is null.
-   x: rows (n, d), contiguous. r: residuals (n, n_classes), with row stride r_stride in floats.
-   total: (n_classes, d rounded up to 32), with row stride `apart` in doubles. The sum of each RUN rows is rounded to a
-   grid first, by adding and subtracting shift.
+/* out (n, width) = n rows, float32 and translated */
+void linprobe_load(const struct rows *from, float *out, size_t n)
+{
+    CALL(load, from, 0, out, n);
+}
+
+/* total += r^T x over rows places (n), or over the first n rows if places is null.
+   x: rows (m, d), contiguous. r: residuals (m, n_classes), with row stride r_stride in floats.
+   total: (n_classes, d rounded up to 32), with row stride `apart` in doubles. The sum of each run is rounded to a grid
+   first, by adding and subtracting shift. A run has RUN rows, or ends where `ends` says: increasing, the last is n.
    room: buffer of (RUN + 1) * (d rounded up to 32) + RUN * n_classes floats. */
-void linprobe_sum(const float *x, const float *r, const uint8_t *joined, double *total, float *room, size_t n, size_t d,
-                  int n_classes, size_t r_stride, size_t apart, double shift)
+void linprobe_sum(const float *x, const float *r, const int64_t *places, const int64_t *ends, double *total,
+                  float *room, size_t n, size_t d, int n_classes, size_t r_stride, size_t apart, double shift)
 {
-    CALL(sum, x, r, joined, total, room, n, d, n_classes, r_stride, apart, shift);
+    CALL(sum, x, r, places, ends, total, room, n, d, n_classes, r_stride, apart, shift);
 }
 
 /* Widen x (n) to float32, exactly, infinities and NaNs included. */
@@ -132,15 +157,15 @@ void linprobe_clip(float *r, size_t room, const int64_t *y, const double *length
     CALL(clip_all, r, room, y, lengths, bound, r_norms, factors, n, n_classes);
 }
 
-/* linprobe_scores with w, linprobe_clip and linprobe_sum over all rows in one pass, and the scores of parts.
-   x: rows (n, d), contiguous, of type `stored`; float16 rows must be finite. wide: buffer of (32, d) floats for rows
-   that are not float32. sums: buffer of (d rounded up to 32) * n_classes floats, zero before and after the call.
+/* linprobe_scores with w, linprobe_clip and linprobe_sum of n rows in one pass, and the scores of parts. Without a sum
+   if total is null. wide: buffer of GROUP rows of float32. sums: buffer of (width rounded up to 32) * n_classes floats,
+   zero before and after the call. y, lengths, r_norms, factors and parts have one entry for each of the n rows.
    n_classes is at most MOST. */
-void linprobe_clipped_sum(const void *x, int stored, float *wide, const float *w, const int64_t *y,
-                          const double *lengths, double bound, double *r_norms, double *factors, double *total,
-                          float *sums, size_t n, size_t d, int n_classes, size_t apart, double shift,
-                          const struct part *parts, int n_parts)
+void linprobe_clipped_sum(const struct rows *from, float *wide, const float *w, const int64_t *y, const double *lengths,
+                          double bound, double *r_norms, double *factors, double *total, float *sums, size_t n,
+                          const int64_t *ends, int n_classes, size_t apart, double shift, const struct part *parts,
+                          int n_parts)
 {
-    CALL(clipped_sum, x, stored, wide, w, y, lengths, bound, r_norms, factors, total, sums, n, d, n_classes, apart,
-         shift, parts, n_parts);
+    CALL(clipped_sum, from, wide, w, y, lengths, bound, r_norms, factors, total, sums, n, ends, n_classes, apart, shift,
+         parts, n_parts);
 }

@@ -4,6 +4,7 @@
 #if !defined(TARGET)
 #define TARGET
 #endif
+#define ROWS (LANES < 16 ? 2 : 4) /* scored together; their sums stay in registers */
 #define TILE_STEP ((RUN + 1) * 2 * LANES) /* stride of packed tiles in floats */
 
 typedef int32_t KERNEL(ints) __attribute__((vector_size(4 * LANES), may_alias));
@@ -35,63 +36,55 @@ TARGET INLINE float KERNEL(largest)(VECTOR x)
     return even > odd ? even : odd;
 }
 
-/* Add the scores over some chunks to the scores of rows a and b. Prefetch next_a and next_b unless null. */
-TARGET INLINE void KERNEL(dots)(const float *a, const float *b, const float *w, float *out_a, float *out_b,
-                                size_t chunks, const float *next_a, const float *next_b, const int classes)
+/* Add the scores over some chunks, from feature `first` on, to the scores of ROWS rows. The last ones may be the same row,
+   with n different ones in all. Prefetch `ahead` floats further on, unless 0. */
+TARGET INLINE void KERNEL(dots)(const float *const *x, size_t first, const float *w, float *out, size_t room, size_t n,
+                                size_t chunks, size_t ahead, const int classes)
 {
-    VECTOR sum_a[PANEL] = {{0}}, sum_b[PANEL] = {{0}};
-    for (size_t k = 0; k < chunks; k++, a += CHUNK, b += CHUNK, w += CHUNK * classes) {
-        if (next_a) {
-            FETCH(next_a + CHUNK * k);
-            FETCH(next_b + CHUNK * k);
-        }
+    VECTOR sums[ROWS][PANEL] = {{{0}}};
+    const float *rows[ROWS];
+    EACH(t, ROWS) rows[t] = x[LEAST((size_t)t, n - 1)] + first;
+    for (size_t k = 0; k < CHUNK * chunks; k += CHUNK, w += CHUNK * classes) {
+        if (ahead) EACH(t, ROWS) FETCH(rows[t] + k + ahead);
         EACH(h, CHUNK / LANES) {
-            VECTOR in_a = *(const VECTOR *)(a + LANES * h), in_b = *(const VECTOR *)(b + LANES * h);
+            VECTOR in[ROWS];
+            EACH(t, ROWS) in[t] = *(const VECTOR *)(rows[t] + k + LANES * h);
             EACH(c, classes) {
                 VECTOR column = *(const VECTOR *)(w + CHUNK * c + LANES * h);
                 IN_REGISTER(column);
-                sum_a[c] += in_a * column;
-                sum_b[c] += in_b * column;
+                EACH(t, ROWS) sums[t][c] += in[t] * column;
             }
         }
     }
-    EACH(c, classes) {
-        out_a[c] += KERNEL(across)(sum_a[c]);
-        if (out_b != out_a) out_b[c] += KERNEL(across)(sum_b[c]);
-    }
+    EACH(t, ROWS)
+        if ((size_t)t < n) EACH(c, classes) out[room * t + c] += KERNEL(across)(sums[t][c]);
 }
 
-/* out (n, n_classes), with stride room, = scores of a group. `ahead`: prefetch the next slab of these rows, or the
-   first slab of the next group. */
-TARGET static void KERNEL(group_scores)(const float *x, const float *w, float *out, size_t room, size_t n, size_t d,
-                                        int n_classes, size_t stride, const int ahead)
+/* out (n, n_classes), with stride room, = scores of features first to first + d of a group with addresses x (n).
+   `ahead`: unless 0, prefetch the next slab of these rows, or the first slab of rows so many floats further on. */
+TARGET static void KERNEL(group_scores)(const float *const *x, size_t first, const float *w, float *out, size_t room,
+                                        size_t n, size_t d, int n_classes, size_t ahead)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
     size_t chunks = d / CHUNK, tail = d % CHUNK, all = chunks + (tail > 0);
     for (size_t t = 0; t < n; t++) memset(out + room * t, 0, sizeof(float) * n_classes);
     for (size_t k = 0; k < all; k += SLAB) {
-        size_t whole = LEAST(chunks - k, SLAB);
+        size_t whole = LEAST(chunks - k, SLAB), next = k + SLAB < all ? CHUNK * SLAB : ahead - CHUNK * k;
         const float *panel = w;
         for (int p = 0, c = 0; p < panels; p++) {
             int classes = CLASSES(p);
             const float *columns = panel + CHUNK * classes * k;
-            for (size_t t = 0; t < n; t += 2) {
-                size_t u = LEAST(t + 1, n - 1);
-                const float *a = x + stride * t + CHUNK * k, *b = x + stride * u + CHUNK * k;
-                const float *next_a = NULL, *next_b = NULL;
-                float *out_a = out + room * t + c, *out_b = out + room * u + c;
-                if (ahead) {
-                    const float *next = k + SLAB < all ? a + CHUNK * SLAB : x + stride * (t + GROUP);
-                    next_a = p == 0 ? next : next + stride;
-                    next_b = panels > 1 ? next_a : next + stride;
-                }
-                WITH_CLASSES(classes, KERNEL(dots), a, b, columns, out_a, out_b, whole, next_a, next_b)
+            for (size_t t = 0; t < n; t += ROWS) {
+                size_t rows = LEAST(n - t, ROWS);
+                float *to = out + room * t + c;
+                WITH_CLASSES(classes, KERNEL(dots), x + t, first + CHUNK * k, columns, to, room, rows, whole,
+                             ahead && p == 0 ? next : 0)
                 if (tail && k + SLAB >= all) {
-                    float ends[2][CHUNK] = {{0}};
-                    memcpy(ends[0], a + CHUNK * whole, sizeof(float) * tail);
-                    memcpy(ends[1], b + CHUNK * whole, sizeof(float) * tail);
-                    WITH_CLASSES(classes, KERNEL(dots), ends[0], ends[1], columns + CHUNK * classes * whole, out_a,
-                                 out_b, 1, NULL, NULL)
+                    float ends[ROWS][CHUNK] = {{0}};
+                    const float *at[ROWS];
+                    for (size_t i = 0; i < rows; i++)
+                        at[i] = memcpy(ends[i], x[t + i] + first + CHUNK * chunks, sizeof(float) * tail);
+                    WITH_CLASSES(classes, KERNEL(dots), at, 0, columns + CHUNK * classes * whole, to, room, rows, 1, 0)
                 }
             }
             panel += CHUNK * classes * all;
@@ -162,24 +155,24 @@ TARGET static void KERNEL(clip)(float *r, size_t room, const int64_t *y, const d
     }
 }
 
-/* sum (classes, 2 LANES) += r^T x. `first`: this is the first panel, so copy these features to `copy`, and prefetch
-   step bytes per row from next. */
-TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, size_t r_stride, float *sum, size_t n,
-                                 float *copy, const char *next, size_t step, const int first, const int classes)
+/* sum (classes, 2 LANES) += r^T x for features j to j + 2 LANES of x. `first`: this is the first panel, so read them
+   from the addresses `rows`, copy them to `copy` and prefetch two vectors from byte `at` of n rows with addresses
+   `next`. Other panels read `copy`. */
+TARGET INLINE void KERNEL(outer)(const float *const *rows, size_t j, const float *r, size_t r_stride, float *sum, size_t n,
+                                 float *copy, const char *const *next, size_t at, const int first, const int classes)
 {
     VECTOR sum_a[PANEL], sum_b[PANEL];
     EACH(c, classes) {
         sum_a[c] = *(const VECTOR *)(sum + 2 * LANES * c);
         sum_b[c] = *(const VECTOR *)(sum + 2 * LANES * c + LANES);
     }
-    for (size_t i = 0; i < n; i++, x += stride, r += r_stride) {
+    for (size_t i = 0; i < n; i++, r += r_stride, copy += 2 * LANES) {
+        const float *x = first ? rows[i] + j : copy;
         VECTOR in_a = *(const VECTOR *)x, in_b = *(const VECTOR *)(x + LANES);
         if (first) {
-            EACH(l, (2 * LANES + CHUNK - 1) / CHUNK) FETCH(next + LINE * l);
-            next += step;
+            EACH(l, (2 * LANES + CHUNK - 1) / CHUNK) FETCH(next[i] + at + LINE * l);
             *(VECTOR *)copy = in_a;
             *(VECTOR *)(copy + LANES) = in_b;
-            copy += 2 * LANES;
         }
         EACH(c, classes) {
             sum_a[c] += in_a * r[c];
@@ -192,10 +185,10 @@ TARGET INLINE void KERNEL(outer)(const float *x, size_t stride, const float *r, 
     }
 }
 
-/* sums (tiles, n_classes, 2 LANES) += r^T x of a group, where a tile is two vectors of features. Prefetch the next
-   group, whose elements have size bytes. */
-TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums, size_t n, size_t d, int n_classes,
-                                     size_t r_stride, const char *next, size_t size)
+/* sums (tiles, n_classes, 2 LANES) += r^T x of a group with addresses x (n), where a tile is two vectors of features.
+   Prefetch n rows from the addresses in `next`, whose elements have size bytes. */
+TARGET static void KERNEL(group_sum)(const float *const *x, const float *r, float *sums, size_t n, size_t d, int n_classes,
+                                     size_t r_stride, const char *const *next, size_t size)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
     float copy[GROUP * 2 * LANES] ALIGNED; /* at some row strides, these features of all rows map to few L1 sets */
@@ -203,15 +196,14 @@ TARGET static void KERNEL(group_sum)(const float *x, const float *r, float *sums
         size_t width = LEAST(d - j, 2 * LANES);
         if (width < 2 * LANES) {
             memset(copy, 0, sizeof copy);
-            for (size_t t = 0; t < n; t++) memcpy(copy + 2 * LANES * t, x + d * t + j, sizeof(float) * width);
+            for (size_t t = 0; t < n; t++) memcpy(copy + 2 * LANES * t, x[t] + j, sizeof(float) * width);
         }
         for (int p = 0, c = 0; p < panels; p++) {
             int classes = CLASSES(p);
             if (p == 0 && width == 2 * LANES) {
-                WITH_CLASSES(classes, KERNEL(outer), x + j, d, r, r_stride, sums, n, copy, next + size * j * n,
-                             size * 2 * LANES, 1)
+                WITH_CLASSES(classes, KERNEL(outer), x, j, r, r_stride, sums, n, copy, next, size * j, 1)
             } else {
-                WITH_CLASSES(classes, KERNEL(outer), copy, 2 * LANES, r + c, r_stride, sums, n, copy, next, 0, 0)
+                WITH_CLASSES(classes, KERNEL(outer), x, j, r + c, r_stride, sums, n, copy, next, 0, 0)
             }
             sums += 2 * LANES * classes;
             c += classes;
@@ -238,12 +230,16 @@ TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_cla
     }
 }
 
-TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, size_t n, size_t d, int n_classes,
-                                  size_t stride)
+TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, size_t room, size_t n, size_t d,
+                                  int n_classes, size_t stride)
 {
-    for (size_t i = 0; i < n; i += GROUP)
-        KERNEL(group_scores)(x + stride * i, w, out + n_classes * i, n_classes, LEAST(GROUP, n - i), d, n_classes,
-                             stride, 1);
+    size_t group = n_classes > MOST ? RUN : GROUP; /* more rows for weights that do not stay in cache */
+    const float *rows[RUN];
+    for (size_t i = 0; i < n; i += group) {
+        size_t count = LEAST(group, n - i);
+        for (size_t t = 0; t < count; t++) rows[t] = x + stride * (i + t);
+        KERNEL(group_scores)(rows, 0, w, out + room * i, room, count, d, n_classes, group == GROUP ? stride * GROUP : 0);
+    }
 }
 
 /* total (classes, 2 LANES), with stride apart, += r^T x for x (n, 2 LANES), summed in registers and rounded to the grid
@@ -270,17 +266,17 @@ TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *tota
     KERNEL(add)(sums, total, apart, shift, classes);
 }
 
-/* Pack the given n rows of x and r into room: tiles of x (tiles, n, 2 LANES), padded with zeros, then panels of r.
+/* Pack rows `rows` of x and r, n of them, or the first n if `rows` is null, into room: tiles of x (tiles, n, 2 LANES), padded with zeros, then panels of r.
    Return the address of the panels. TILE_STEP is no power of two, as otherwise the copies of one row in all tiles would
    map to few cache sets. */
-TARGET static float *KERNEL(packed)(const float *x, const float *r, const size_t *rows, float *room, size_t n, size_t d,
+TARGET static float *KERNEL(packed)(const float *x, const float *r, const int64_t *rows, float *room, size_t n, size_t d,
                                     int n_classes, size_t r_stride)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
     size_t tiles = (d + 2 * LANES - 1) / (2 * LANES);
     float *panel = room + TILE_STEP * tiles, *to = panel;
     for (size_t i = 0; i < n; i++) {
-        const float *row = x + d * rows[i];
+        const float *row = x + d * PLACE(rows, i);
         float *tile = room + 2 * LANES * i;
         for (size_t j = 0; j < d; j += 2 * LANES, tile += TILE_STEP) {
             size_t width = LEAST(d - j, 2 * LANES);
@@ -293,19 +289,22 @@ TARGET static float *KERNEL(packed)(const float *x, const float *r, const size_t
     }
     for (int p = 0, c = 0; p < panels; c += CLASSES(p), p++)
         for (size_t i = 0; i < n; i++)
-            for (int k = 0; k < CLASSES(p); k++) *to++ = r[r_stride * rows[i] + c + k];
+            for (int k = 0; k < CLASSES(p); k++) *to++ = r[r_stride * PLACE(rows, i) + c + k];
     return panel;
 }
 
-TARGET static void KERNEL(sum)(const float *x, const float *r, const uint8_t *joined, double *total, float *room,
-                               size_t n, size_t d, int n_classes, size_t r_stride, size_t apart, double shift)
+TARGET static void KERNEL(sum)(const float *x, const float *r, const int64_t *places, const int64_t *ends, double *total,
+                               float *room, size_t n, size_t d, int n_classes, size_t r_stride, size_t apart,
+                               double shift)
 {
     int panels = (n_classes + PANEL - 1) / PANEL;
-    for (size_t i = 0; i < n; i += RUN) {
-        size_t rows[RUN], count = 0;
-        for (size_t t = i; t < LEAST(i + RUN, n); t++)
-            if (!joined || joined[t]) rows[count++] = t;
-        const float *panel = KERNEL(packed)(x, r, rows, room, count, d, n_classes, r_stride), *tile = room;
+    for (size_t i = 0, stop, run = 0; i < n; i = stop, run++) {
+        stop = ends ? (size_t)ends[run] : LEAST(i + RUN, n);
+        size_t count = stop - i, before = places ? 0 : i;
+        const int64_t *rows = places ? places + i : NULL;
+        const float *panel = KERNEL(packed)(x + d * before, r + r_stride * before, rows, room, count, d, n_classes,
+                                            r_stride);
+        const float *tile = room;
         for (size_t j = 0; j < d; j += 2 * LANES, tile += TILE_STEP) {
             const float *factors = panel;
             for (int p = 0, c = 0; p < panels; p++) {
@@ -331,25 +330,61 @@ TARGET static void KERNEL(widen)(const uint16_t *x, enum stored stored, float *o
     }
 }
 
-TARGET static void KERNEL(clipped_sum)(const char *x, enum stored stored, float *wide, const float *w,
-                                       const int64_t *y, const double *lengths, double bound, double *r_norms,
-                                       double *factors, double *total, float *sums, size_t n, size_t d, int n_classes,
+/* out (d) = x (d) widened, minus shift (d) unless null. The product with the exponent bias is exact, so an FMA changes no
+   bit. */
+TARGET INLINE void KERNEL(row)(const char *x, const float *shift, float *out, size_t d, const enum stored stored)
+{
+    const float *wide = (const float *)x;
+    if (stored == FLOAT32 && !shift)
+        memcpy(out, x, sizeof(float) * d);
+    else if (stored == FLOAT32)
+        for (size_t i = 0; i < d; i++) out[i] = wide[i] - shift[i];
+    else {
+        const uint16_t *narrow = (const uint16_t *)x;
+        KERNEL(widen)(narrow, stored, out, d);
+        for (size_t i = 0; shift && i < d; i++) out[i] -= shift[i];
+    }
+}
+
+/* out (n, WIDTH(from)) = rows first to first + n of from, float32 and translated */
+TARGET static void KERNEL(load)(const struct rows *from, size_t first, float *out, size_t n)
+{
+    for (size_t t = first; t < first + n; t++, out += WIDTH(from)) {
+        const char *x = ROW(from, t);
+        switch (from->stored) {
+        case FLOAT32: KERNEL(row)(x, from->shift, out, from->d, FLOAT32); break;
+        case BFLOAT16: KERNEL(row)(x, from->shift, out, from->d, BFLOAT16); break;
+        default: KERNEL(row)(x, from->shift, out, from->d, FLOAT16);
+        }
+        if (from->shift) out[from->d] = from->column;
+    }
+}
+
+TARGET static void KERNEL(clipped_sum)(const struct rows *from, float *wide, const float *w, const int64_t *y,
+                                       const double *lengths, double bound, double *r_norms, double *factors,
+                                       double *total, float *sums, size_t n, const int64_t *ends, int n_classes,
                                        size_t apart, double shift, const struct part *parts, int n_parts)
 {
-    size_t size = stored == FLOAT32 ? sizeof(float) : sizeof(uint16_t);
     float r[GROUP * MOST] ALIGNED = {0};
-    size_t room = (n_classes + LANES - 1) / LANES * LANES;
-    for (size_t i = 0; i < n; i += GROUP, x += size * d * GROUP) {
-        size_t count = LEAST(GROUP, n - i);
-        const float *rows = stored == FLOAT32 ? (const float *)x : wide;
-        if (rows == wide) KERNEL(widen)((const uint16_t *)x, stored, wide, count * d);
-        KERNEL(group_scores)(rows, w, r, room, count, d, n_classes, d, 0);
+    size_t room = (n_classes + LANES - 1) / LANES * LANES, d = WIDTH(from), count;
+    int in_place = from->stored == FLOAT32 && !from->shift;
+    const char *next[GROUP];
+    const float *rows[GROUP];
+    for (size_t i = 0, stop = 0, run = 0; i < n; i += count) {
+        if (i == stop) stop = ends ? (size_t)ends[run++] : LEAST(i + RUN, n);
+        size_t groups = (stop - i + GROUP - 1) / GROUP;
+        count = (stop - i + groups - 1) / groups;
+        for (size_t t = 0; t < count; t++) rows[t] = in_place ? (const float *)ROW(from, i + t) : wide + d * t;
+        if (!in_place) KERNEL(load)(from, i, wide, count);
+        KERNEL(group_scores)(rows, 0, w, r, room, count, d, n_classes, in_place && !total ? d * GROUP : 0);
         for (const struct part *p = parts; p < parts + n_parts; p++)
-            KERNEL(group_scores)(rows + p->first, p->w, p->out + p->n_classes * i, p->n_classes, count, p->d,
-                                 p->n_classes, d, 0);
+            KERNEL(group_scores)(rows, p->first, p->w, p->out + p->n_classes * i, p->n_classes, count, p->d,
+                                 p->n_classes, 0);
         KERNEL(clip)(r, room, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
-        KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, x + size * d * GROUP, size);
-        if ((i + GROUP) % RUN == 0 || i + GROUP >= n) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
+        if (!total) continue;
+        for (size_t t = 0; t < count; t++) next[t] = ROW(from, LEAST(i + count + t, n - 1));
+        KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, next, SIZE(from));
+        if (i + count == stop) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
     }
 }
 
@@ -363,6 +398,7 @@ TARGET static void KERNEL(clip_all)(float *r, size_t room, const int64_t *y, con
 
 #undef KERNEL
 #undef TILE_STEP
+#undef ROWS
 #undef TARGET
 #undef VECTOR
 #undef LANES

@@ -60,6 +60,12 @@ class RunOptions:
     public: Path | None = option(None, "Feature file of public rows from the same backbone, added to any public shots.")
     public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.")
     split_seed: int = option(0, "Seed that chooses the public shots.")
+    unit: Literal["record", "owner"] | None = option(
+        None, "What is protected", after="; owner: a person with all of that person's rows", unset="record"
+    )
+    per_owner_rows: int | None = option(
+        None, "Most rows of a person that are used, with --unit owner.", unset="all", least=1
+    )
     precision: Precision = option("float32", "Type of rows in memory", after="; the last two need half the memory")
     device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.")
     checkpoint_every: float | None = option(
@@ -71,7 +77,9 @@ class RunOptions:
         flags=("--checkpoint",),
         metavar="SECONDS",
     )
-    resume: bool = option(False, "Resume the unfinished run in --out from its checkpoint.", flags=("--resume",))
+    resume: bool = option(
+        False, "Resume the unfinished run in --out from its checkpoint, or begin it.", flags=("--resume",)
+    )
     preset: Literal["default", "paper"] = option("default", "Settings", after=" (those of the AdaMix paper)")
     test_epsilon: float | None = option(
         None,
@@ -79,6 +87,18 @@ class RunOptions:
         unset="no accuracy",
         above=0,
         most=MAX_EPSILON,
+    )
+    cap: float | None = option(
+        None,
+        "Largest epsilon, at this run's delta, of all runs on these rows together; above it the run is refused.",
+        unset="the cap in the budget book, if it has one",
+        above=0,
+        most=1e6,
+    )
+    book: Path | None = option(
+        None,
+        "Budget book.",
+        unset="one for these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
     )
     sign: Path | None = option(None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY")
 

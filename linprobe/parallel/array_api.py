@@ -34,6 +34,16 @@ def numbers_like(y: Array) -> Array:
     return np.arange(len(y)) if isinstance(y, np.ndarray) else namespace(y).arange(len(y), device=y.device)
 
 
+def segment_sums(values: Array, segment: Array, counts: Array) -> Array:
+    """Sums of `values` (n,), float64, over segments of `counts` (n_segments,) values; shape (n_segments,).
+
+    `segment` (n,) is the segment of each value. The order of additions is fixed, on a GPU too.
+    """
+    if isinstance(values, np.ndarray):
+        return np.bincount(segment, weights=values, minlength=len(counts))
+    return namespace(values).segment_reduce(values, "sum", lengths=counts, initial=0.0)
+
+
 def norm(x: Array) -> Any:
     """L2 norm of all entries, a scalar or 0-d tensor; does not synchronise with the device."""
     return np.linalg.norm(x) if isinstance(x, np.ndarray) else namespace(x).linalg.vector_norm(x)

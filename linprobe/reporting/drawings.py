@@ -76,6 +76,28 @@ def histogram_drawing(label: str, description: str, last_edge: float, counts: Se
     return tostring(svg, encoding="unicode", short_empty_elements=False)
 
 
+def confusion_drawing(label: str, description: str, counts: Sequence[Sequence[int]]) -> str:
+    """A square of cells, one for each true (row) and predicted class; the darker, the larger its share of the row."""
+    side, n = RIGHT - LEFT, len(counts)
+    bottom = TOP + side
+    svg = _drawing(label, description, height=bottom + 45)
+    cell = side / n
+    for row, line in enumerate(counts):
+        for column, count in enumerate(line):
+            if not count:
+                continue
+            box = {"x": LEFT + column * cell, "y": TOP + row * cell, "width": cell, "height": cell}
+            look = {"class": "mark", "fill-opacity": f"{max(0.05, count / sum(line)):.2f}"}
+            SubElement(svg, "rect", {name: f"{value:.1f}" for name, value in box.items()}, **look)
+    _path(svg, [(LEFT, TOP), (RIGHT, TOP), (RIGHT, bottom), (LEFT, bottom), (LEFT, TOP)], "axis")
+    for place in sorted({1, (n + 1) // 2, n}):
+        middle = (place - 0.5) * cell
+        _text(svg, LEFT - 6, TOP + middle + 4, f"{place}", "end")
+        _text(svg, LEFT + middle, bottom + 17, f"{place}", "middle")
+    _axis_names(svg, bottom, "predicted class, in label order", "true class")
+    return tostring(svg, encoding="unicode", short_empty_elements=False)
+
+
 def _drawing(label: str, description: str, height: int) -> Element:
     box = {"viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": f"{label}. {description}"}
     svg = Element("svg", box)

@@ -21,17 +21,22 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.accounting.tradeoff import LARGEST_EXPONENT, AttackLimit, limit_percent
 from linprobe.errors import printable
-from linprobe.reporting.drawings import attack_limit_drawing, histogram_drawing
-from linprobe.runs.manifest import accountant_of, limit_of
+from linprobe.evaluation.class_figures import no_better_than_commonest
+from linprobe.reporting.class_table import FEW_CLASSES, HEADER, class_rows, overall_rows, ranked_rows
+from linprobe.reporting.drawings import attack_limit_drawing, confusion_drawing, histogram_drawing
+from linprobe.runs.manifest import accountant_of
+from linprobe.runs.selected_run import limit_of_run
+from linprobe.runs.units import NOUNS, unit_of
 
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 PRIVATE = "PRIVATE: this page holds figures computed from private rows without noise; do not publish it"
-FEW_CLASSES = 20  # with more classes, the worst ten and the best ten come first
+MOST_CLASSES_DRAWN = 150  # a smaller cell of the confusion matrix is less than two units wide
 RATES = (0.001, 0.01, 0.1)
 PURPOSES = {
     "gradient": "training steps",
     "covariance": "covariance of the features",
     "test accuracy": "number of right private test rows",
+    "selection": "noisy numbers of right private rows, which chose a setting",
     "histogram": "published histogram of per-record losses",
     "inherited": "released by the run it started from",
 }
@@ -46,6 +51,7 @@ class Evidence:
         checked: what `check_manifest` recomputed.
         histograms: the published files, in the manifest's order.
         attacks: results of attacks on this run, as `linprobe attack --json` prints them. Private.
+        test_figures: what `class_figures` found on public test rows; None without such rows.
     """
 
     name: str
@@ -53,12 +59,13 @@ class Evidence:
     checked: dict[str, Any]
     histograms: Sequence[dict[str, Any]]
     attacks: Sequence[dict[str, Any]]
+    test_figures: dict[str, Any] | None = None
 
 
 def page(evidence: Evidence) -> str:
     """The whole page as HTML."""
     manifest = evidence.manifest
-    limit = limit_of(manifest)
+    limit = limit_of_run(manifest)
     published = [release for release in manifest["published"] if release["file"] is not None]
     return _pages.get_template("page.html.jinja").render(
         name=evidence.name,
@@ -68,9 +75,9 @@ def page(evidence: Evidence) -> str:
         manifest=manifest,
         checked=evidence.checked,
         limits=None if limit is None else _limits(manifest, limit),
-        releases=[] if manifest["accountant"] is None else _releases(manifest),
+        releases=[] if manifest["accountant"] is None or not manifest["releases"] else _releases(manifest),
         started_from_a_run=any(release["purpose"] == "inherited" for release in manifest["releases"] or ()),
-        few_classes=FEW_CLASSES,
+        accuracy=None if evidence.test_figures is None else _accuracy(evidence.test_figures),
         histograms=[
             _histogram(number, histogram, release)
             for number, (histogram, release) in enumerate(
@@ -152,6 +159,47 @@ def _releases(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
+def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
+    """Tables of the figures on public test rows, the confusion matrix drawn, and a warning if it applies."""
+    rows = class_rows(figures)
+    shortened = {}
+    if len(rows) > FEW_CLASSES:
+        lowest, highest = ranked_rows(figures)
+        shortened = {"The ten classes of lowest recall": lowest, "The ten classes of highest recall": highest}
+    matrix, drawing = figures["confusion_matrix"], None
+    if matrix is not None and len(matrix) <= MOST_CLASSES_DRAWN:
+        description = (
+            f"{len(matrix)} by {len(matrix)} classes; the darker a cell, the larger its share of the true class. "
+            "The commonest mistakes are in the table below."
+        )
+        drawing = confusion_drawing("Confusion matrix of the test rows", description, matrix)
+    return {
+        "overall": overall_rows(figures),
+        "warning": no_better_than_commonest(figures),
+        "header": HEADER,
+        "shortened": shortened,
+        "rows": rows,
+        "drawing": drawing,
+        "mistakes": _commonest_mistakes(figures),
+    }
+
+
+def _commonest_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """True class, predicted class, rows and share of the true class, of the ten commonest mistakes."""
+    matrix, names = figures["confusion_matrix"] or (), list(figures["per_class"])
+    found = [
+        (count, true, predicted)
+        for true, line in enumerate(matrix)
+        for predicted, count in enumerate(line)
+        if count and true != predicted
+    ]
+    found.sort(key=lambda one: (-one[0], one[1], one[2]))
+    return [
+        (names[true], names[predicted], f"{count:,}", _percent(count / sum(matrix[true])))
+        for count, true, predicted in found[:10]
+    ]
+
+
 def _histogram(number: int, histogram: dict[str, Any], release: dict[str, Any]) -> dict[str, Any]:
     """A published histogram: its label, drawing and rows, and the release that paid for it."""
     edges, counts = histogram["bin_edges"], histogram["noisy_counts"]
@@ -191,12 +239,12 @@ def _attack_rows(evidence: Evidence, limit: AttackLimit | None) -> list[list[str
 
 def _made(manifest: dict[str, Any]) -> dict[str, Any]:
     """How the run was made. Paths are shown without folders, which could reveal facts about the owner's machine."""
-    public_from = manifest["public_from"]
+    public_from, unit = manifest["public_from"], unit_of(manifest)
     for path in filter(None, (manifest["features"], manifest["public_file"])):
         public_from = public_from.replace(path, Path(path).name)
     return {
         "mechanism": manifest["mechanism"],
-        "private rows": f"{manifest['n_private']:,}",
+        f"private {NOUNS.get(unit, unit)}": f"{manifest['n_private']:,}",
         "public rows": f"{manifest['n_public']:,}, from {public_from}",
         "public shots per class": manifest["public_shots"],
         "split seed": manifest["split_seed"],

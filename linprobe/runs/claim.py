@@ -1,4 +1,4 @@
-"""The claim on a run folder's name. Only the process that holds it reads private rows and makes the folder."""
+"""The claim on the name of an output. Only the process that holds it reads private rows and makes the output."""
 
 from __future__ import annotations
 
@@ -10,30 +10,37 @@ from pathlib import Path
 from linprobe.atomic_files import held
 from linprobe.errors import LinprobeError, UsageError, advice
 
+RUN_FOLDER = "run folder"
+
 
 @contextmanager
-def claimed(out: Path) -> Iterator[None]:
-    """Hold the name of a run folder that does not exist yet, by a lock on `.NAME.lock` beside it.
+def claimed(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> Iterator[None]:
+    """Hold the name of an output, by a lock on `.NAME.lock` beside it.
 
     The system releases the lock of a killed process, so a lock file that was left behind blocks nobody. Parent
     folders are made, and removed again if they stay empty.
 
+    Args:
+        what: the kind of output, for messages.
+        overwrite: whether the output may exist already; None if the command never replaces one.
+
     Raises:
-        UsageError: the folder exists, or another process holds the name. LinprobeError: the place is not writable.
+        UsageError: the output exists, or another process holds the name. LinprobeError: the place is not writable.
     """
-    refuse_existing(out)
+    refuse_existing(out, what, overwrite=overwrite)
     new_parents = [parent for parent in out.parents if not parent.exists()]
     lock_file = out.with_name(f".{out.name}.lock")
     try:
         with ExitStack() as stack:
             try:
                 out.parent.mkdir(parents=True, exist_ok=True)
-                while not _hold(lock_file, out, stack):
+                while not _hold(lock_file, out, what, stack):
                     stack.close()
             except OSError as error:
-                raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); {advice(error)}") from None
+                raise LinprobeError(f"{what} {out} cannot be made ({error.strerror}); {advice(error)}") from None
             stack.callback(lock_file.unlink, missing_ok=True)
-            refuse_existing(out)  # the process that held the name before may have made it
+            # the process that held the name before may have made it
+            refuse_existing(out, what, overwrite=overwrite)
             yield
     finally:
         for parent in new_parents:
@@ -41,17 +48,20 @@ def claimed(out: Path) -> Iterator[None]:
                 parent.rmdir()
 
 
-def refuse_existing(out: Path) -> None:
-    """Raise UsageError if the run folder exists."""
-    if out.exists():
-        raise UsageError(f"run folder {out} already exists; give --out another name, or remove it first")
+def refuse_existing(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> None:
+    """Raise UsageError if the output exists, unless `overwrite` is true; arguments as of `claimed`."""
+    if out.exists() and not overwrite:
+        next_step = "give another name, or remove it first"
+        if overwrite is not None:
+            next_step = "give another name, or --overwrite to replace it"
+        raise UsageError(f"{what} {out} already exists; {next_step}")
 
 
-def _hold(lock_file: Path, out: Path, stack: ExitStack) -> bool:
+def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool:
     """Lock the file until the stack is closed; false if its last holder removed it in the meantime."""
     busy = (
-        f"run folder {out} is being made by another process; nothing was read or spent here; "
-        "wait for it, or give --out another name"
+        f"{what} {out} is being made by another process; nothing was read or spent here; "
+        "wait for it, or give another name"
     )
     descriptor = stack.enter_context(held(lock_file, busy, create=True, error=UsageError))
     return descriptor is None or (lock_file.exists() and os.path.samestat(os.fstat(descriptor), lock_file.stat()))

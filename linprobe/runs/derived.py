@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.accountants import ACCOUNTANTS, CROSS_CHECKS
 from linprobe.errors import PrivacyError
 from linprobe.methods import METHODS
+from linprobe.runs.units import NOUNS
 
 MANIFEST, SIGNATURE, PER_RECORD = "manifest.json", "manifest.json.sig", "per_record.npz"
 # keys that `verify` recomputes, compares with another key, or compares with the files
@@ -25,13 +25,17 @@ CHECKED = frozenset(
 UNCHECKED_FILES = ("model.npz", "history.csv")  # only their digests are compared
 
 
-def mechanism_text(sampled: bool) -> str:
+def mechanism_text(sampled: bool, unit: str) -> str:
     """How a run with noise used the private rows."""
-    return f"Gaussian noise on clipped sums over {'Poisson samples of' if sampled else 'all'} private rows, composed"
+    over = "Poisson samples of" if sampled else "all"
+    return f"Gaussian noise on clipped sums over {over} private {NOUNS[unit]}, composed"
 
 
-def check_derived(manifest: Mapping[str, Any], accountant: str | None) -> None:
-    """Compare the keys that follow from others; `accountant` is its short name, None if nothing was released.
+def check_derived(manifest: Mapping[str, Any], words: tuple[str, str] | None) -> None:
+    """Compare the keys that follow from others.
+
+    Args:
+        words: the mechanism and the cross-check that follow from the releases; None if nothing was released.
 
     Raises:
         PrivacyError: a key contradicts another one.
@@ -40,9 +44,9 @@ def check_derived(manifest: Mapping[str, Any], accountant: str | None) -> None:
     if method is None:
         raise PrivacyError(f"method {manifest['method']!r} is not known; do not trust it")
     _same(manifest, "paper", method.paper)
-    if accountant is not None:
-        _same(manifest, "mechanism", mechanism_text(manifest["sampling_rate"] < 1))
-        _same(manifest, "cross_check", ACCOUNTANTS[CROSS_CHECKS[accountant]])
+    if words is not None:
+        _same(manifest, "mechanism", words[0])
+        _same(manifest, "cross_check", words[1])
         if manifest["private"]:
             _same(manifest, "epsilon_if_seed_were_secret", None)
             if manifest["adjacency"] not in manifest["guarantee"]:

@@ -6,7 +6,7 @@ import shutil
 from itertools import count
 from pathlib import Path
 
-from linprobe.accounting.ledger import read_ledger
+from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.atomic_files import write_json
 
 NOTE = "diverged.json"
@@ -21,8 +21,11 @@ def keep_charge(partial: Path, out: Path, ledger: str, inherited: str, reason: s
     Returns:
         The new folder, `OUT.diverged-2` and so on if there is one already; None if the run released nothing.
     """
-    events = [event for event in read_ledger(partial / ledger) if event.purpose != inherited]
-    if not events:
+    if read_selection(partial / ledger) is None:
+        released = sum(event.purpose != inherited for event in read_ledger(partial / ledger))
+    else:
+        released = 1
+    if not released:
         return None
     for path in partial.iterdir():
         if path.name != ledger:
@@ -31,7 +34,7 @@ def keep_charge(partial: Path, out: Path, ledger: str, inherited: str, reason: s
         "what": "the ledger of a training run that diverged; its releases count",
         "run": str(out),
         "reason": reason,
-        "releases": len(events),
+        "releases": released,
     }
     write_json(partial / NOTE, note)
     for number in count(1):

@@ -36,16 +36,16 @@ from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS, Method
 from linprobe.runs.derived import mechanism_text
 from linprobe.runs.manifest_keys import check_keys, shown
+from linprobe.runs.units import ADJACENCIES, COUNTED, PROTECTED, RECORD, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 
 MANIFEST_FORMAT = 3
 RUN_FILES = ("model.npz", "ledger.jsonl", "history.csv")  # those of every run
-ADJACENCY = "zero-out adjacency (one private record is present, or its place is empty; the number of places is public)"
+TEST_FIGURES = "test_figures.json"  # of a run with public test rows
 PUBLIC_QUANTITIES = (
     "public rows and their labels",
     "test rows, unless declared private, and the accuracy on them",
     "class names and their number",
-    "number of private records",
     "method, options, clip norms, steps, noise multipliers",
 )
 # gdp is a closed form; the other accountants compute on grids, which may round differently on another machine
@@ -74,8 +74,12 @@ def privacy_statement(
     n_public: int,
     noise_kind: str,
     insecure: bool,
+    unit: str = RECORD,
 ) -> dict[str, Any]:
     """The guarantee of one training run, recomputed from the recorded events, not from the plan.
+
+    Args:
+        n_private: number of private units. unit: `record` or `owner`.
 
     Raises:
         PrivacyError: the events cost more than the target. This would be a bug; no result is written.
@@ -83,8 +87,10 @@ def privacy_statement(
     statement: dict[str, Any] = {
         "method": method.name,
         "paper": method.paper,
-        "adjacency": ADJACENCY,
-        "public": list(PUBLIC_QUANTITIES),
+        "adjacency": ADJACENCIES[unit],
+        "public": [*PUBLIC_QUANTITIES, COUNTED[unit]],
+        "unit": unit,
+        "n_units": n_private,
         "n_private": n_private,
         "n_public": n_public,
         "noise_source": noise_kind,
@@ -102,9 +108,9 @@ def privacy_statement(
             f"{budget.epsilon_target:.9g}; nothing was written; please report this"
         )
     return {
-        "guarantee": guarantee_text(epsilon, budget.delta, releases, insecure=insecure),
+        "guarantee": guarantee_text(epsilon, budget.delta, releases, insecure=insecure, unit=unit),
         "private": not insecure,
-        "mechanism": mechanism_text(budget.sampling_rate < 1),
+        "mechanism": mechanism_text(budget.sampling_rate < 1, unit),
         "epsilon": None if insecure else epsilon,
         "epsilon_if_seed_were_secret": epsilon if insecure else None,
         "delta": budget.delta,
@@ -152,13 +158,13 @@ def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
     return sorted((Releases(*kind, count) for kind, count in counts.items()), key=astuple)
 
 
-def guarantee_text(epsilon: float, delta: float, releases: Sequence[Releases], *, insecure: bool) -> str:
-    """The guarantee in one sentence: the headline figures, rounded up, and the adjacency."""
+def guarantee_text(epsilon: float, delta: float, releases: Sequence[Releases], *, insecure: bool, unit: str) -> str:
+    """The guarantee in one sentence: the headline figures, rounded up, what is protected, and the adjacency."""
     if insecure:
         return "not private: the noise came from a seed the user gave"
     return (
-        f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of the private rows "
-        f"({gaussian_words(**gaussian_figures(releases))}) under {ADJACENCY}"
+        f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of {PROTECTED[unit]} "
+        f"({gaussian_words(**gaussian_figures(releases))}) under {ADJACENCIES[unit]}"
     )
 
 
@@ -249,7 +255,7 @@ def check_manifest(
 def _recomputed(
     manifest: dict[str, Any], folder: Path, events: list[GaussianEvent], recovering: bool
 ) -> dict[str, Any]:
-    _check_digests(manifest, folder, recovering)
+    check_digests(manifest, folder, recovering)
     if manifest["accountant"] is None:
         if events:
             raise PrivacyError(
@@ -265,9 +271,9 @@ def _recomputed(
     cross_check = composed_epsilon(releases, delta, CROSS_CHECKS[accountant])
     if not (delta > 0 and delta * manifest["n_private"] < 1):
         raise PrivacyError(
-            f"delta is {rounded_up(delta)} for {manifest['n_private']} private rows; allowed: above 0 and below 1/N"
+            f"delta is {rounded_up(delta)} for {manifest['n_private']} private units; allowed: above 0 and below 1/N"
         )
-    _check_seed(manifest)
+    check_seed(manifest)
     _check_releases(manifest, events, releases)
     stated = stated_epsilon(manifest)
     if stated < epsilon * (1 - STATED_TOLERANCE[accountant]):
@@ -276,7 +282,8 @@ def _recomputed(
         found = manifest[name]
         if (value is None) != (found is None) or (value is not None and abs(found - value) > 1e-9 * value):
             raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}")
-    if manifest["guarantee"] != guarantee_text(stated, delta, releases, insecure=not manifest["private"]):
+    unit = _checked_unit(manifest)
+    if manifest["guarantee"] != guarantee_text(stated, delta, releases, insecure=not manifest["private"], unit=unit):
         raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
     if not accountants_agree(accountant, stated, cross_check):
         raise PrivacyError(
@@ -295,7 +302,7 @@ def _recomputed(
     }
 
 
-def _check_digests(manifest: dict[str, Any], folder: Path, recovering: bool) -> None:
+def check_digests(manifest: dict[str, Any], folder: Path, recovering: bool = False) -> None:
     """Compare the manifest and every file it lists, which must be all of a run, with their digests."""
     if manifest.get("manifest_digest") != _canonical_digest(manifest):
         raise PrivacyError(f"{folder}/manifest.json was edited: its digest does not match its content; do not trust it")
@@ -341,7 +348,19 @@ def _nothing_released(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_seed(manifest: dict[str, Any]) -> None:
+def _checked_unit(manifest: dict[str, Any]) -> str:
+    """The unit of privacy, with which adjacency and number of units agree."""
+    unit = unit_of(manifest)
+    n_units = manifest.get("n_units", manifest["n_private"])
+    if unit not in ADJACENCIES or manifest["adjacency"] != ADJACENCIES[unit] or n_units != manifest["n_private"]:
+        raise PrivacyError(
+            f"the manifest's unit {unit!r}, its adjacency and its numbers {n_units} and {manifest['n_private']} of "
+            f"private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
+        )
+    return unit
+
+
+def check_seed(manifest: dict[str, Any]) -> None:
     """Compare the four places that say where the key of the noise came from."""
     kind, source, seed = manifest["seed_kind"], manifest["noise_source"], manifest["options"].get("insecure_seed")
     stated = (manifest["private"], kind, source, seed is not None)

@@ -13,12 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
+from linprobe.runs.units import ADJACENCIES
 
 LARGEST_WHOLE = 2**63 - 1
 LONGEST_TEXT = 1 << 16
 MOST_ENTRIES = 1 << 20
 SHOWN = 60  # characters of a wrong value in an error
-RUN_FILE = re.compile(r"model\.npz|ledger\.jsonl|history\.csv|published_histogram_[1-9][0-9]{0,5}\.json")
+RUN_FILE = re.compile(
+    r"model\.npz|ledger\.jsonl|history\.csv|test_figures\.json|published_histogram_[1-9][0-9]{0,5}\.json"
+)
 WITH_NOISE = ("delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check")
 
 
@@ -87,6 +90,19 @@ def record(**kinds: Kind) -> Kind:
     )
 
 
+def with_known(**kinds: Kind) -> Kind:
+    """An object whose values under these keys, where it has them, are of these kinds."""
+    return Kind(
+        "an object with " + ", ".join(f"{key} ({kind.words})" for key, kind in kinds.items()),
+        lambda value: (
+            isinstance(value, dict)
+            and len(value) <= MOST_ENTRIES
+            and all(kind.holds(value[key]) for key, kind in kinds.items() if key in value)
+        ),
+    )
+
+
+ANY = Kind("any value", lambda value: True)
 TEXT = Kind("text", lambda value: isinstance(value, str) and len(value) <= LONGEST_TEXT)
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 WHOLE = Kind("a whole number of 0 or more", _is_whole)
@@ -111,10 +127,12 @@ NAMES = Kind(
     ),
 )
 FILES = Kind(
-    "digests of model.npz, ledger.jsonl, history.csv and published_histogram_N.json, by name",
+    "digests of model.npz, ledger.jsonl, history.csv, test_figures.json and published_histogram_N.json, by name",
     lambda value: by_name(DIGEST).holds(value) and all(RUN_FILE.fullmatch(name) for name in value),
 )
 HISTOGRAM_FILE = text_like("published_histogram_[1-9][0-9]{0,5}[.]json", "published_histogram_N.json")
+
+RELEASE = record(purpose=TEXT, noise_multiplier=POSITIVE, sampling_rate=RATE, count=COUNT)
 
 KEYS: Mapping[str, Kind] = {
     "format": WHOLE,
@@ -130,9 +148,12 @@ KEYS: Mapping[str, Kind] = {
     "noise_multiplier": none_or(POSITIVE),
     "sampling_rate": none_or(RATE),
     "steps": none_or(WHOLE),
-    "releases": none_or(
-        list_of(record(purpose=TEXT, noise_multiplier=POSITIVE, sampling_rate=RATE, count=COUNT)),
+    "releases": none_or(list_of(RELEASE)),
+    "selection": later(
+        record(event=one_of("selection"), distribution=TEXT, mean_repetitions=COUNT, runs=list_of(list_of(RELEASE)))
     ),
+    "tuning": later(none_or(by_name(ANY))),
+    "run_id": later(text_like("[0-9a-f]{32}", "32 hexadecimal digits")),
     "accountant": none_or(TEXT),
     "cross_check": later(none_or(TEXT)),
     "accountant_versions": later(by_name(TEXT)),
@@ -140,6 +161,8 @@ KEYS: Mapping[str, Kind] = {
     "paper": TEXT,
     "adjacency": TEXT,
     "public": list_of(TEXT),
+    "unit": later(one_of(*ADJACENCIES)),
+    "n_units": later(WHOLE),
     "n_private": WHOLE,
     "n_public": WHOLE,
     "noise_source": TEXT,
@@ -158,9 +181,16 @@ KEYS: Mapping[str, Kind] = {
     "centre": TEXT,
     "features": TEXT,
     "backbone": TEXT,
+    "extraction": later(
+        with_known(
+            **dict.fromkeys(("extraction_digest", "backbone", "weights", "weights_digest", "tensor"), TEXT),
+            arguments=none_or(by_name(ANY)),
+        )
+    ),
     "public_from": TEXT,
     "public_shots": none_or(WHOLE),
     "public_file": none_or(TEXT),
+    "per_owner_rows": later(none_or(COUNT)),
     "split_seed": Kind("a whole number", lambda value: isinstance(value, int) and _is_whole(abs(value))),
     "public_digest": later(none_or(DIGEST)),
     "test_rows": one_of("public", "private", "none"),
@@ -168,6 +198,8 @@ KEYS: Mapping[str, Kind] = {
     "test_accuracy": none_or(SHARE),
     "test_accuracy_std": none_or(AMOUNT),
     "test_balanced_accuracy": none_or(SHARE),
+    "test_macro_auroc": later(none_or(SHARE)),
+    "test_calibration_error": later(none_or(SHARE)),
     "test_accuracy_per_class": none_or(by_name(none_or(SHARE))),
     "published": list_of(record(what=TEXT, epsilon=AMOUNT, noise_multiplier=POSITIVE, file=none_or(HISTOGRAM_FILE))),
     "private_commitment": none_or(DIGEST),

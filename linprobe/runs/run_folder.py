@@ -1,6 +1,7 @@
 """The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
 
-A signed run also has `manifest.json.sig`. No pickle anywhere. `per_record.npz` has mode 0600 and must not be published.
+A run with public test rows also has `test_figures.json`, a signed run `manifest.json.sig`. No pickle
+anywhere. `per_record.npz` has mode 0600 and must not be published.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import glob
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
@@ -21,22 +23,30 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from linprobe.accounting.events import Releases, grouped
+from linprobe.accounting.events import INHERITED, Releases, grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.per_instance import ORDERS, RecordLosses
-from linprobe.atomic_files import PRIVATE_FOLDER, held, json_text, open_regular, replace_when_complete, write_csv
+from linprobe.atomic_files import (
+    PRIVATE_FOLDER,
+    held,
+    json_text,
+    open_regular,
+    replace_when_complete,
+    write_csv,
+    write_json,
+)
 from linprobe.data.array_files import read_archive
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice
 from linprobe.parallel.process_group import Group
 from linprobe.runs.claim import refuse_existing
 from linprobe.runs.diverged import keep_charge
-from linprobe.runs.manifest import MANIFEST_FORMAT, RUN_FILES, check_manifest, read_manifest, seal
+from linprobe.runs.manifest import MANIFEST_FORMAT, RUN_FILES, TEST_FIGURES, check_manifest, read_manifest, seal
 from linprobe.runs.signature import sign
+from linprobe.runs.units import unit_of
 
 MODEL, LEDGER, HISTORY = RUN_FILES
 PER_RECORD, PER_RECORD_ARRAYS = "per_record.npz", ("id", "mu", "renyi", "key")
-MANIFEST, CHECKPOINT = "manifest.json", "checkpoint.npz"
-INHERITED = "inherited"
+MANIFEST, CHECKPOINT, RUN_ID = "manifest.json", "checkpoint.npz", "run_id"
 
 
 @dataclass(frozen=True)
@@ -68,12 +78,14 @@ class FirstModel:
         weights (n_features, n_classes), bias (n_classes,): as in `LoadedRun`; the mean over voters if the run votes.
         releases: the earlier run's releases, all under the purpose `inherited`.
         public_digest: of its public rows, None if it had none.
+        unit: its unit of privacy.
     """
 
     weights: NDArray[np.floating]
     bias: NDArray[np.floating]
     releases: tuple[Releases, ...]
     public_digest: str | None
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,8 @@ class PrivateRecords:
     """The part of a run folder that depends on the private records. Private.
 
     Attributes:
-        digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order.
+        digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order; where
+            people are protected, their names and losses.
     """
 
     digest: str
@@ -94,26 +107,29 @@ def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
     return sorted(path.parent for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial/{holding}"))
 
 
-def unfinished_folder(out: Path) -> Path:
-    """The folder of the unfinished run of `out`.
+def unfinished_folder(out: Path) -> Path | None:
+    """The folder of the unfinished run of `out`; None if none has a checkpoint.
 
     Raises:
-        UsageError: no unfinished run has a checkpoint, or several have one.
+        UsageError: several have a checkpoint, or one is complete except for its name.
     """
     found, complete = unfinished_folders(out), unfinished_folders(out, MANIFEST)
     if not found and complete:
         raise UsageError(
             f"--resume has nothing to do: the run is complete, only its name is not; rename {complete[0]} to {out}"
         )
-    if len(found) != 1:
-        listed = f": {', '.join(str(path) for path in found)}; remove all but one" if found else "; train without it"
-        raise UsageError(f"--resume finds {len(found)} unfinished runs of {out} with a checkpoint; allowed: 1{listed}")
-    return found[0]
+    if len(found) > 1:
+        raise UsageError(
+            f"--resume finds {len(found)} unfinished runs of {out} with a checkpoint; allowed: 1: "
+            f"{', '.join(str(path) for path in found)}; remove all but one"
+        )
+    return found[0] if found else None
 
 
 @contextmanager
 def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `out`, or that of an unfinished run, renamed to `out` when the block succeeds.
+    """A temporary folder beside `out`, or with `resume` that of an unfinished run if there is one, renamed to `out`
+    when the block succeeds.
 
     On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it holds a
     checkpoint from which a second attempt may succeed. The ledger of a run that diverged is kept. A killed process
@@ -121,8 +137,9 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
     """
     refuse_existing(out)
     new_parents = [parent for parent in out.parents if not parent.exists()]
-    if resume:
-        partial = unfinished_folder(out)
+    unfinished = unfinished_folder(out) if resume else None
+    if unfinished is not None:
+        partial = unfinished
     else:
         partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
         try:
@@ -131,14 +148,17 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
         except OSError as error:
             raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); {advice(error)}") from None
     with held(partial, f"unfinished run {partial} is being written by another process; wait for it, or stop it"):
-        if resume and not (partial / CHECKPOINT).is_file():
+        if unfinished is not None and not (partial / CHECKPOINT).is_file():
             raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
         for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
             torn.unlink()
         taken = False
         try:
+            if not (partial / RUN_ID).is_file():
+                (partial / RUN_ID).write_text(secrets.token_hex(16), encoding="utf-8")
             yield partial
-            (partial / CHECKPOINT).unlink(missing_ok=True)
+            for name in (CHECKPOINT, RUN_ID):
+                (partial / name).unlink(missing_ok=True)
             try:
                 partial.rename(out)
             except OSError:
@@ -155,12 +175,24 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
                 raise
             raise DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
         except BaseException as error:
-            may_succeed = resume or not isinstance(error, LinprobeError)
+            may_succeed = unfinished is not None or not isinstance(error, LinprobeError)
             lacks_name = isinstance(error, OSError) and (partial / MANIFEST).exists()
             if taken or lacks_name or (may_succeed and (partial / CHECKPOINT).exists()):
                 raise
             _remove(partial, new_parents)
             raise
+
+
+def run_id(partial: Path) -> str:
+    """The id of an unfinished run: random, and the same after it is resumed. The budget book and the manifest have it.
+
+    Raises:
+        DataError: no id of a run.
+    """
+    text = (partial / RUN_ID).read_text(encoding="utf-8", errors="replace")
+    if not re.fullmatch("[0-9a-f]{32}", text):
+        raise DataError(f"{partial / RUN_ID} holds no run id; train anew without --resume")
+    return text
 
 
 def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
@@ -275,7 +307,8 @@ def write_manifest(
     signing_key: Ed25519PrivateKey | None = None,
 ) -> dict[str, Any]:
     """Seal and write `manifest.json`, after its signature if there is a key for one; returns the sealed manifest."""
-    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, (*RUN_FILES, *extra_files))
+    figures = [TEST_FIGURES] if (folder / TEST_FIGURES).exists() else []
+    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, (*RUN_FILES, *figures, *extra_files))
     text = json_text(sealed)
     if signing_key is not None:
         sign(folder, text.encode(), signing_key)
@@ -292,13 +325,18 @@ def write_run(
     manifest: dict[str, Any],
     private: PrivateRecords | None,
     signing_key: Ed25519PrivateKey | None = None,
+    test_figures: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
+    `test_figures` are those of public test rows, as `class_figures` gives them; None without public test rows.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
     write_model(folder, weights, bias, private=not manifest["private"])
     write_history(folder, history)
+    (folder / TEST_FIGURES).unlink(missing_ok=True)  # left by a process that was killed
+    if test_figures is not None:
+        write_json(folder / TEST_FIGURES, test_figures)
     private_commitment = per_record_commitment = None
     if private is not None:
         key = secrets.token_bytes(32)
@@ -355,4 +393,4 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
     if weights.ndim == 3:
         weights, bias = weights.mean(axis=0), bias.mean(axis=0)
     inherited = grouped(replace(event, purpose=INHERITED) for event in events)
-    return FirstModel(weights, bias, inherited, run.manifest.get("public_digest"))
+    return FirstModel(weights, bias, inherited, run.manifest.get("public_digest"), unit_of(run.manifest))

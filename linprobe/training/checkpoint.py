@@ -217,6 +217,7 @@ def run_identity(
     device: str,
     public_digest: str | None,
     text_weights: NDArray[np.floating] | None,
+    unit: str,
 ) -> dict[str, Any]:
     """What a resumed run must share with the unfinished one, besides the private rows."""
     first = None if settings.first_run is None else file_digest(Path(settings.first_run) / MODEL)
@@ -229,6 +230,7 @@ def run_identity(
         "public rows": public_digest,
         "text weights": None if text_weights is None else hashlib.sha256(text_weights.tobytes()).hexdigest(),
         "first model": first,
+        "unit": unit,
         "linprobe": __version__,
         "NumPy": np.__version__,
         "kernel": "NumPy" if native.LIBRARY is None else "native",

@@ -15,17 +15,14 @@ rule for `auto` knows public facts only: the mean is released if its noise, sqrt
 Without line 3 the run has the default number of steps for rows that are not centred. The steps then share the same rest
 of the budget: for every value of m they are as private as the others, so the two compose.
 
-The mean is one Gaussian release in the ledger. Lines 2 and 3 are post-processing and a map of single rows. The mean of
-Sun et al. 2024 (`dpsgd-f`) is the same release.
+The mean is one Gaussian release in the ledger. Line 2, `shrunk_mean` of `dpsgd-f`, and line 3 are post-processing
+and a map of single rows. The mean of Sun et al. 2024 (`dpsgd-f`) is the same release.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-
-import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import Releases
@@ -67,11 +64,3 @@ def settled(settings: Settings, n_private: int, n_features: int, *, known: str |
     if settings.condition == "auto" and noise > LARGEST_NOISE:
         return replace(settings, condition="none")
     return replace(settings, condition=MEAN, others=(release,))
-
-
-def shrunk_mean(total: NDArray[np.float64], noise_multiplier: float, n_private: int) -> NDArray[np.float64]:
-    """Line 2, from the released sum of unit rows, shape (n_features,)."""
-    mean = total / n_private
-    noise = len(mean) * (noise_multiplier / n_private) ** 2
-    signal = min(max(float(mean @ mean) - noise, 0.0), 1.0)
-    return mean * (signal / (signal + noise)) if signal else np.zeros_like(mean)

@@ -20,11 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
-from linprobe.data.rows import Rows, prepare, prepare_shard
+from linprobe.data.rows import Rows, prepare
 from linprobe.data.sources import ChainedSource, Source
+from linprobe.data.unit_rows import prepare_units
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
@@ -33,8 +36,10 @@ from linprobe.gradients.loss import check_weights
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.methods import Method, Problem, Run
+from linprobe.methods import METHODS, Fitted, Method, Problem, Run
+from linprobe.methods.dpsgd_f import shrunk_mean
 from linprobe.options import Centring, Intercept
 from linprobe.options.declaration import declared
 from linprobe.parallel.array_api import on_host
@@ -42,9 +47,11 @@ from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.manifest import privacy_statement
 from linprobe.runs.run_folder import FirstModel, load_first_model
-from linprobe.training.conditioning import MEAN, SHORTEST_MEAN, settled, shrunk_mean
+from linprobe.runs.units import OWNER, RECORD
+from linprobe.training.conditioning import MEAN, SHORTEST_MEAN, settled
 from linprobe.training.runtime import Runtime
-from linprobe.training.settings import INIT_WORDS, TEST_ACCURACY, Settings, schedule_of
+from linprobe.training.settings import INIT_WORDS, SELECTION, TEST_ACCURACY, Settings, schedule_of
+from linprobe.training.shrinkage import Selected, best_of
 
 
 @dataclass(frozen=True)
@@ -52,16 +59,29 @@ class Sources:
     """Raw rows, and what is publicly known about the task.
 
     Attributes:
-        private: rows protected under zero-out of one record.
+        private: rows protected under zero-out of one record, or of one person if there are `bounds`.
         n_classes: labels of all rows are 0 to n_classes - 1.
         public: labelled public rows, or None.
         text_weights: class-name encodings, shape (n_features, n_classes), or None.
+        bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row
+            is a unit of privacy by itself.
     """
 
     private: Source
     n_classes: int
     public: Source | None = None
     text_weights: NDArray[np.floating] | None = None
+    bounds: NDArray[np.int64] | None = None
+
+    @property
+    def n_units(self) -> int:
+        """Number of private units: rows, or people. Public."""
+        return self.private.n_rows if self.bounds is None else len(self.bounds) - 1
+
+    @property
+    def unit(self) -> str:
+        """The unit of privacy, `record` or `owner`."""
+        return RECORD if self.bounds is None else OWNER
 
     @property
     def weights_shape(self) -> tuple[int, int]:
@@ -81,6 +101,7 @@ class Trained:
         privacy: the guarantee and how it was reached, JSON-ready.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         right: noisy number of right private test rows, and the standard deviation of its noise; None if not released.
+        selected: the shrinkage that noisy counts of right private rows chose; None without such counts.
     """
 
     weights: NDArray[np.float32]
@@ -91,9 +112,13 @@ class Trained:
     privacy: dict[str, Any]
     losses: RecordLosses | None
     right: tuple[float, float] | None = None
+    selected: Selected | None = None
 
 
-def _nothing(*_: int) -> None:
+Counted = Callable[[NDArray[np.float32], NDArray[np.float32], Source], tuple[int, int]]
+
+
+def _nothing(*_: object) -> None:
     """Default progress callback."""
 
 
@@ -104,18 +129,25 @@ def train(
     runtime: Runtime | None = None,
     *,
     ledger: Ledger | None = None,
+    on_budget: Callable[[Budget | None], None] = _nothing,
     on_start: Callable[[int], None] = _nothing,
     on_step: Callable[[], None] = _nothing,
     count_right: Callable[[NDArray[np.float32], NDArray[np.float32]], int] | None = None,
+    count_private: Counted | None = None,
 ) -> Trained:
     """Train one probe.
 
-    Guarantee: that of `settings.method` at the epsilon and delta of `settings`, under zero-out of one private row.
+    Guarantee: that of `settings.method` at the epsilon and delta of `settings`, under zero-out of one private row, or
+    of one person with all private rows if `sources` has `bounds`.
 
     Args:
         ledger: records each event before its result exists; None for a ledger in memory.
+        on_budget: called with the budget before a private row is read, and again if a release changes its division
+            into steps. An error that it raises ends the run.
         on_start: called with the number of steps. on_step: called after every step.
         count_right: (weights, bias) -> number of right private test rows, if `settings.test_epsilon` pays for it.
+        count_private: (weights, bias, private rows) -> numbers of right rows and of all rows, zero rows left out of
+            both; called if `settings.shrink` pays for it. A row must not change what another counts.
 
     Raises:
         ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
@@ -125,21 +157,23 @@ def train(
     method, group = settings.method, runtime.group
     backend = choose_backend(runtime.device)
     runtime.check(settings.options)
+    _refuse_units(sources, settings)
     sources = _with_roles(sources, method)
-    private, public = sources.private, sources.public
+    private, public, n_units = sources.private, sources.public, sources.n_units
     settings = settings.with_public(public is not None)
     preprocessing = _preprocessing(settings, public, private.n_features)
     first = _first_model(settings, sources)
     inherited = () if first is None else first.releases
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
-    settings = settled(settings, private.n_rows, private.n_features, known=_known(settings, sources))
-    budget = settings.budget(
-        private.n_rows, inherited, around_public=preprocessing.centre is not None, n_classes=sources.n_classes
-    )
+    settings = settled(settings, n_units, private.n_features, known=_known(settings, sources))
+    budget = _budget(settings, sources, preprocessing, inherited)
     schedule = schedule_of(budget)
+    on_budget(budget)
 
     space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
-    rows = prepare_shard(private, space, runtime.precision, group) if "private" in method.needs else None
+    rows = (
+        prepare_units(private, sources.bounds, space, runtime.precision, group) if "private" in method.needs else None
+    )
     known = None if public is None else prepare(public, preprocessing, runtime.precision)
     source = _noise_source(settings.insecure_seed, group)
     keeper = None
@@ -161,10 +195,11 @@ def train(
             preprocessing = preprocessing.around(mean)
         else:  # what is left of the budget stays the same; its division into steps may depend on a release
             settings = replace(settings, condition="none")
-            budget = settings.budget(private.n_rows, inherited)
+            budget = _budget(settings, sources, preprocessing, inherited)
             schedule = schedule_of(budget)
+            on_budget(budget)
         rows = None  # frees their memory
-        rows = prepare_shard(private, preprocessing, runtime.precision, group)
+        rows = prepare_units(private, sources.bounds, preprocessing, runtime.precision, group)
     problem = Problem(
         private.n_features + bool(preprocessing.intercept),
         sources.n_classes,
@@ -179,8 +214,17 @@ def train(
     run = Run(schedule, mechanism, on_step, sampler, settings.per_record, keeper, group, backend)
     fitted = method.fit(problem, settings.options, run)
     check_weights(fitted.weights)
-    weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
-    weights = np.ascontiguousarray(weights)
+    selected = None
+    if settings.shrink and count_private is not None:
+        candidates = [_folded(preprocessing, fitted.shrunk(factor)) for factor in settings.shrink]
+        counts = [count_private(*one, private) if group.rank == 0 else (0, 0) for one in candidates]
+        tracked = rows.n_local if rows is not None and settings.per_record else 0
+        clipped = right_counts(counts, tracked)
+        placed = replace(clipped, value=backend.put(clipped.value), contributions=backend.put(clipped.contributions))
+        released = mechanism.release(placed, schedule.others[SELECTION], purpose=SELECTION)
+        selected = best_of(settings.shrink, on_host(released.value)[:, 0], schedule.others[SELECTION], private.n_rows)
+        fitted = fitted.shrunk(selected.shrink)
+    weights, bias = _folded(preprocessing, fitted)
     right = None
     if count_right is not None:
         count = count_right(weights, bias) if group.rank == 0 else 0
@@ -191,7 +235,7 @@ def train(
     losses = None
     if budget is not None:
         losses = record_losses(
-            private.n_rows if settings.per_record and group.rank == 0 else 0,
+            n_units if settings.per_record and group.rank == 0 else 0,
             group.gather(on_host(mechanism.contributed.squared_mu)),
             group.gather(mechanism.contributed.levels),
             budget.releases[-1],
@@ -201,13 +245,76 @@ def train(
         method,
         budget,
         ledger.events,
-        n_private=private.n_rows,
+        n_private=n_units,
+        unit=sources.unit,
         n_public=0 if public is None else public.n_rows,
         noise_kind=source.kind if method.spends else "none drawn",
         insecure=settings.insecure_seed is not None,
     )
     centre = "none" if preprocessing.centre is None else "private" if settings.condition == MEAN else "public"
-    return Trained(weights, bias, history, schedule.n_steps, centre, privacy, losses, right)
+    return Trained(weights, bias, history, schedule.n_steps, centre, privacy, losses, right, selected)
+
+
+def budgets(sources: Sources, settings: Settings) -> tuple[Budget, ...]:
+    """Every budget that `train` may spend on these rows: two if a short private mean changes the number of steps.
+
+    Reads public rows only.
+
+    Raises:
+        As `train`, before it reads private rows.
+    """
+    sources = _with_roles(sources, settings.method)
+    private, public = sources.private, sources.public
+    settings = settings.with_public(public is not None)
+    preprocessing = _preprocessing(settings, public, private.n_features)
+    settings = settled(settings, sources.n_units, private.n_features, known=_known(settings, sources))
+    possible = [settings]
+    if settings.condition == MEAN:
+        possible.append(replace(settings, condition="none"))
+    found = [_budget(one, sources, preprocessing) for one in possible]
+    return tuple(budget for budget in found if budget is not None)
+
+
+def _budget(
+    settings: Settings, sources: Sources, preprocessing: Preprocessing, inherited: tuple[Releases, ...] = ()
+) -> Budget | None:
+    """The budget of `settings`; `preprocessing` is that of public facts."""
+    around_public = preprocessing.centre is not None
+    return settings.budget(sources.n_units, inherited, around_public=around_public, n_classes=sources.n_classes)
+
+
+def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weights and bias for raw rows."""
+    weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
+    return np.ascontiguousarray(weights), bias
+
+
+def _refuse_units(sources: Sources, settings: Settings) -> None:
+    """UsageError for what has no meaning, or no proof, where people are protected."""
+    if sources.bounds is None:
+        return
+    method = settings.method
+    if not method.spends:
+        spending = ", ".join(name for name, other in METHODS.items() if other.spends)
+        raise UsageError(
+            f"unit is 'owner', which does nothing for {method.name}, as it adds no noise; allowed: {spending}; leave "
+            "it out"
+        )
+    if getattr(settings.options, "variant", "practical") == "theory":
+        raise UsageError(
+            "variant is 'theory' and unit 'owner', but the analysis bounds the gradient of one row; allowed: variant "
+            "practical, or unit record"
+        )
+    if settings.test_epsilon is not None:
+        raise UsageError(
+            f"test epsilon is {settings.test_epsilon:g} with unit owner; a person may have several test rows, so the "
+            "noise would not protect people; leave out --test-epsilon"
+        )
+    if method.joins_public and sources.public is not None:
+        raise UsageError(
+            f"method {method.name} protects public rows like private ones, but knows no owners of them; allowed with "
+            "unit owner: no public rows; leave them out, or use noisy-gd"
+        )
 
 
 def _known(settings: Settings, sources: Sources) -> str | None:
@@ -292,6 +399,11 @@ def _first_model(settings: Settings, sources: Sources) -> FirstModel | None:
     if not Path(init).is_dir():
         raise ParameterError(f"init is {init!r}; allowed: {', '.join(INIT_WORDS)}, or a run folder")
     first = load_first_model(init)
+    if first.unit != sources.unit:
+        raise PrivacyError(
+            f"init run {init} protects units of kind {first.unit}, and this run {sources.unit}; the guarantees do not "
+            "add up; train it with the same unit"
+        )
     if first.weights.shape != sources.weights_shape:
         raise DataError(
             f"init run {init} has weights of shape {first.weights.shape}; allowed here: "

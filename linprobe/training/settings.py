@@ -12,12 +12,15 @@ from typing import Any, get_args
 
 from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
 from linprobe.accounting.events import Releases
+from linprobe.errors import ParameterError
 from linprobe.methods import Method, Schedule
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MANY_ROWS, Init
-from linprobe.options.declaration import declared
+from linprobe.options.declaration import arguments_of, declared
 
 RunFolder = str | os.PathLike[str]
 TEST_ACCURACY = "test accuracy"
+SELECTION = "selection"
+SELECTION_SHARE = 0.2
 INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
 
 
@@ -36,6 +39,8 @@ class Settings:
         condition: `auto`, `none` or `mean`: a private mean is subtracted.
         others: further releases that the budget pays for.
         test_epsilon: part of `epsilon` that pays for a noisy count of right private test rows; None for no count.
+        shrink: factors on the update W - W_1, of which a noisy count of right private rows chooses one, for
+            `SELECTION_SHARE` of epsilon; empty for no count. A single factor is only counted.
         insecure_seed: seed of reproducible noise, for tests; None for secret noise.
         parameters: all parameters by name, as the caller gave them.
     """
@@ -55,6 +60,7 @@ class Settings:
     condition: str = "none"
     others: tuple[Releases, ...] = ()
     test_epsilon: float | None = None
+    shrink: tuple[float, ...] = ()
     insecure_seed: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,8 +69,12 @@ class Settings:
         """Settings from named parameters: options of the method, and fields of this class.
 
         Raises:
-            ParameterError: an option outside its range.
+            ParameterError: an option outside its range, or text where a number belongs.
         """
+        for name, option in arguments_of(method.options).items():
+            value = parameters.get(name)
+            if option.kind in (int, float) and isinstance(value, str):
+                raise ParameterError(f"{name} is {value!r}, which is text; allowed: a number; leave out the quotes")
         own = set(declared(method.options))
         options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
         shared = {name: value for name, value in parameters.items() if name in _SHARED - own}
@@ -98,6 +108,9 @@ class Settings:
         if self.test_epsilon is not None:
             part = calibrate(epsilon=self.test_epsilon, delta=self.delta, n_private=n_private, steps=1)
             others.append(Releases(TEST_ACCURACY, part.noise_multiplier, 1.0, 1))
+        if self.shrink:
+            part = calibrate(epsilon=SELECTION_SHARE * epsilon, delta=self.delta, n_private=n_private, steps=1)
+            others.append(Releases(SELECTION, part.noise_multiplier, 1.0, 1))
         return calibrate(
             epsilon=epsilon,
             delta=self.delta,

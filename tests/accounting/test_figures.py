@@ -53,7 +53,7 @@ def test_every_text_with_an_epsilon_states_at_least_the_true_one():
     for epsilon in AWKWARD[:5]:
         claim = {"epsilon": epsilon, "delta": 1.00000001e-05, **gaussian_figures(releases)}
         composed = {**claim, "private_runs": 2, "not_private_runs": 0, "accountant": "gdp"}
-        guarantee = guarantee_text(epsilon, claim["delta"], releases, insecure=False)
+        guarantee = guarantee_text(epsilon, claim["delta"], releases, insecure=False, unit="record")
         header, _ = comparison_table([{"method": "ngd", "epsilon": epsilon, "mean": 0.5, "std": None, "best": True,
                                        "public": None, "shots": None}], "{}")  # fmt: skip
         words = footer(composed).split()
@@ -70,9 +70,9 @@ def test_every_text_with_an_epsilon_states_at_least_the_true_one():
 def test_headline_states_mu_and_rho_or_says_that_samples_have_none():
     full, sampled = gaussian_figures([Releases("gradient", 2.0, 1.0, 4)]), gaussian_figures([Releases("", 2.0, 0.1, 4)])
     assert gaussian_words(**full) == "GDP mu 1, zCDP rho 0.5"
-    assert gaussian_words(**sampled) == "no GDP mu or zCDP rho: Poisson samples"
+    assert gaussian_words(**sampled) == "no GDP mu or zCDP rho: Poisson samples or private selection"
     rows = dict(guarantee_rows({"epsilon": 3.0, "delta": 1e-5, **sampled}))
-    assert rows["GDP mu"] == rows["zCDP rho"] == "none: Poisson samples"
+    assert rows["GDP mu"] == rows["zCDP rho"] == "none: Poisson samples or private selection"
     assert "GDP mu" not in dict(guarantee_rows({"epsilon": None, "delta": 1e-5, **full}))
 
 

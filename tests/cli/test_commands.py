@@ -206,10 +206,43 @@ def test_evaluation_gives_the_accuracy_training_gave(cli: Cli, trained_run: Path
     assert stated > 0.9
     result = result_of(cli("evaluate", trained_run, "--json"))
     assert result["test_accuracy"] == stated
-    assert result["test_balanced_accuracy"] == pytest.approx(np.mean(list(result["per_class"].values())))
+    manifest = json.loads((trained_run / "manifest.json").read_text())
+    assert result["balanced_accuracy"] == manifest["test_balanced_accuracy"]
+    assert result["balanced_accuracy"] == pytest.approx(
+        np.mean([one["recall"] for one in result["per_class"].values()])
+    )
+    assert result["macro_auroc"] == manifest["test_macro_auroc"]
+    assert 0.9 < result["macro_auroc"] <= 1
+    assert np.sum(result["confusion_matrix"]) == 120
+    held = json.loads((trained_run / "test_figures.json").read_text())
+    assert held == {key: value for key, value in result.items() if key not in ("run", "temperature")}
     assert result["test_rows"] == 120
     assert set(result["per_class"]) == {"ant", "bee", "cat", "dog"}
     assert cli("evaluate", "-", features_file, stdin=f"{trained_run}\n").stdout == f"{stated:.4f}\n"
+
+
+def test_a_model_no_better_than_the_commonest_class_is_named(
+    cli: Cli, make_features: Callable[..., Path], tmp_path: Path
+) -> None:
+    import h5py
+
+    path = make_features(tmp_path / "rare.h5", class_names=("[/a]", "b", "c", "d"))
+    with h5py.File(path, "r+") as file:
+        file["test/y"][:] = np.where(np.arange(120) < 100, 0, file["test/y"][:])
+    trained = cli("train", path, "--method", "only-public", "--out", "run")
+    evaluated = cli("evaluate", "run")
+    for outcome in (trained, evaluated):
+        assert outcome.status == 0, outcome
+        (line,) = [line for line in outcome.stderr.splitlines() if "is not above" in line]
+        assert "that of always answering '[/a]'" in line
+    assert "[/a]" in evaluated.stderr.split("by class")[1]  # a bracket in a name is no markup
+    compared = cli("compare", path, "--methods", "only-public", "--eps", "", "--jobs", "1", "--out", "cmp")
+    assert compared.status == 0, compared
+    assert "always answering '[/a]', for: only-public, non-private" in compared.stderr
+    assert "balanced accuracy, %" in compared.stderr
+    assert "Balanced accuracy" in (tmp_path / "cmp/table.md").read_text()
+    assert cli("report", "run", "--html", "page.html").status == 0
+    assert "Warning: <bdi>test accuracy" in (tmp_path / "page.html").read_text()
 
 
 def _predicted(outcome: Any) -> list[dict[str, str]]:
@@ -239,6 +272,49 @@ def test_predictions_are_the_same_from_every_kind_of_source(
     assert accuracy == result_of(cli("evaluate", trained_run, "--json"))["test_accuracy"]
     assert all(0.25 <= float(row["score"]) <= 1 for row in from_file)
     assert len(_predicted(cli("predict", trained_run, features_file, "--group", "public"))) == 12
+
+
+def test_probabilities_have_a_column_for_every_class(cli: Cli, trained_run: Path, features_file: Path) -> None:
+    plain = _predicted(cli("predict", trained_run, features_file))
+    rows = _predicted(cli("predict", trained_run, features_file, "--probabilities"))
+    assert list(rows[0]) == ["id", "label", "score", "p_ant", "p_bee", "p_cat", "p_dog"]
+    for row, alone in zip(rows, plain, strict=True):
+        shares = {name: float(row[f"p_{name}"]) for name in ("ant", "bee", "cat", "dog")}
+        assert sum(shares.values()) == pytest.approx(1, abs=3e-6)
+        assert (row["label"], row["score"]) == (alone["label"], alone["score"])
+        assert shares[row["label"]] == max(shares.values()) == float(row["score"])
+
+
+def test_a_temperature_from_public_rows_lowers_the_calibration_error(
+    cli: Cli,
+    refused: Callable[..., None],
+    trained_run: Path,
+    features_file: Path,
+    private_file: Path,
+    make_features: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    public = make_features(tmp_path / "other.h5")
+    before = result_of(cli("evaluate", trained_run, "--json"))
+    outcome = cli("evaluate", trained_run, "--calibrate", public, "--json")
+    after = result_of(outcome)
+    assert "temperature" in outcome.stderr
+    assert before["temperature"] == 1 != after["temperature"]
+    assert after["calibration_error"] < before["calibration_error"]
+    assert after["confusion_matrix"] == before["confusion_matrix"]
+    calibrated = cli("predict", trained_run, features_file, "--probabilities", "--calibrate", public)
+    assert f"temperature {after['temperature']:.4g}, from 12 public rows" in calibrated.stderr
+    refused(cli("predict", trained_run, features_file, "--calibrate", private_file), 3, ["no public rows"])
+    assert cli("train", features_file, "--method", "only-public", "--out", "run").status == 0
+    assert "the run was trained with these" in cli("evaluate", "run", "--calibrate", features_file).stderr
+
+
+def test_votes_have_shares_and_no_temperature(cli: Cli, refused: Callable[..., None], features_file: Path) -> None:
+    words = ["train", features_file, *NOISY, "--steps", "4", "--output", "vote", "--ensemble", "4", "--out", "run"]
+    assert cli(*words).status == 0
+    rows = _predicted(cli("predict", "run", features_file, "--probabilities"))
+    assert {float(row["p_ant"]) for row in rows} <= {0.0, 0.25, 0.5, 0.75, 1.0}
+    refused(cli("predict", "run", features_file, "--calibrate", features_file), 2, ["votes", "--calibrate"])
 
 
 def test_info_describes_a_file_and_a_run(cli: Cli, trained_run: Path, features_file: Path) -> None:
@@ -294,7 +370,7 @@ def test_the_second_of_two_trains_into_one_folder_is_refused_before_it_reads_or_
     monkeypatch.setattr(engine, "train", meanwhile)
     assert cli("train", features_file, *words).status == 0
     for second in seconds:
-        refused(second, 2, ["deep/run", "another process", "nothing was read or spent", "--out"])
+        refused(second, 2, ["deep/run", "another process", "nothing was read or spent", "another name"])
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["run"]
 
 

@@ -46,6 +46,9 @@ def test_accuracy_is_a_release_of_the_ledger_within_epsilon(
     assert printed["test_accuracy"] == manifest["test_accuracy"]
     assert printed["test_accuracy_std"] == events[-1]["noise_multiplier"] / N_TEST
     assert (manifest["test_rows"], manifest["n_test"], manifest["test_accuracy_per_class"]) == ("private", N_TEST, None)
+    assert not (tmp_path / "run" / "test_figures.json").exists()
+    assert [printed[f"test_{key}"] for key in ("balanced_accuracy", "macro_auroc", "calibration_error")] == [None] * 3
+    assert "commonest" not in outcome.stderr + outcome.stdout
     assert cli("verify", "run", "--features", private_test).status == 0
     assert cli("report", "run", "--html", "page.html").status == 0
     assert "carries noise of" in " ".join((tmp_path / "page.html").read_text().split())
@@ -169,7 +172,7 @@ def test_private_test_images_do_not_decide_the_size(
         class_names=CLASSES,
     )
     words = ["extract", "images.npz", "--private-test", "--out", "f.h5", "--backbone"]
-    refused(cli(*words, "pixels"), 2, ["private test image", "--resize", "--crop"])
+    refused(cli(*words, "pixels"), 2, ["private test image", "--resize", "--crop"], notes=1)
     assert cli(*words, "pixels", "--resize", "8", "--crop", "8").status == 0
     assert "private" in cli("info", "f.h5").stdout.split("test_rows")[-1].splitlines()[0]
     outcome = cli(*words[:4], "scattering.h5", "--backbone", "scattering")

@@ -20,7 +20,7 @@ from tests.reporting.samples import attack_on
 
 def page_of(cli: Cli, run: Path, *words: object) -> str:
     """The page that `report` writes for a run."""
-    outcome = cli("report", run, "--html", "page.html", *words)
+    outcome = cli("report", run, "--html", "page.html", "--overwrite", *words)
     assert (outcome.status, outcome.stdout) == (0, "page.html\n"), outcome
     return Path("page.html").read_text(encoding="utf-8")
 
@@ -76,7 +76,7 @@ def test_figures_of_single_records_are_on_no_page(cli: Cli, run_copy: Path) -> N
 def test_published_histogram_is_drawn_and_tabled(cli: Cli, run_copy: Path) -> None:
     published = result_of(cli("pdp-report", run_copy, "--publish-epsilon", "0.5", "--json"))["published"]
     text = page_of(cli, run_copy)
-    assert text.count("<svg") == 2 + 4  # two figures and a bar for each class
+    assert text.count("<svg") == 3  # the limit on attacks, the confusion matrix, the histogram
     for count in published["noisy_counts"]:
         assert f"<td>{count:,}</td>" in text
     assert "published histogram of per-record losses" in text
@@ -132,15 +132,16 @@ def test_edited_manifest_gets_no_page(cli: Cli, refused: Cli, run_copy: Path, tm
 def test_edited_weights_leave_an_older_page_alone(cli: Cli, refused: Cli, run_copy: Path) -> None:
     Path("page.html").write_text("old")
     np.savez(run_copy / "model.npz", weights=np.zeros((10, 4)), bias=np.zeros(4))
-    refused(cli("report", run_copy, "--html", "page.html"), 4, ["model.npz"])
+    refused(cli("report", run_copy, "--html", "page.html", "--overwrite"), 4, ["model.npz"])
     assert Path("page.html").read_text() == "old"
 
 
 def test_wrong_places_are_refused(cli: Cli, refused: Cli, trained_run: Path, tmp_path: Path) -> None:
     refused(cli("report", trained_run, "--html", "page.pdf"), 2, ["'.pdf'", ".html"])
-    refused(cli("report", trained_run, "--html", "none/page.html"), 1, ["no folder none"])
+    (tmp_path / "file").touch()
+    refused(cli("report", trained_run, "--html", "file/page.html"), 1, ["file/page.html cannot be made"])
     (tmp_path / "folder.html").mkdir()
-    refused(cli("report", trained_run, "--html", "folder.html"), 1, ["folder.html cannot be written"])
+    refused(cli("report", trained_run, "--html", "folder.html"), 2, ["folder.html is a folder"])
     refused(cli("report", tmp_path, "--html", "page.html"), 3, ["not a run folder"])
 
 
@@ -212,7 +213,8 @@ def test_attacks_make_the_page_private(cli: Cli, trained_run: Path) -> None:
         Path(f"{name}.json").write_text(json.dumps(attack_on(trained_run, attack=name)))
     Path("page.html").write_text("old")
     Path("page.html").chmod(0o644)
-    outcome = cli("report", trained_run, "--html", "page.html", "--attack", "threshold.json", "--attack", "lira.json")
+    words = ("--attack", "threshold.json", "--attack", "lira.json")
+    outcome = cli("report", trained_run, "--html", "page.html", "--overwrite", *words)
     assert outcome.status == 0, outcome
     assert "PRIVATE" in outcome.stderr
     assert stat.S_IMODE(Path("page.html").stat().st_mode) == 0o600
@@ -272,3 +274,12 @@ def test_a_moved_run_keeps_its_page_but_for_the_name(cli: Cli, run_copy: Path, t
     moved = page_of(cli, tmp_path / "moved run")
     assert "linprobe verify &#39;moved run&#39;" in moved
     assert moved.replace("&#39;moved run&#39;", run_copy.name).replace("moved run", run_copy.name) == text
+
+
+def test_edited_figures_on_test_rows_are_refused(cli: Cli, run_copy: Path, refused: Callable[..., None]) -> None:
+    path = run_copy / "test_figures.json"
+    path.write_text(path.read_text().replace('"balanced_accuracy": 0.', '"balanced_accuracy": 1.', 1) + " ")
+    for words in (["verify", run_copy], ["report", run_copy, "--html", "page.html"]):
+        refused(cli(*words), 4, ["test_figures.json"])
+    path.unlink()
+    refused(cli("verify", run_copy), 4, ["test_figures.json", "missing"])

@@ -45,7 +45,7 @@ def sampled_run(tmp_path_factory: pytest.TempPathFactory, features_file: Path) -
 
 
 @pytest.fixture
-def sampled_copy(sampled_run: Path, tmp_path: Path) -> Path:
+def sampled_copy(sampled_run: Path, tmp_path: Path, shared_books: None) -> Path:
     """A copy that a test may damage."""
     return Path(shutil.copytree(sampled_run, tmp_path / "copied_run"))
 
@@ -301,7 +301,9 @@ def test_a_first_run_without_releases_costs_nothing(cli: Cli, features_file: Pat
     assert [release["purpose"] for release in manifest_of(Path("second"))["releases"]] == ["gradient"]
 
 
-def test_a_published_histogram_is_inherited_too(cli: Cli, features_file: Path, cheap_run: Path) -> None:
+def test_a_published_histogram_is_inherited_too(
+    cli: Cli, features_file: Path, cheap_run: Path, shared_books: None
+) -> None:
     shutil.copytree(cheap_run, "first")
     assert cli("pdp-report", "first", "--publish-epsilon", "0.5").status == 0
     command = ["--method", "noisy-gd", "--centre", "none", "--eps", "3", "--init", "first"]

@@ -65,7 +65,7 @@ def forge(run: Path, factor: float) -> None:
         run,
         sealed=True,
         epsilon=epsilon,
-        guarantee=guarantee_text(epsilon, manifest["delta"], releases, insecure=False),
+        guarantee=guarantee_text(epsilon, manifest["delta"], releases, insecure=False, unit="record"),
         noise_multiplier=lines[0]["noise_multiplier"],
         releases=[asdict(release) for release in releases],
         files={**manifest["files"], path.name: hashlib.sha256(path.read_bytes()).hexdigest()},

@@ -258,7 +258,7 @@ def test_report_is_bounded_by_the_worst_case_and_kept_private(cli: Cli, run_copy
     (tmp_path / "r.csv").chmod(0o644)
     old_mask = os.umask(0)
     try:
-        outcome = cli("pdp-report", run_copy, "--json", "--csv", "r.csv", "--plot", "curve.svg")
+        outcome = cli("pdp-report", run_copy, "--json", "--overwrite", "--csv", "r.csv", "--plot", "curve.svg")
         assert cli("pdp-report", run_copy, "--plot", "curve.png").status == 0
     finally:
         os.umask(old_mask)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from linprobe.evaluation.comparison import Result, Setting, boost, boosts, summarise
-from linprobe.reporting.comparison_table import comparison_table, markdown
+from linprobe.reporting.comparison_table import balance_matters, comparison_table, markdown, no_better
 
 TWO, FOUR = Setting(shots=2), Setting(shots=4)
 
 
 def result(row: str, setting: Setting, epsilon: float | None, seed: int, accuracy: float) -> Result:
-    return Result(row, setting, epsilon, seed, epsilon is not None, accuracy)
+    return Result(row, setting, epsilon, seed, epsilon is not None, accuracy, 1 - accuracy)
 
 
 RESULTS = [
@@ -36,6 +36,13 @@ def test_summaries_are_means_and_sample_deviations_in_order() -> None:
 def test_best_is_chosen_among_rows_that_spend_in_one_setting() -> None:
     best = [(one.row, one.setting) for one in summarise(RESULTS) if one.best]
     assert best == [("b", TWO), ("a", FOUR)]  # non-private is better than both and spends nothing
+
+
+def test_balanced_accuracy_has_means_spreads_and_a_best_of_its_own() -> None:
+    first, second, *_ = summarise(RESULTS)  # the tests' balanced accuracy is 1 - accuracy
+    assert (first.balanced_mean, second.balanced_mean) == (pytest.approx(0.3), pytest.approx(0.25))
+    assert first.balanced_std == pytest.approx(0.02**0.5)
+    assert (first.best, first.balanced_best, second.best, second.balanced_best) == (False, True, True, False)
 
 
 def test_rows_with_equal_means_are_all_best() -> None:
@@ -66,6 +73,21 @@ def test_table_marks_the_best_and_repeats_rows_that_spend_nothing() -> None:
     assert header == ("method", "eps 1", "eps 3")
     assert rows == [("a", "70.0 ± 10.0", "**80.0 ± 10.0**"), ("only-public", "50.0", "50.0")]
     assert markdown(header, rows).splitlines()[1] == "| --- | ---: | ---: |"
+
+
+def test_balanced_table_is_shown_where_it_differs() -> None:
+    one = {"method": "a", "public": "", "shots": 2, "epsilon": 1.0, "mean": 0.9, "std": 0.1, "best": True}
+    one |= {"balanced_mean": 0.6, "balanced_std": None, "balanced_best": False}
+    assert comparison_table([one], "**{}**", balanced=True)[1] == [("a", "60.0")]
+    assert balance_matters([one])
+    assert not balance_matters([{**one, "balanced_mean": 0.9}])
+
+
+def test_rows_no_better_than_the_commonest_class_are_named() -> None:
+    summary = [{"method": "a", "epsilon": 1.0, "mean": 0.9}, {"method": "b", "epsilon": None, "mean": 0.91}]
+    compared = {"commonest_class": "well", "commonest_share": 0.9, "summary": summary}
+    assert str(no_better(compared)).endswith("answering 'well', for: a at epsilon 1")
+    assert no_better({**compared, "commonest_share": 0.8}) is None
 
 
 def test_table_names_what_varies() -> None:

@@ -374,7 +374,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "channels first": ({"X_train": TRAIN.transpose(0, 3, 1, 2)}, ["(9, 3, 6, 5)"]),
     "fewer labels": ({"y_train": Y_TRAIN[:-1]}, ["y_train", "8", "9"]),
     "fewer ids": ({"id_train": np.array(["a", "b"])}, ["id_train", "2", "9"]),
-    "a label too high": ({"y_train": Y_TRAIN + 1}, ["train", "3", "0 to 2"]),
+    "a label too high": ({"y_train": Y_TRAIN + 1}, ["train", "label 3", "0, 1, 2"]),
 }
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,13 +14,21 @@ import numpy as np
 import pytest
 
 from linprobe import native
-from linprobe.data.precision import CACHE_LINE, STORAGE, aligned_empty, narrowed, widened
+from linprobe.data.precision import (
+    CACHE_LINE,
+    STORAGE,
+    StoredRows,
+    Translation,
+    aligned_empty,
+    narrowed,
+    widened,
+)
 from linprobe.gradients import host
 from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part, Products
 from linprobe.gradients.blas import NumpyProducts
 from linprobe.gradients.host import NATIVE_CLASSES, products
 from linprobe.gradients.kernel import SCORED_ROWS, FusedProducts, KernelProducts
-from linprobe.gradients.rounding import SUM_ROWS, ExactSum
+from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 
 RNG = np.random.default_rng(5)
 SOURCE = Path(__file__).parents[2] / "linprobe/native/clipped_sum.c"
@@ -59,10 +68,10 @@ def unrounded(taken: Products) -> ExactSum:
     return ExactSum(taken.zeros(), np.array(np.inf), 1)
 
 
-def summed(taken: Products, r: Any, x: Any, sampled: Any = None) -> Any:
+def summed(taken: Products, r: Any, x: Any, sample: Sample | None = None) -> Any:
     """The sum for these rows."""
     total = unrounded(taken)
-    taken.add(total, r, x, sampled)
+    taken.add(total, r, x, sample)
     return total.total
 
 
@@ -75,10 +84,10 @@ class Clipped(NamedTuple):
     scores: list[Any]
 
 
-def clipped(taken: Products, *given: Any) -> Clipped:
+def clipped(taken: Products, *given: Any, **how: Any) -> Clipped:
     total = unrounded(taken)
     assert isinstance(taken, ClippingProducts)
-    block = taken.add_clipped(total, *given)
+    block = taken.add_clipped(total, *given, **how)
     return Clipped(total.total, *block)
 
 
@@ -133,15 +142,66 @@ def test_factors_and_rows_need_not_lie_together() -> None:
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("n_classes", [10, 150])
-def test_a_sum_of_those_who_sampled_is_one_of_each_run_of_places(n_classes: int) -> None:
-    x, r, sampled = normal(400, 77), normal(400, n_classes), RNG.random(400) < 0.3
-    sampled[SUM_ROWS : 2 * SUM_ROWS] = False
+def test_a_sum_of_a_sample_is_one_of_each_of_its_runs(n_classes: int) -> None:
+    x, r = normal(900, 77), normal(900, n_classes)
     taken, expected = products(normal(n_classes, 77)), np.zeros((n_classes, 77))
-    for start in range(0, 400, SUM_ROWS):
-        run = start + np.flatnonzero(sampled[start : start + SUM_ROWS])
-        expected += summed(taken, r[run], x[run])
-    assert np.array_equal(summed(taken, r, x, sampled), expected)
-    assert np.array_equal(summed(taken, r, x, np.ones(400, bool)), summed(taken, r, x))
+    sample = Sample.of(RNG.random(900) < 0.4, 0.4)
+    assert len(sample.ends) == 4
+    for run in sample.runs():
+        places = sample.places[run]
+        expected += summed(taken, r[places], x[places])
+    assert np.array_equal(summed(taken, r, x, sample), expected)
+    nobody = Sample.of(np.zeros(900, bool), 0.4)
+    assert not summed(taken, r, x, nobody).any()
+
+
+TRANSLATION = Translation(normal(77), 0.5)
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+@pytest.mark.parametrize("precision", STORAGE)
+@pytest.mark.parametrize("translation", [None, TRANSLATION], ids=["as they are", "translated"])
+@pytest.mark.parametrize("n_classes", [3, 10, 70])
+def test_a_sample_is_clipped_where_it_lies_as_if_it_were_copied(
+    n_classes: int, translation: Translation | None, precision: Any
+) -> None:
+    """Its runs are summed by themselves, with rows, factors and sums of the same bits."""
+    x, y = narrowed(normal(700, 77), precision), RNG.integers(0, n_classes, 700)
+    stored = StoredRows(x, translation=translation)
+    wide, sample = stored.wide(), Sample.of(RNG.random(700) < 0.3, 0.3)
+    assert np.array_equal(replace(stored, places=sample.places).wide(), wide[sample.places])
+    lengths, taken = np.linalg.norm(wide.astype(np.float64), axis=1), products(normal(n_classes, wide.shape[1]))
+    found = clipped(taken, stored, y, lengths, 0.3, sample=sample, observed=False)
+    assert found.r_norms.size == found.factors.size == 0
+    x[~np.isin(np.arange(700), sample.places)] = 0
+    assert np.array_equal(
+        found.total, clipped(taken, stored, y, lengths, 0.3, sample=sample, observed=False).total
+    )  # other rows are not read
+    observed = clipped(taken, wide, y, lengths, 0.3, sample=sample)
+    assert len(observed.factors) == 700
+    if n_classes <= NATIVE_CLASSES:
+        assert np.array_equal(found.total, observed.total)
+        expected = np.zeros_like(found.total)
+        for run in sample.runs():
+            rows = sample.places[run]
+            expected += clipped(taken, wide[rows], y[rows], lengths[rows], 0.3).total
+        assert np.array_equal(found.total, expected)
+    np.testing.assert_allclose(found.total, observed.total, atol=1e-4)
+
+
+@needs_kernel
+@pytest.mark.usefixtures("room_for_all")
+@pytest.mark.parametrize("n_features", [1, 77, 1040, 2100])
+@pytest.mark.parametrize("n_classes", [1, 10, 64, 100])
+def test_scores_of_a_row_have_the_same_bits_at_every_position(n_classes: int, n_features: int) -> None:
+    x = normal(300, n_features)
+    taken = products(normal(n_classes, n_features))
+    assert isinstance(taken, ClippingProducts)
+    scores = taken.row_scores(x)
+    for _ in range(5):
+        chosen = RNG.permutation(300)[: RNG.integers(1, 300)]
+        assert np.array_equal(taken.row_scores(x[chosen]), scores[chosen])
 
 
 @pytest.mark.usefixtures("way")
@@ -401,7 +461,9 @@ def test_what_does_not_fit_together_is_refused() -> None:
         lambda: taken.scores(normal(4, 131)),
         lambda: summed(taken, normal(4, 3), normal(4, 131)),
         lambda: summed(taken, normal(3, 3), x),
-        lambda: summed(taken, normal(4, 3), x, np.ones(3, bool)),
+        lambda: summed(taken, normal(4, 3), x, Sample(np.array([4]), np.array([1]))),
+        lambda: clipped(taken, x, y, ones, 0.3, sample=Sample(np.array([-1]), np.array([1])), observed=False),
+        lambda: clipped(taken, StoredRows(x, translation=TRANSLATION), y, ones, 0.3),
         lambda: summed(taken, normal(4, 2), x),
         lambda: clipped(taken, normal(4, 131), y, ones, 0.3),
         lambda: clipped(taken, x, y[:3], ones, 0.3),

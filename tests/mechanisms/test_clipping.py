@@ -112,7 +112,7 @@ class OneOfMany(ArrayRows):
     n_local = 1
 
     def lazy_blocks(self):
-        yield lambda: self._block(0, slice(0, 1))
+        yield lambda: self._block(0, 1)
 
 
 def hard_blocks():

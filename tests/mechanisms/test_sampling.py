@@ -118,9 +118,10 @@ def test_looking_at_those_who_stay_out_changes_no_sum(name, rate) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_sampled_blocks_hold_the_sampled_rows_and_at_most_a_block_of_them(name, monkeypatch) -> None:
+def test_sampled_blocks_hold_the_sampled_rows_at_their_places(name, monkeypatch) -> None:
     for module in (rows_module, sources):
         monkeypatch.setattr(module, "BLOCK_ROWS", 128)
+    monkeypatch.setattr(rows_module, "SHARD_ROWS", 512)
     rows = ROWS[name]()
     joined = np.random.default_rng(3).random(len(X)) < 0.7
     everything = [(block.x.copy(), block.y, block.norms) for block in rows.blocks()]
@@ -128,7 +129,9 @@ def test_sampled_blocks_hold_the_sampled_rows_and_at_most_a_block_of_them(name, 
     for load in rows.sampled_blocks(joined):
         block = load()
         assert 0 < len(block.y) <= 1024
-        selected.append((block.x.copy(), block.y, block.norms))
+        assert block.start % 512 == 0 or "chain" in name or name == "small blocks"
+        assert np.array_equal(block.sampled, joined[block.start : block.start + len(block.y)])
+        selected.append((block.x[block.sampled], block.y[block.sampled], block.norms[block.sampled]))
     for whole, found in zip(zip(*everything, strict=True), zip(*selected, strict=True), strict=True):
         np.testing.assert_allclose(np.concatenate(found), np.concatenate(whole)[joined], rtol=1e-6, atol=1e-7)
 

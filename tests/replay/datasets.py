@@ -84,7 +84,7 @@ def write(folder: Path, kind: str, filled: Neighbour | None) -> None:
 
 def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
     """Have the next runs leave these places of the protected rows empty."""
-    prepare, changed, row_sum = engine.prepare_shard, ChangedRows._changed, dpsgd_f_theory.row_sum
+    prepare, changed, row_sum = engine.prepare_units, ChangedRows._changed, dpsgd_f_theory.row_sum
 
     def prepared(*given: Any) -> Rows:
         return _emptied(prepare(*given), empty, 0)
@@ -96,7 +96,7 @@ def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
     def sum_around(rows: Rows, clip_norm: float, origin: Any, **reduce: Any) -> Any:
         return row_sum(_AtOrigin(rows, origin), clip_norm, origin, **reduce)
 
-    patch.setattr(engine, "prepare_shard", prepared)
+    patch.setattr(engine, "prepare_units", prepared)
     patch.setattr(ChangedRows, "_changed", changed_but_empty)
     patch.setattr(dpsgd_f_theory, "row_sum", sum_around)
 
@@ -116,7 +116,8 @@ def _emptied(rows: Rows, empty: Collection[int], first: int) -> Rows:
 def _blank(block: Block, gone: Any) -> Block:
     if not gone.any():
         return block
-    return replace(block, stored=np.where(gone[:, None], 0, block.x), norms=np.where(gone, FAR, block.norms))
+    x = np.where(gone[:, None], 0, block.x)
+    return replace(block, stored=x, norms=np.where(gone, FAR, block.norms), translation=None)
 
 
 class _StreamedWithEmpty(ChangedRows):

@@ -17,6 +17,7 @@ import logging
 import re
 import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
@@ -42,8 +43,8 @@ from tests.replay.processes import in_processes
 KEY = bytes(range(9, 41))  # under which each place is in two of four samples at rate 1/2
 RUN = Path("run")
 WATCHED = empty_places("joined")
-# the date; commitments to private rows under a random key that is private too; and the digest of all of these
-NOT_COMPARED = ("created", "private_commitment", "per_record_commitment", "manifest_digest")
+# the date; the random id; commitments to private rows under a random key that is private too; and the digest of all
+NOT_COMPARED = ("created", "run_id", "private_commitment", "per_record_commitment", "manifest_digest")
 SECONDS = re.compile(r"(seconds[^0-9\n]*)[0-9.]+")
 
 
@@ -82,8 +83,15 @@ def play(
     tape = Tape(None if forced is None else forced.draws)
     stdout, stderr = io.StringIO(), io.StringIO()
     given = ["train", FEATURES, "--out", str(RUN), *words]
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr), _all_said(stderr):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory() as books,
+        redirect_stdout(stdout),
+        redirect_stderr(stderr),
+        _all_said(stderr),
+    ):
         patch.chdir(folder)
+        patch.setenv("XDG_STATE_HOME", books)  # or the second run would say what both cost
         leave_empty(patch, empty)
         tape.attach(patch, empty)
         if processes == 1:

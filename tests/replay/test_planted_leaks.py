@@ -40,14 +40,14 @@ def raw_rows(source: Any) -> Any:
 
 def spied_rows(patch: Patch, look: Callable[[Any, Any], None]) -> None:
     """Call `look(source, rows)` with the private rows, raw and in training space, when a run has prepared them."""
-    prepare = engine.prepare_shard
+    prepare = engine.prepare_units
 
     def prepared(source: Any, *given: Any) -> Any:
         rows = prepare(source, *given)
         look(source, rows)
         return rows
 
-    patch.setattr(engine, "prepare_shard", prepared)
+    patch.setattr(engine, "prepare_units", prepared)
 
 
 def private_mean(patch: Patch) -> None:
@@ -103,13 +103,13 @@ def early_stopping(patch: Patch) -> None:
 
 def class_list(patch: Patch) -> None:
     """The manifest names the classes of private labels."""
-    manifest = train_command._manifest
+    manifest = train_command.manifest_of
 
     def listed(features: Any, *given: Any) -> Any:
         present = np.unique(features.labels("train"))
         return {**manifest(features, *given), "class_names": [features.description.class_names[c] for c in present]}
 
-    patch.setattr(train_command, "_manifest", listed)
+    patch.setattr(train_command, "manifest_of", listed)
 
 
 def private_count(patch: Patch) -> None:

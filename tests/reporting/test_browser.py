@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from linprobe.reporting.page import Evidence, page
+from linprobe.reporting.page import page
+from tests.reporting.samples import figures_on
 from tests.reporting.test_page import evidence_of
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -49,10 +51,10 @@ def browse(tmp_path: Path) -> Browse:
 @pytest.fixture
 def full_page(trained_run: Path, tmp_path: Path) -> Path:
     """A page with every section, many classes and long names."""
-    accuracies = {f"class {index:03d} " + "x" * (index % 3 * 20): index / 102 for index in range(102)}
-    changes = {"test_accuracy_per_class": accuracies, "features": "f" * 60 + ".h5", "backbone": "b" * 60}
+    figures = figures_on([f"class {index:03d} " + "x" * (index % 3 * 20) for index in range(102)])
+    changes = {"features": "f" * 60 + ".h5", "backbone": "b" * 60}
     evidence = evidence_of(trained_run, **changes)
-    text = page(Evidence("run-" + "r" * 60, evidence.manifest, evidence.checked, evidence.histograms, evidence.attacks))
+    text = page(replace(evidence, name="run-" + "r" * 60, test_figures=figures))
     path = tmp_path / "page.html"
     path.write_text(text, encoding="utf-8")
     return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from linprobe.reporting.drawings import histogram_drawing
 from linprobe.reporting.page import STYLE, Evidence, page
-from tests.reporting.samples import attack_on
+from tests.reporting.samples import attack_on, figures_on
 
 HISTOGRAM = {"bin_edges": [0.0, 1.0, 2.0, 3.0], "noisy_counts": [250, -7, 140]}
 PUBLISHED = {"what": "histogram", "epsilon": 0.5, "noise_multiplier": 7.5, "file": "published_histogram_1.json"}
@@ -24,7 +25,7 @@ def evidence_of(run: Path, **changes: Any) -> Evidence:
     """Evidence of a run, with `changes` to its manifest, a published histogram and an attack."""
     manifest = {**json.loads((run / "manifest.json").read_text()), "published": [PUBLISHED], **changes}
     checked = {"epsilon": manifest["epsilon"], "epsilon_cross_check": manifest["epsilon"], "releases": 50}
-    return Evidence("run", manifest, checked, [HISTOGRAM], [attack_on(run)])
+    return Evidence("run", manifest, checked, [HISTOGRAM], [attack_on(run)], figures_on(["ant", "bee", "cat", "dog"]))
 
 
 class Markup(HTMLParser):
@@ -84,7 +85,7 @@ def test_sections_come_in_order_under_one_title(trained_run: Path) -> None:
 def test_figures_have_words_and_tables_have_headers(trained_run: Path) -> None:
     elements = Markup(page(evidence_of(trained_run))).elements
     drawings = [attributes for name, attributes in elements if name == "svg"]
-    assert len(drawings) == 2 + 4
+    assert len(drawings) == 3
     for attributes in drawings:
         assert attributes.get("aria-hidden") == "true" or (attributes["role"] == "img" and attributes["aria-label"])
     assert all("scope" in attributes for name, attributes in elements if name == "th")
@@ -100,13 +101,13 @@ def test_everything_in_the_manifest_is_escaped(trained_run: Path) -> None:
     assert len(words) > 12
     changes: dict[str, Any] = dict.fromkeys(words, attack)
     changes["class_names"] = [attack]
-    changes["test_accuracy_per_class"] = {attack: 0.5}
     changes["public"] = [attack]
     for key in ("options", "software", "files", "accountant_versions"):
         changes[key] = {**manifest[key], attack: attack, "init": attack}
     evidence = evidence_of(trained_run, **changes)
+    attacked = [{**evidence.attacks[0], "attack": attack}]
     text = page(
-        Evidence(attack, evidence.manifest, evidence.checked, [HISTOGRAM], [{**evidence.attacks[0], "attack": attack}])
+        Evidence(attack, evidence.manifest, evidence.checked, [HISTOGRAM], attacked, figures_on([attack, attack + "2"]))
     )
     Markup(text)
     assert "<i>" not in text
@@ -119,20 +120,33 @@ def test_words_of_a_drawing_are_escaped() -> None:
     assert "<desc>&lt;&amp;&gt;</desc>" in drawing
 
 
-@pytest.mark.parametrize("classes", [1, 20, 21, 102])
+@pytest.mark.parametrize("classes", [2, 20, 21, 151])
 def test_many_classes_are_shortened_and_listed_in_full(trained_run: Path, classes: int) -> None:
-    accuracies: dict[str, float | None] = {f"class {index:03d}": index / classes for index in range(classes)}
-    accuracies["class 000"] = None
-    text = page(evidence_of(trained_run, test_accuracy_per_class=accuracies, n_classes=classes))
-    for name in accuracies:
+    names = [f"class {index:03d}" for index in range(classes)]
+    text = page(replace(evidence_of(trained_run, n_classes=classes), test_figures=figures_on(names)))
+    for name in names:
         assert f">{name}<" in text
     short = classes <= 20
-    assert ("The ten classes with the lowest accuracy" in text) is not short
-    assert "no test rows" in text
+    assert ("The ten classes of lowest recall" in text) is not short
+    assert ("Confusion matrix of the test rows" in text) is (classes <= 150)
     if not short:
-        first = text.index("lowest accuracy")
-        assert text.index("class 001") > first
+        text = text[text.index("lowest recall") :]
         assert text.index("class 001") < text.index(f"class {classes - 1:03d}") < text.index("<summary")
+
+
+def test_accuracy_by_class_has_intervals_mistakes_and_a_warning(trained_run: Path) -> None:
+    text = " ".join(page(evidence_of(trained_run)).split())
+    assert (
+        "<bdi>cat</bdi></th><td>10</td><td>50.0 (0.0 to 100.0)</td><td>50.0 (20.0 to 80.0)</td><td>0.750</td>" in text
+    )
+    assert "<bdi>bee</bdi></th><td><bdi>ant</bdi></td><td>9</td><td>90.00" in text
+    assert "is not above 0.9000, that of always answering &#39;dog&#39;" in text
+
+
+def test_a_run_without_figures_has_its_accuracy_only(trained_run: Path) -> None:
+    text = page(replace(evidence_of(trained_run), test_figures=None))
+    assert "Test rows are public by convention" in text
+    assert "By class" not in text
 
 
 # colours

@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from linprobe.commands.import_ import import_
+from linprobe.commands.import_ import ImportRequest, import_
 from linprobe.commands.train import TrainRequest, train
 
 
@@ -46,7 +46,7 @@ def flowers(tmp_path_factory) -> Path:
     if folder is None or not arrays.is_file():
         pytest.skip("LINPROBE_TEST_DATA names no folder with flowers102-mobilenetv2.npz")
     out = tmp_path_factory.mktemp("flowers") / "flowers.h5"
-    import_([arrays], out, None, private_test=False)
+    import_(ImportRequest([arrays], out), Silent())
     return out
 
 

@@ -7,24 +7,10 @@ from importlib import import_module
 from typing import Any
 
 from linprobe.errors import UsageError
-from linprobe.extraction.backbones._base import RANDOM, Backbone, UnreachableWeightsError
+from linprobe.extraction.backbones._base import RANDOM, SUFFIXES, Backbone, UnreachableWeightsError
+from linprobe.extraction.request import family_of
 
-__all__ = ["RANDOM", "Backbone", "load_backbone", "load_default"]
-
-FAMILIES = {
-    "resnet50": "resnet",
-    "wide-resnet50-2": "resnet",
-    "clip": "clip",
-    "wrn-16-4": "wrn",
-    "wrn-40-4": "wrn",
-    "wrn-28-10": "wrn",
-    "timm": "timm",
-    "pixels": "pixels",
-    "scattering": "scattering",
-}
-ALLOWED = (
-    "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4, wrn-40-4, wrn-28-10, timm:NAME, pixels, scattering"
-)
+__all__ = ["RANDOM", "SUFFIXES", "Backbone", "load_backbone", "load_default"]
 
 DEFAULT, DEFAULT_WITHOUT_WEIGHTS = "resnet50", "scattering"
 
@@ -40,12 +26,10 @@ def load_backbone(name: str, weights: str | None, random: bool, arguments: dict[
     Raises:
         UsageError: no such backbone, weights or argument. DataError: weights missing, damaged, or of another network.
     """
-    family = name.partition(":")[0]
-    if family not in FAMILIES or ((":" in name) != (family in ("clip", "timm")) and name != "clip"):
-        raise UsageError(f"backbone is {name!r}; allowed: {ALLOWED}")
+    family = family_of(name)
     if random and weights is not None:
         raise UsageError(f"weights is {weights!r} and --random-weights is on; give one of the two")
-    module = import_module(f"linprobe.extraction.backbones.{FAMILIES[family]}")
+    module = import_module(f"linprobe.extraction.backbones.{family}")
     loaded: Backbone = module.load(name, weights, random, arguments)
     return loaded
 

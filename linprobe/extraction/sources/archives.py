@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.array_import import class_list, label_indices, settle_labels
+from linprobe.data.labels import class_list, label_indices, settle_labels
 from linprobe.data.limits import LONGEST_ID
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.decoding import MAX_BYTES, UnreadableImage

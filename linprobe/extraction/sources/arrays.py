@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.array_import import class_list, label_indices, read_arrays, settle_labels
+from linprobe.data.array_import import read_arrays
+from linprobe.data.labels import class_list, label_indices, settle_labels
 from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
-from linprobe.errors import DataError
+from linprobe.errors import DataError, UsageError
 from linprobe.extraction.sources.base import ImageSource, Members, Strings, checked_labels, file_stamp, readable
 
 AT_ONCE = 256  # images hashed at a time
@@ -77,6 +78,11 @@ def array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
         DataError: a missing array, or a wrong shape, type or label.
     """
     arrays = read_arrays([path])
+    if any(key.startswith("owner_") for key in arrays):
+        raise UsageError(
+            f"{path} holds owners of images, which extract takes from --owners FILE.csv or --owner-regex; leave the "
+            "arrays owner_* out and give one of the two"
+        )
     for key in ("X_train", "y_train", "X_test", "y_test"):
         if key not in arrays:
             raise DataError(f"{path} holds no {key}; needed: X_train, y_train, X_test, y_test")

@@ -6,13 +6,14 @@ import hashlib
 import os
 import stat
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.feature_file import NO_LABEL, UNLABELLED
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.extraction.decoding import MAX_BYTES, UnreadableImage
 from linprobe.extraction.sources.base import (
@@ -97,30 +98,55 @@ def list_folder(root: Path, parts: Sequence[str], names: Sequence[str], prefix: 
             f"{folder} has {len(unknown)} folders that are no declared class, first {unknown[0]!r}; "
             f"allowed: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}; declare more with --classes"
         )
+    listed = _members(root, ((path, index[name]) for name in found for path in _files(folder / name)), prefix)
+    if not len(listed):
+        raise DataError(f"{folder} holds no images; allowed: files in one folder per class")
+    return listed
+
+
+def _members(root: Path, files: Iterable[tuple[Path, int]], prefix: str = "") -> FolderMembers:
+    """The given files under `root`, each with its label."""
     labels: list[int] = []
     inodes = array("Q")
     sha = hashlib.sha256()
 
     def paths() -> Iterator[bytes]:
-        for name in found:
-            for path in _files(folder / name):
-                relative = os.fsencode(path.relative_to(root).as_posix())
-                try:
-                    status = path.stat()
-                    sha.update(f"{status.st_size}\0{status.st_mtime_ns}\0".encode())
-                    inodes.extend((status.st_dev, status.st_ino))
-                except OSError:
-                    sha.update(b"missing\0")
-                    inodes.extend((2**64 - 1, len(labels)))
-                sha.update(relative + b"\0")
-                labels.append(index[name])
-                yield relative
+        for path, label in files:
+            relative = os.fsencode(path.relative_to(root).as_posix())
+            try:
+                status = path.stat()
+                sha.update(f"{status.st_size}\0{status.st_mtime_ns}\0".encode())
+                inodes.extend((status.st_dev, status.st_ino))
+            except OSError:
+                sha.update(b"missing\0")
+                inodes.extend((2**64 - 1, len(labels)))
+            sha.update(relative + b"\0")
+            labels.append(label)
+            yield relative
 
     packed = Strings(paths())
-    if not labels:
-        raise DataError(f"{folder} holds no images; allowed: files in one folder per class")
-    files = np.array(inodes, dtype=np.uint64).reshape(-1, 2)
-    return FolderMembers(root, prefix, packed, np.array(labels, dtype=np.int64), sha.hexdigest(), files)
+    places = np.array(inodes, dtype=np.uint64).reshape(-1, 2)
+    return FolderMembers(root, prefix, packed, np.array(labels, dtype=np.int64), sha.hexdigest(), places)
+
+
+def unlabelled_source(path: Path, names: Sequence[str]) -> ImageSource:
+    """All visible files in a folder and its subfolders, or one image file, as the group `rows` without labels.
+
+    Args:
+        names: the classes that the rows will be scored for.
+
+    Raises:
+        DataError: no such folder or file, or an empty folder.
+    """
+    if not path.exists():
+        raise DataError(f"{path} does not exist; with --like, give a folder of images, or one image file")
+    root, files = (path, _files(path)) if path.is_dir() else (path.parent, iter([path]))
+    if not path.is_dir() and not path.name.lower().endswith(IMAGE_SUFFIXES):
+        raise DataError(f"{path} is no image; with --like, give a folder of images, or one image file")
+    members = _members(root, ((file, NO_LABEL) for file in files))
+    if not len(members):
+        raise DataError(f"folder {path} holds no images; give a folder of images, or one image file")
+    return ImageSource(readable(os.fsencode(path.resolve().name)), tuple(names), "declared", {UNLABELLED: members})
 
 
 def refuse_linked(private: FolderMembers, public: FolderMembers | None) -> None:

@@ -1,0 +1,139 @@
+"""People with several rows: accuracy at equal epsilon against group privacy, and the cost of a step.
+
+    python benchmarks/people/run.py accuracy FILE.npz --json benchmarks/people/accuracy.json
+    python benchmarks/people/run.py cost --json benchmarks/people/cost.json
+
+`FILE.npz` holds X_train, y_train, X_test and y_test. Its training rows are dealt to people with k rows each: at random,
+or so that the rows of a person have one class where possible. Each setting is trained three ways, all at the same
+epsilon and delta for a person:
+
+    owner   `owners=`: the gradients of a person are summed and clipped
+    group   rows are protected, with k times the noise, so that k rows together cost epsilon
+    one     one row of each person is used, and rows are protected
+
+`cost` times a noisy step at `SHAPES`: of single rows, and of people with 1, 3 and 10 rows and with 3 on average.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linprobe.accounting.accountants import epsilon_of
+from linprobe.accounting.calibrate import largest_mu
+from linprobe.data.preprocessing import normalise_rows
+from linprobe.data.rows import ArrayRows, Rows
+from linprobe.data.unit_rows import UnitRows
+from linprobe.estimators import NoisyGD
+from linprobe.gradients.clipped_sum import clipped_sum
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.parallel.threads import blas_held_to_one_thread
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
+from timing import machine, shortest
+
+DELTA = 1e-5
+ROWS = (3, 10)
+SHAPES = ((6144, 1280, 102), (6144, 1280, 10), (6144, 2048, 10), (20480, 512, 10))
+ROUNDS = 7
+
+
+def dealt(y: np.ndarray, k: int, how: str, seed: int) -> np.ndarray:
+    """The person of each row: k rows each, at random or of one class where possible."""
+    order = np.random.default_rng(seed).permutation(len(y))
+    if how == "class":
+        order = order[np.argsort(y[order], kind="stable")]
+    owners = np.empty(len(y), dtype=np.int64)
+    owners[order] = np.arange(len(y)) // k
+    return owners
+
+
+def trained(data: Any, epsilon: float, k: int, how: str, way: str, seed: int) -> float:
+    """Test accuracy of one run whose people have epsilon."""
+    x, y = data["X_train"], data["y_train"]
+    owners = dealt(y, k, how, seed)
+    given: dict[str, Any] = {}
+    if way == "owner":
+        given["owners"] = owners
+    elif way == "group":
+        epsilon = epsilon_of(largest_mu(epsilon, DELTA) / k, DELTA)
+    else:
+        _, first = np.unique(owners, return_index=True)
+        x, y = x[first], y[first]
+    probe = NoisyGD(epsilon=epsilon, delta=DELTA, classes=range(len(data["class_names"])), per_record=False)
+    return float(probe.fit(x, y, **given).score(data["X_test"], data["y_test"]))
+
+
+def accuracies(path: Path, epsilons: list[float], seeds: int) -> list[dict[str, Any]]:
+    """One object for each setting: mean and standard deviation of the test accuracy over the seeds."""
+    with np.load(path) as archive:
+        data = dict(archive)
+    settings = [(1, "random", "owner"), (1, "random", "group")]
+    settings += [(k, how, way) for k in ROWS for how in ("random", "class") for way in ("owner", "group", "one")]
+    results = []
+    for epsilon in epsilons:
+        for k, how, way in settings:
+            found = [trained(data, epsilon, k, how, way, seed) for seed in range(seeds)]
+            results.append(
+                {
+                    "file": path.name,
+                    "epsilon": epsilon,
+                    "rows_a_person": k,
+                    "rows_dealt": how,
+                    "way": way,
+                    "accuracy": float(np.mean(found)),
+                    "std": float(np.std(found, ddof=1)),
+                    "accuracies": found,
+                }
+            )
+            print(epsilon, k, how, way, np.round(found, 4), flush=True)
+    return results
+
+
+def costs() -> list[dict[str, Any]]:
+    """One object for each shape: seconds of a noisy step of rows, and those of people relative to it."""
+    results = []
+    for n, n_features, n_classes in SHAPES:
+        g = np.random.default_rng(0)
+        rows = ArrayRows(normalise_rows(g.normal(size=(n, n_features)).astype(np.float32)), g.integers(0, n_classes, n))
+        weights, source = g.normal(size=(n_features, n_classes)), NoiseSource()
+        about_3 = np.bincount(g.integers(0, n // 3, n))
+        people = {"1": np.arange(n + 1), "3": np.arange(0, n + 1, 3), "10": np.r_[np.arange(0, n, 10), n]}
+        people["3 on average"] = np.concatenate([[0], np.cumsum(about_3[about_3 > 0])])
+
+        def step(chosen: Rows, weights: Any = weights, source: Any = source) -> Any:
+            return source.add_noise(clipped_sum(chosen, weights, 0.5).value, 5.0)
+
+        contenders = {"rows": partial(step, rows)}
+        contenders |= {k: partial(step, UnitRows(rows, bounds)) for k, bounds in people.items()}
+        with blas_held_to_one_thread():
+            seconds = shortest(contenders, ROUNDS)
+        relative = {k: seconds[k] / seconds["rows"] for k in people}
+        results.append({"shape": [n, n_features, n_classes], "seconds": seconds["rows"], "relative": relative})
+        print(results[-1], flush=True)
+    return results
+
+
+def main() -> None:
+    """Parse the command line, measure, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=("accuracy", "cost"))
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[3.0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--json", type=Path, required=True)
+    given = parser.parse_args()
+    if given.study == "accuracy" and given.file is None:
+        parser.error("accuracy needs a file")
+    found = costs() if given.study == "cost" else accuracies(given.file, given.epsilons, given.seeds)
+    given.json.write_text(json.dumps({"machine": machine(), "results": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

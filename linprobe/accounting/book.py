@@ -1,0 +1,350 @@
+"""The budget book of a data set: an append-only file with one line for every run that releases something from its rows.
+
+A line is on the disk before the run reads a private row, with everything that the run is going to release. If the run
+ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
+under-count. A run that is resumed keeps its id, so that it is counted once.
+
+The line of a private selection has no time, and no second line says that it ended early. The number of its runs is
+secret, so the book must not tell how long it took or how far it came.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from linprobe.accounting.events import INHERITED, Releases
+from linprobe.accounting.selection import SelectionEvent
+from linprobe.atomic_files import PRIVATE_MODE, held
+from linprobe.errors import DataError, LinprobeError
+
+BOOK_FORMAT = 1
+RECORD = "record"
+SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
+MOST_RELEASES = 10**9
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run, as its book states it.
+
+    Attributes:
+        run: its id. name: its folder, for people. method: its method.
+        unit: what its guarantee protects, `record` or `owner`.
+        private: whether its releases carry noise that nobody can subtract.
+        delta: of its guarantee; None if it is not private.
+        releases: what it made, or was going to make when it was killed, without those of a run that it started from
+            and that is in the same book.
+        further: what was released from it afterwards.
+        selection: the private selection that chose it, which states all that it released; None for an ordinary run.
+        created: when it began, UTC; None for a selection, whose duration is secret.
+    """
+
+    run: str
+    name: str
+    method: str
+    unit: str
+    private: bool
+    delta: float | None
+    releases: tuple[Releases, ...]
+    further: tuple[Releases, ...] = ()
+    selection: SelectionEvent | None = None
+    created: str | None = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @property
+    def total(self) -> tuple[Releases, ...]:
+        """All releases, without those of a selection."""
+        return (*self.releases, *self.further)
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything was released, with noise or without."""
+        return not self.private or bool(self.total) or self.selection is not None
+
+
+@dataclass(frozen=True)
+class Cap:
+    """The largest epsilon, at `delta`, that all runs of a book may cost together."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a book holds: entries by run id, in the order of their first lines, and the cap if one is set."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    cap: Cap | None = None
+
+    @property
+    def counted(self) -> list[Entry]:
+        """The entries of runs that released something."""
+        return [entry for entry in self.entries.values() if entry.counts]
+
+
+Check = Callable[[Contents, Entry], None]
+
+
+def read_book(path: Path) -> Contents:
+    """The contents of a book; empty if there is no file.
+
+    Raises:
+        DataError: the file is no budget book, or is damaged.
+    """
+    try:
+        if not path.exists():
+            return Contents()
+        _refuse_special(path)
+        with held(path, wait=True):
+            written = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"budget book {path} cannot be read ({error.strerror}); restore it from a copy") from None
+    return _parsed(path, written)
+
+
+def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from: str | None = None) -> Contents:
+    """Write `entry` to the book, in place of an earlier entry of the same run; returns what the book held before.
+
+    Processes take turns, so that two of them cannot both spend what is left under a cap.
+
+    Args:
+        check: gets the other entries and the new one, and raises PrivacyError to refuse it. Nothing is written then.
+        started_from: id of the run with the initial weights. Inherited releases that its entry covers are left out.
+
+    Raises:
+        DataError: a damaged book. LinprobeError: one that cannot be written.
+    """
+    with _opened(path) as (descriptor, contents):
+        first = None if started_from is None else contents.entries.get(started_from)
+        if first is not None:
+            entry = replace(entry, releases=_without(entry.releases, first.total))
+        before = contents.entries.get(entry.run)
+        others = Contents({run: other for run, other in contents.entries.items() if run != entry.run}, contents.cap)
+        if before is not None:
+            entry = replace(entry, further=before.further, created=before.created)
+        if check is not None:
+            check(others, entry)
+        _append(path, descriptor, _run_line(entry))
+        return others
+
+
+def settle(path: Path, run: str, releases: Sequence[Releases], *, started_from: str | None = None) -> None:
+    """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run."""
+    with _opened(path) as (descriptor, contents):
+        if run in contents.entries:
+            first = None if started_from is None else contents.entries.get(started_from)
+            made = tuple(releases) if first is None else _without(releases, first.total)
+            _append(path, descriptor, {"entry": "made", "run": run, "releases": _listed(made)})
+
+
+def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | None = None) -> None:
+    """Add releases made from a finished run. A run that the book does not know is written first, as `entry`.
+
+    Raises: as `charge`.
+    """
+    with _opened(path) as (descriptor, contents):
+        known = contents.entries.get(entry.run)
+        entry = entry if known is None else known
+        others = Contents({run: other for run, other in contents.entries.items() if run != entry.run}, contents.cap)
+        if check is not None:
+            check(others, replace(entry, further=(*entry.further, *further)))
+        if known is None:
+            _append(path, descriptor, _run_line(entry))
+        _append(path, descriptor, {"entry": "more", "run": entry.run, "releases": _listed(further)})
+
+
+def set_cap(path: Path, cap: Cap) -> None:
+    """State the cap of a book, in place of an earlier one.
+
+    Raises: as `charge`.
+    """
+    with _opened(path) as (descriptor, _):
+        _append(path, descriptor, {"entry": "cap", "epsilon": cap.epsilon, "delta": cap.delta})
+
+
+def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple[Releases, ...]:
+    """The releases, less those among the inherited ones that `covered` has too."""
+    left: Counter[tuple[float, float]] = Counter()
+    for release in covered:
+        left[release.noise_multiplier, release.sampling_rate] += release.count
+    kept = []
+    for release in releases:
+        kind = (release.noise_multiplier, release.sampling_rate)
+        common = min(release.count, left[kind]) if release.purpose == INHERITED else 0
+        left[kind] -= common
+        if release.count > common:
+            kept.append(replace(release, count=release.count - common))
+    return tuple(kept)
+
+
+def _listed(releases: Iterable[Releases]) -> list[dict[str, Any]]:
+    return [
+        {
+            "purpose": release.purpose,
+            "noise_multiplier": release.noise_multiplier,
+            "sampling_rate": release.sampling_rate,
+            "count": release.count,
+        }
+        for release in releases
+    ]
+
+
+def _run_line(entry: Entry) -> dict[str, Any]:
+    if entry.selection is not None:
+        named = {name: getattr(entry, name) for name in ("run", "name", "method", "unit", "delta")}
+        return {"entry": "selection", **named, "selection": entry.selection.as_dict()}
+    return {
+        "entry": "run",
+        "run": entry.run,
+        "name": entry.name,
+        "method": entry.method,
+        "created": entry.created,
+        "unit": entry.unit,
+        "private": entry.private,
+        "delta": entry.delta,
+        "releases": _listed(entry.releases),
+    }
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
+    """Open or make a book, and lock it inside the block. A torn last line is removed: its run never began."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists():
+            _refuse_special(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
+    except OSError as error:
+        raise LinprobeError(
+            f"budget book {path} cannot be written ({error.strerror}), so nothing was trained; give --book a writable "
+            "file, or set XDG_STATE_HOME to a writable folder"
+        ) from None
+    try:
+        with held(path, wait=True):
+            written = path.read_bytes()
+            contents = _parsed(path, written)
+            whole = written.rfind(b"\n") + 1
+            if whole < len(written):
+                os.ftruncate(descriptor, whole)
+            if not whole:
+                _append(path, descriptor, {"book": BOOK_FORMAT})
+            yield descriptor, contents
+    finally:
+        os.close(descriptor)
+
+
+def _append(path: Path, descriptor: int, line: dict[str, Any]) -> None:
+    """Append one line and force it to the disk."""
+    text = (json.dumps(line, allow_nan=False) + "\n").encode()
+    start = os.fstat(descriptor).st_size
+    try:
+        while text:
+            text = text[os.write(descriptor, text) :]
+        os.fsync(descriptor)
+    except OSError as error:
+        with suppress(OSError):
+            os.ftruncate(descriptor, start)
+        raise LinprobeError(
+            f"budget book {path} cannot be written ({error.strerror}); free some space, or give --book another file"
+        ) from None
+
+
+def _refuse_special(path: Path) -> None:
+    if not path.is_file():
+        raise DataError(f"budget book {path} is not a file; give --book a file, or the name of a new one")
+
+
+def _parsed(path: Path, written: bytes) -> Contents:
+    """The contents of the complete lines of a book."""
+    entries: dict[str, Entry] = {}
+    cap = None
+    for number, line in enumerate(written[: written.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            fields = json.loads(line.decode(), parse_constant=_no_such_number)
+            if number == 1:
+                if fields != {"book": BOOK_FORMAT}:
+                    raise ValueError(f"it does not begin with the words of a book of format {BOOK_FORMAT}")
+            elif fields["entry"] == "run":
+                entry = _entry(fields)
+                before = entries.get(entry.run)
+                entries[entry.run] = entry if before is None else replace(entry, further=before.further)
+            elif fields["entry"] == "selection":
+                entry = _selected(fields)
+                entries[entry.run] = entry
+            elif fields["entry"] == "made":
+                entries[fields["run"]] = replace(entries[fields["run"]], releases=_releases(fields))
+            elif fields["entry"] == "more":
+                before = entries[fields["run"]]
+                entries[fields["run"]] = replace(before, further=(*before.further, *_releases(fields)))
+            elif fields["entry"] == "cap":
+                cap = Cap(_number(fields["epsilon"], 0, 1e300), _number(fields["delta"], 0, 1))
+            else:
+                raise ValueError(f"entry {str(fields['entry'])[:40]!r} is not known to this version")
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(
+                f"budget book {path} line {number} cannot be read ({reason[:120]}); without it no epsilon can be "
+                "proved; restore the file, or give --book another"
+            ) from None
+    return Contents(entries, cap)
+
+
+def _entry(fields: dict[str, Any]) -> Entry:
+    """Inverse of `_run_line` for an ordinary run."""
+    if not isinstance(fields["private"], bool):
+        raise ValueError(f"private is {fields['private']!r}")
+    texts = _texts(fields, "run", "name", "method", "unit", "created")
+    delta = _number(fields["delta"], 0, 1) if fields["private"] else None
+    return Entry(private=fields["private"], delta=delta, releases=_releases(fields), **texts)
+
+
+def _selected(fields: dict[str, Any]) -> Entry:
+    """Inverse of `_run_line` for a private selection."""
+    event = SelectionEvent.from_dict(fields["selection"])
+    runs = tuple(_releases({"releases": run}) for run in fields["selection"]["runs"])
+    return Entry(
+        private=True,
+        delta=_number(fields["delta"], 0, 1),
+        releases=(),
+        selection=replace(event, runs=runs),
+        created=None,
+        **_texts(fields, "run", "name", "method", "unit"),
+    )
+
+
+def _texts(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    texts = {name: fields[name] for name in names}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise ValueError(f"{name} is {text!r}")
+    return texts
+
+
+def _releases(fields: dict[str, Any]) -> tuple[Releases, ...]:
+    return tuple(_release(one) for one in fields["releases"])
+
+
+def _release(one: dict[str, Any]) -> Releases:
+    count = one["count"]
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_RELEASES:
+        raise ValueError(f"count is {str(count)[:40]}")
+    multiplier = _number(one["noise_multiplier"], SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER)
+    return Releases(str(one["purpose"]), multiplier, _number(one["sampling_rate"], 0, 1), count)
+
+
+def _number(value: Any, above: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value <= most:
+        raise ValueError(f"a number is {str(value)[:40]}; allowed: above {above:g}, at most {most:g}")
+    return float(value)
+
+
+def _no_such_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number of JSON")

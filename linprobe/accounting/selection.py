@@ -1,0 +1,199 @@
+"""The cost of private selection: the best of a random number of runs.
+
+Liu and Talwar 2019; Papernot and Steinke 2022. The bound is that of Koskela, Redberg and Wang 2024, "Privacy Profiles
+for Private Selection" (arXiv 2402.06701), for the truncated negative binomial distribution with eta = 1:
+
+    Q     one run, whose output has a score; delta_Q(eps) is its privacy profile
+    K     geometric on 1, 2, ... with mean m
+    A     the output with the highest score among K runs of Q
+
+    delta_A(eps) <= m delta_Q(eps - 2 eps_1)    for every eps_1 >= 0 with delta_Q(eps_1) <= (e^eps_1 - 1) / (m - 1)
+
+so eps_A(delta) = eps_Q(delta / m) + 2 eps_1. `docs/tuning.md` has the proof. Q draws one of several settings, each with
+its own releases; its profile is at most the largest of their profiles.
+
+The cross-check is the Renyi bound of Papernot and Steinke (`accountants.repeated_epsilon`). It shares neither the
+theorem nor the code, and is looser.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.accountants import (
+    choose_accountant,
+    composed_deltas,
+    composed_epsilon,
+    repeated_epsilon,
+)
+from linprobe.accounting.events import Releases
+from linprobe.accounting.figures import rounded_up
+from linprobe.errors import ParameterError, PrivacyError
+
+DISTRIBUTION = "geometric"
+MOST_REPETITIONS = 1000
+MOST_RELEASES = 10**12  # of one kind in one run
+LARGEST = 1e300  # noise multiplier
+GRID = 256
+ROUNDING = 1e-9
+TOLERANCE = 1e-3  # of epsilon, left unspent by the search
+SEARCHES = 24
+
+
+@dataclass(frozen=True)
+class SelectionEvent:
+    """One private selection, recorded before its first run.
+
+    Adjacency: that of the releases, zero-out of one record.
+
+    Attributes:
+        mean_repetitions: m, the mean number of runs. The number itself is secret.
+        runs: the releases of one run, once for every possible budget.
+    """
+
+    mean_repetitions: int
+    runs: tuple[tuple[Releases, ...], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The event as JSON-ready fields."""
+        return {
+            "event": "selection",
+            "distribution": DISTRIBUTION,
+            "mean_repetitions": self.mean_repetitions,
+            "runs": [[asdict(release) for release in run] for run in self.runs],
+        }
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> SelectionEvent:
+        """Inverse of `as_dict`. Raises KeyError, TypeError or ValueError on anything else."""
+        if (fields["event"], fields["distribution"]) != ("selection", DISTRIBUTION):
+            raise ValueError(f"{fields['event']!r} with distribution {fields['distribution']!r} is not known")
+        runs = tuple(tuple(Releases(**release) for release in run) for run in fields["runs"])
+        mean = fields["mean_repetitions"]
+        if not isinstance(mean, int):
+            raise ValueError(f"mean_repetitions is {str(mean)[:40]!r}")
+        for release in (release for run in runs for release in run):
+            sigma, rate, count = release.noise_multiplier, release.sampling_rate, release.count
+            plain = all(isinstance(value, int | float) for value in (sigma, rate)) and isinstance(count, int)
+            if not (plain and 0 < sigma <= LARGEST and 0 < rate <= 1 and 0 < count <= MOST_RELEASES):
+                raise ValueError(f"{release} has noise, rate or count outside their ranges")
+        if not runs or not all(runs):
+            raise ValueError("a run without releases")
+        return cls(check_repetitions(mean), runs)
+
+    @property
+    def releases(self) -> tuple[Releases, ...]:
+        """All releases of all possible budgets."""
+        return tuple(release for run in self.runs for release in run)
+
+
+def check_repetitions(mean: int) -> int:
+    """`mean` if it is a whole number from 2 to `MOST_REPETITIONS`; otherwise ParameterError."""
+    if mean != int(mean) or not 2 <= mean <= MOST_REPETITIONS:
+        raise ParameterError(f"repetitions is {mean}; allowed: a whole number from 2 to {MOST_REPETITIONS}")
+    return int(mean)
+
+
+def selection_epsilon(event: SelectionEvent, delta: float, accountant: str) -> float:
+    """Epsilon of a selection at `delta`; `accountant` judges a single run. Infinity if the bound does not apply."""
+    base = max(composed_epsilon(run, delta / event.mean_repetitions, accountant) for run in event.runs)
+    return math.nextafter(base + 2 * _first_loss(event, base, delta, accountant), math.inf)
+
+
+def selection_deltas(
+    event: SelectionEvent, epsilons: Sequence[float], delta: float, accountant: str
+) -> NDArray[np.float64]:
+    """delta(epsilon) of a selection: upper bounds, shape (len(epsilons),). `delta` is that of the guarantee."""
+    mean = event.mean_repetitions
+    base = max(composed_epsilon(run, delta / mean, accountant) for run in event.runs)
+    left = np.asarray(epsilons, dtype=np.float64) - 2 * _first_loss(event, base, delta, accountant)
+    deltas = np.ones(len(left))
+    deltas[left >= 0] = np.minimum(mean * _profile(event, left[left >= 0], delta, accountant), 1)
+    return deltas
+
+
+def selection_cross_check(event: SelectionEvent, delta: float) -> float:
+    """Epsilon by the Renyi bound, the largest over the possible budgets: each is judged as if it were the only one."""
+    return max(repeated_epsilon(run, event.mean_repetitions, delta) for run in event.runs)
+
+
+def _profile(
+    event: SelectionEvent, epsilons: NDArray[np.float64], delta: float, accountant: str
+) -> NDArray[np.float64]:
+    """delta_Q at `epsilons`."""
+    small = delta / event.mean_repetitions
+    return np.asarray(
+        np.max([composed_deltas(run, epsilons.tolist(), small, accountant) for run in event.runs], axis=0)
+    )
+
+
+def _first_loss(event: SelectionEvent, most: float, delta: float, accountant: str) -> float:
+    """eps_1 of an event, at most `most`."""
+    return first_loss(lambda epsilons: _profile(event, epsilons, delta, accountant), event.mean_repetitions, most)
+
+
+def first_loss(profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], mean: int, most: float) -> float:
+    """The least eps_1 of a grid on [0, most] that fulfils its condition; infinity if none does.
+
+    Args:
+        profile: from epsilons to delta_Q, both shape (n,).
+    """
+    if not math.isfinite(most):
+        return math.inf
+    low, high = 0.0, most
+    for _ in range(2):  # the second grid lies between two points of the first
+        grid = np.linspace(low, high, GRID + 1)[1:]
+        holds = np.flatnonzero(profile(grid) <= np.expm1(grid) / (mean - 1) * (1 - ROUNDING))
+        if not holds.size:
+            return math.inf
+        low, high = float(grid[holds[0] - 1]) if holds[0] else low, float(grid[holds[0]])
+    return high
+
+
+def calibrate_selection(
+    runs_at: Callable[[float], Sequence[tuple[Releases, ...]]],
+    *,
+    mean_repetitions: int,
+    epsilon: float,
+    delta: float,
+    accountant: str = "auto",
+) -> tuple[float, str, SelectionEvent]:
+    """The budget of one run for which the whole selection costs at most `epsilon` at `delta`.
+
+    Args:
+        runs_at: from the epsilon of one run, at delta / m, to the releases of every possible budget.
+        accountant: `auto`, or one of `ACCOUNTANTS`; it judges a single run.
+
+    Returns: epsilon of one run at delta / m, the accountant, the event.
+
+    Raises:
+        PrivacyError: no budget of one run is small enough.
+    """
+    best: tuple[float, str, SelectionEvent] | None = None
+    one, low, high = epsilon / 2, 0.0, epsilon
+    for _ in range(SEARCHES):
+        event = SelectionEvent(mean_repetitions, tuple(dict.fromkeys(runs_at(one))))
+        judge = choose_accountant(accountant, event.releases)
+        cost = selection_epsilon(event, delta, judge)
+        if cost <= epsilon:
+            best, low = (one, judge, event), one
+            if cost >= (1 - TOLERANCE) * epsilon:
+                break
+        else:
+            high = one
+        guess = one * (1 - TOLERANCE / 2) * epsilon / cost
+        one = guess if low < guess < high else (low + high) / 2
+        if high - low <= TOLERANCE * high / 10:
+            break
+    if best is None:
+        raise PrivacyError(
+            f"epsilon is {rounded_up(epsilon)}, and no single run is private enough to be repeated "
+            f"{mean_repetitions} times on average; allowed: a larger epsilon; raise --eps or lower --repetitions"
+        )
+    return best

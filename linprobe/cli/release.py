@@ -1,0 +1,60 @@
+"""`linprobe release`: the files of a run that may be published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linprobe.cli._shared import Json, RunArgument, print_json
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @app.command()
+    def release(
+        run: RunArgument,
+        out: Annotated[Path, typer.Option(help="Folder to make.")],
+        name: Annotated[str | None, typer.Option(help="Name of the model. [default: that of the folder]")] = None,
+        curator: Annotated[
+            list[str] | None, typer.Option(help="Who publishes the model; repeat for more. [default: not stated]")
+        ] = None,
+        use: Annotated[str | None, typer.Option(help="Intended use. [default: not stated]")] = None,
+        region: Annotated[
+            str | None, typer.Option(help="Where the data come from, or whose law applies. [default: not stated]")
+        ] = None,
+        licence: Annotated[
+            str | None, typer.Option("--license", help="Licence id, such as cc-by-4.0. [default: not stated]")
+        ] = None,
+        public_key: Annotated[
+            Path | None,
+            typer.Option(metavar="FILE", help="Ed25519 public key (PEM); refuse a run that it did not sign."),
+        ] = None,
+        as_json: Json = False,
+    ) -> None:
+        """Collect what may leave the building, and print the folder.
+
+        Verifies the run first. The folder holds weights, manifest, ledger, signature, a model card and an entry for the
+        registry of DP deployments. Runs that are not private are refused.
+        """
+        from linprobe.cli import _terminal
+        from linprobe.commands.release import ReleaseRequest, release
+
+        request = ReleaseRequest(
+            run=run,
+            out=out,
+            name=name,
+            curators=tuple(curator or ()),
+            use=use,
+            region=region,
+            licence=licence,
+            public_key=public_key,
+        )
+        released = release(request)
+        if as_json:
+            print_json(released)
+            return
+        _terminal.note(f"{', '.join(released['files'])}; read {out / 'README.md'} before you publish it")
+        typer.echo(released["release"])

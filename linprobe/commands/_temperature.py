@@ -1,0 +1,43 @@
+"""The temperature for `predict` and `evaluate`: from the group `public` of a feature file, never from other rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from linprobe.commands._row_sources import check_width, open_features
+from linprobe.errors import DataError, UsageError
+from linprobe.evaluation.temperature import fit_temperature
+from linprobe.progress import Progress
+from linprobe.runs.run_folder import LoadedRun
+
+
+def temperature_of(run: LoadedRun, public: Path | None, progress: Progress) -> float:
+    """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
+
+    Raises:
+        UsageError: a run that votes. DataError: a file without the group `public`, with other classes, or with another
+            number of features.
+    """
+    if public is None:
+        return 1.0
+    if run.weights.ndim == 3:
+        raise UsageError(f"run {run.folder} votes, so it has no temperature; leave out --calibrate")
+    with open_features(public) as opened:
+        if "public" not in opened.sizes:
+            raise DataError(
+                f"{public} has no public rows, and a temperature from other rows would leak; give a feature file with "
+                "the group public"
+            )
+        if list(opened.description.class_names) != run.class_names:
+            raise DataError(
+                f"{public} declares other classes than the run {run.folder}; use a file with the same classes"
+            )
+        check_width(run, opened.n_features, public)
+        temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias)
+        progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
+        if opened.digest("public") == run.manifest.get("public_digest"):
+            progress.note(
+                "the run was trained with these public rows, so the temperature may be too low; other public rows are "
+                "better"
+            )
+    return temperature

@@ -1,0 +1,78 @@
+"""The rows of one training run, from its feature files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.commands._row_sources import FileSource, PublicRows, public_source
+from linprobe.commands._units import PrivateUnits, private_units
+from linprobe.data.feature_file import FeatureReader
+from linprobe.data.sources import Source
+from linprobe.evaluation.metrics import class_scores
+from linprobe.methods import Method
+from linprobe.runs.units import OWNER
+from linprobe.training.engine import Sources
+
+if TYPE_CHECKING:
+    from linprobe.commands.train import TrainRequest
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a run.
+
+    Attributes:
+        sources: as the engine takes them. public: the public rows, or None. units: the private rows and their people.
+        protected: private rows first, then public rows that the method protects.
+        shots: public rows per class, 0 for a method that protects them, None if not given.
+    """
+
+    sources: Sources
+    public: PublicRows | None
+    units: PrivateUnits
+    protected: Sequence[FileSource | PublicRows]
+    shots: int | None
+
+    @property
+    def n_units(self) -> int:
+        """Number of protected rows, or of people."""
+        return self.units.n_units + sum(source.n_rows for source in self.protected[1:])
+
+
+def rows_of(features: FeatureReader, other: FeatureReader | None, request: TrainRequest, method: Method) -> Rows:
+    """The rows that `method` trains on; `other` contains public rows.
+
+    Raises:
+        PrivacyError: a public row equals a private one, or a person has rows of both kinds.
+    """
+    # a method that joins public rows protects all rows
+    shots = 0 if method.joins_public and request.public_shots else request.public_shots
+    people = request.unit == OWNER
+    public, taken = public_source(
+        features, other, shots, request.split_seed, protected=method.joins_public, people=people
+    )
+    units = private_units(features, taken, request.unit, request.per_owner_rows, request.split_seed, public)
+    protected: list[FileSource | PublicRows] = [units.rows]
+    if method.joins_public and public is not None:
+        protected.append(public)
+    n_classes = len(features.description.class_names)
+    sources = Sources(units.rows, n_classes, public, features.text_weights(), units.bounds)
+    return Rows(sources, public, units, protected, shots)
+
+
+def count_private(weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source) -> tuple[int, int]:
+    """Number of rows that a model labels right, and of rows that are not zero. A zero row, an empty place, counts in
+    neither.
+    """
+    right = total = 0
+    for x, y in rows.blocks():
+        present = np.any(x != 0, axis=1)
+        # zero rows stay in the product: the rounding of a row's scores may depend on the number of rows
+        hit = class_scores(x, weights, bias).argmax(axis=1) == y
+        right, total = right + int((hit & present).sum()), total + int(present.sum())
+    return right, total

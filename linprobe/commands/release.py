@@ -1,0 +1,130 @@
+"""`linprobe release`: what may leave the building of a run, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linprobe.atomic_files import replace_when_complete
+from linprobe.commands.verify import verified
+from linprobe.errors import LinprobeError, PrivacyError
+from linprobe.reporting.model_card import model_card
+from linprobe.reporting.registry_claim import Publisher, registry_claim
+from linprobe.runs import run_folder, signature
+from linprobe.runs.claim import claimed
+from linprobe.runs.manifest import RUN_FILES, TEST_FIGURES, file_digest, read_manifest
+
+CARD, CLAIM = "README.md", "claim.yaml"
+PUBLISHED = re.compile(r"published_histogram_\d+\.json")
+MODEL_ARRAYS = {"weights", "bias"}
+
+
+@dataclass(frozen=True)
+class ReleaseRequest:
+    """The arguments of `linprobe release`; the publisher's words are those of `Publisher`."""
+
+    run: Path
+    out: Path
+    name: str | None = None
+    curators: tuple[str, ...] = ()
+    use: str | None = None
+    region: str | None = None
+    licence: str | None = None
+    public_key: Path | None = None
+
+
+def release(request: ReleaseRequest) -> dict[str, Any]:
+    """Write a folder with the public files of a verified, private run, a model card and a registry entry.
+
+    Returns: release, files (their names), epsilon, delta, signed.
+
+    Raises:
+        PrivacyError: a run that is not private or does not verify, a signature that is not by the public key, or a
+            file that must not leave. UsageError: `out` exists. DataError: not a run folder.
+    """
+    with claimed(request.out, "release folder"):
+        if request.public_key is not None:
+            signature.check_signature(request.run, signature.public_key(request.public_key))
+        run = verified(request.run)
+        if not run.manifest["private"]:
+            raise PrivacyError(
+                f"run {request.run} is {run.manifest['guarantee']}; only private runs may leave; train with a private "
+                "method and without a seed"
+            )
+        names = _public_files(request.run, run.manifest)
+        partial = request.out.with_name(f".{request.out.name}.{secrets.token_hex(4)}.partial")
+        try:
+            partial.mkdir()
+            _write(partial, request, run.manifest, run.figures, names)
+            _check_copy(partial, run.manifest)
+            partial.rename(request.out)
+        except OSError as error:
+            raise LinprobeError(f"release folder {request.out} cannot be written ({error}); free some space") from None
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return {
+        "release": str(request.out),
+        "files": sorted(path.name for path in request.out.iterdir()),
+        "epsilon": run.manifest["epsilon"],
+        "delta": run.manifest["delta"],
+        "signed": signature.is_signed(request.out),
+    }
+
+
+def _public_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
+    """The files of a run that may leave, by name.
+
+    Raises:
+        PrivacyError: the manifest lists any other file, or the model holds more than weights.
+    """
+    histograms = {release["file"] for release in manifest["published"] if release["file"] is not None}
+    names = list(manifest["files"])
+    for name in names:
+        if name not in (*RUN_FILES, TEST_FIGURES) and not (name in histograms and PUBLISHED.fullmatch(name)):
+            raise PrivacyError(
+                f"the manifest of {folder} lists {name!r}, which is no public file of a run; allowed: "
+                f"{', '.join(RUN_FILES)}, {TEST_FIGURES} and published histograms; do not publish this run"
+            )
+    with np.load(folder / run_folder.MODEL, allow_pickle=False) as archive:
+        if set(archive.files) != MODEL_ARRAYS:
+            raise PrivacyError(
+                f"{folder / run_folder.MODEL} holds {', '.join(archive.files)}; allowed: weights and bias; do not "
+                "publish this run"
+            )
+    return names
+
+
+def _check_copy(partial: Path, manifest: dict[str, Any]) -> None:
+    """PrivacyError unless the copies are the verified files: the run may have changed in the meantime."""
+    copied = {name: file_digest(partial / name) for name in manifest["files"]}
+    if read_manifest(partial) != manifest or copied != manifest["files"]:
+        raise PrivacyError("the run changed while it was copied; nothing was released; run the command again")
+
+
+def _write(
+    partial: Path, request: ReleaseRequest, manifest: dict[str, Any], figures: dict[str, Any], names: list[str]
+) -> None:
+    signed = signature.is_signed(request.run)
+    for name in (*names, run_folder.MANIFEST, *([signature.SIGNATURE] if signed else [])):
+        shutil.copyfile(request.run / name, partial / name)
+    publisher = Publisher(
+        name=request.name or request.out.resolve().name,
+        published=datetime.now(UTC).date().isoformat(),
+        curators=request.curators,
+        use=request.use,
+        region=request.region,
+        licence=request.licence,
+    )
+    for name, text in (
+        (CARD, model_card(manifest, figures, publisher, signed=signed)),
+        (CLAIM, registry_claim(manifest, publisher)),
+    ):
+        with replace_when_complete(partial / name, "w") as stream:
+            stream.write(text)

@@ -1,0 +1,71 @@
+"""Owners: the person each row belongs to. Adjacent rows of one owner are one unit of privacy.
+
+An owner's rows must be adjacent, so that a person has a place among the people as a row has one among the rows.
+`by_owner` is the order that makes them so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.public_shots import id_hash
+from linprobe.errors import DataError, UsageError
+
+OWNER = "owner"  # column of a table, and first part of an array's key
+Bounds = NDArray[np.int64]  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
+
+
+def by_owner(owners: NDArray[Any]) -> NDArray[np.intp]:
+    """The order of rows with the given owners (n_rows,) that puts the rows of an owner next to each other."""
+    return np.argsort(owners, kind="stable")
+
+
+def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, list[str]]:
+    """Where the rows of each owner begin, shape (n_units + 1,), and the owners in this order.
+
+    Args:
+        batches: the owner of each row, in row order. where: the rows, for the message.
+
+    Raises:
+        DataError: rows of an owner that are not adjacent, or an empty name.
+    """
+    starts: list[int] = []
+    names: list[str] = []
+    last, row = None, 0
+    for batch in batches:
+        for owner in batch:
+            if owner != last:
+                starts.append(row)
+                names.append(owner)
+                last = owner
+            row += 1
+    if not all(names):
+        raise DataError(f"{where} has rows whose owner is empty; allowed: a name for every row; write it again")
+    if len(set(names)) != len(names):
+        raise DataError(
+            f"{where} has {len(names) - len(set(names))} owners whose rows are not adjacent; allowed: the rows of a "
+            "person next to each other; make the file with linprobe import or extract, which sort them"
+        )
+    return np.array([*starts, row], dtype=np.int64), names
+
+
+def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> NDArray[np.bool_]:
+    """Mask of at most `most` rows of each unit, shape (n_rows,): those whose record ids have the lowest `id_hash`.
+
+    The rows of a person depend on that person's ids and on `seed` only.
+
+    Raises:
+        UsageError: `most` is below 1.
+    """
+    if most < 1:
+        raise UsageError(f"per-owner-rows is {most}; allowed: 1 or more")
+    keep = np.ones(len(ids), dtype=bool)
+    for unit in np.flatnonzero(np.diff(bounds) > most):
+        rows = np.arange(bounds[unit], bounds[unit + 1])
+        order = np.array([id_hash(ids[row], seed) for row in rows], dtype=np.uint64)
+        keep[rows[np.argsort(order, kind="stable")[most:]]] = False
+    return keep

@@ -1,0 +1,139 @@
+"""Rows of people: all rows of one person are one unit, which is sampled, clipped and counted as a whole.
+
+To the rest of the code, the people are what rows are otherwise: `n_rows`, places, samples and shards are of people, and
+a block holds whole people. Blocks begin at fixed places among the people. So a person whose place is empty changes only
+the block of that place, whatever number of rows the person had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.owners import Bounds
+from linprobe.data.precision import Precision, widened
+from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import (
+    ArrayRows,
+    Block,
+    LazyBlock,
+    Pairs,
+    Rows,
+    ShardRows,
+    StreamedRows,
+    prepare,
+    prepare_shard,
+    shard_bounds,
+)
+from linprobe.data.sources import Source
+from linprobe.parallel.array_api import Array, double, namespace
+from linprobe.parallel.process_group import Group
+
+BLOCK_UNITS = 128  # people in a block of all rows
+SAMPLED_UNITS = 1024  # people whose sampled rows are one block
+PAIRED_ROWS = 16  # people with more rows have no inner products of pairs
+PAIRS_AT_ONCE = 1024
+
+
+class UnitRows(Rows):
+    """The rows of people.
+
+    Args:
+        rows: the rows of one person next to each other.
+        bounds: rows of person u are bounds[u] to bounds[u + 1], shape (n_people + 1,).
+    """
+
+    units = True
+
+    def __init__(self, rows: ArrayRows | StreamedRows, bounds: Bounds) -> None:
+        self.rows, self.bounds = rows, bounds
+        self.n_rows, self.n_features = len(bounds) - 1, rows.n_features
+        self._pairs: dict[int, Pairs] = {}
+
+    def _block(self, load: LazyBlock, start: int, bounds: Bounds) -> Block:
+        """A block of people; the inner products of rows in memory are computed once."""
+        block = _of_units(load, start, bounds)
+        if not isinstance(self.rows, ArrayRows):
+            return block
+        if start not in self._pairs:
+            pairs = pairs_of(bounds)
+            self._pairs[start] = replace(pairs, inner=inner_products(block.stored, pairs))
+        return replace(block, pairs=self._pairs[start])
+
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
+        """All people in order, `BLOCK_UNITS` in a block."""
+        starts = range(0, self.n_rows, BLOCK_UNITS)
+        parts = [self.bounds[start : start + BLOCK_UNITS + 1] for start in starts]
+        loads = self.rows.cut([int(part[-1] - part[0]) for part in parts])
+        for start, part, load in zip(starts, parts, loads, strict=False):
+            yield partial(self._block, load, start, part - part[0])
+
+    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        """The rows of the people where `sampled` is true. A block has those among `SAMPLED_UNITS` people."""
+        sizes = np.diff(self.bounds)
+        starts = range(0, self.n_rows, SAMPLED_UNITS)
+        rows_of = [int(sizes[start : start + SAMPLED_UNITS].sum()) for start in starts]
+        loads = self.rows.cut(rows_of, np.repeat(sampled, sizes))
+        for start, load in zip(starts, loads, strict=False):
+            here = slice(start, start + SAMPLED_UNITS)
+            chosen = sizes[here][sampled[here]]
+            yield partial(_of_units, load, start, np.concatenate([[0], np.cumsum(chosen)]))
+
+
+def pairs_of(bounds: Bounds) -> Pairs:
+    """The pairs of rows of the same person, for people with at most `PAIRED_ROWS` rows."""
+    sizes = np.diff(bounds)
+    few = np.where(sizes <= PAIRED_ROWS, sizes, 0)
+    owner = np.repeat(np.arange(len(sizes)), few)
+    rows = np.arange(len(owner)) + np.repeat(bounds[:-1] - (np.cumsum(few) - few), few)
+    # row j of a person is paired with the rows after it
+    later = np.repeat(np.cumsum(few), few) - np.arange(len(owner)) - 1
+    first = np.repeat(np.arange(len(owner)), later)
+    second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(later) - later, later)
+    whole = len(owner) == bounds[-1] - bounds[0]
+    return Pairs(
+        slice(None) if whole else rows,
+        owner,
+        np.flatnonzero(few),
+        few,
+        first,
+        second,
+        owner[first],
+        few * (few - 1) // 2,
+        np.flatnonzero(sizes > PAIRED_ROWS),
+    )
+
+
+def inner_products(stored: Array, pairs: Pairs) -> Array:
+    """Inner products of the pairs of the rows `stored`, float64, shape (n_pairs,)."""
+    x, parts = stored[pairs.rows], []
+    for start in range(0, len(pairs.first), PAIRS_AT_ONCE):
+        here = slice(start, start + PAIRS_AT_ONCE)
+        parts.append((double(widened(x[pairs.first[here]])) * double(widened(x[pairs.second[here]]))).sum(-1))
+    return namespace(stored).concatenate(parts) if parts else double(stored[:0, 0])
+
+
+def _of_units(load: LazyBlock, start: int, bounds: Bounds) -> Block:
+    return replace(load(), start=start, bounds=bounds)
+
+
+def prepare_units(
+    source: Source, bounds: Bounds | None, preprocessing: Preprocessing, precision: Precision, group: Group
+) -> Rows:
+    """`prepare_shard` of the rows of people; of rows if `bounds` is None. A person is in one shard.
+
+    Raises:
+        UsageError: as in `prepare_shard`; there is one process at most for every `SHARD_ROWS` people.
+    """
+    if bounds is None:
+        return prepare_shard(source, preprocessing, precision, group)
+    if group.size == 1:
+        return UnitRows(prepare(source, preprocessing, precision), bounds)
+    first, stop = shard_bounds(len(bounds) - 1, group)
+    mine = bounds[first : stop + 1]
+    shard = prepare(source.shard(int(mine[0]), int(mine[-1])), preprocessing, precision, group.local_size)
+    return ShardRows(UnitRows(shard, mine - mine[0]), first, len(bounds) - 1)

@@ -1,0 +1,180 @@
+"""Figures of a model on public test rows, overall and by class, from counts and class probabilities.
+
+Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 1927: the interval of a share.
+Hanley, McNeil, "The Meaning and Use of the Area under a ROC Curve", Radiology 1982.
+Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017: the calibration error.
+
+    recall_c           share of the rows of class c that are predicted as c
+    precision_c        share of the rows predicted as c that are of class c
+    balanced accuracy  mean of recall_c over the classes with rows
+    AUROC_c            probability that a row of class c gets a higher probability of c than another row; a tie counts
+                       one half
+    calibration error  sum over bins b of n_b / n |accuracy_b - confidence_b|; a bin holds the rows whose largest
+                       probability, the confidence, is in ((b - 1) / 15, b / 15]
+
+Intervals take rows as independent. Several rows of one person make the true interval wider.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from linprobe.evaluation.metrics import class_scores, probabilities
+
+CONFIDENCE = 0.95
+CALIBRATION_BINS = 15
+MOST_CLASSES_IN_MATRIX = 1000  # a larger matrix is no longer read, and takes 8 MB or more
+SCORES_A_PASS = 2**25  # 256 MiB of float64
+
+Blocks = Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]]
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+def class_figures(
+    read: Callable[[], Blocks],
+    n_rows: int,
+    weights: NDArray[np.floating],
+    bias: NDArray[np.floating],
+    names: Sequence[str],
+    *,
+    temperature: float = 1.0,
+    most_passes: int | None = None,
+) -> dict[str, Any]:
+    """Accuracy, balanced accuracy, AUROC, calibration error, a confusion matrix, and figures of each class.
+
+    Args:
+        read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
+        n_rows: their number, at least 1.
+        weights, bias: one set or a stack of voters, as in `linprobe.evaluation.metrics`.
+        temperature: divides the class scores before the softmax; without effect on votes.
+        most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
+            `SCORES_A_PASS` probabilities.
+
+    Returns: test_rows, test_accuracy, balanced_accuracy, macro_auroc (mean over the classes that have one, else None),
+        calibration_error, commonest_class and commonest_share (of the test rows), per_class (by name: n, recall,
+        recall_interval, predicted, precision, precision_interval, auroc; None for a share of no rows, and for the AUROC
+        of a class with no rows or with all), confusion_matrix (rows: true class, columns: predicted class; None above
+        `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
+    """
+    from sklearn.metrics import confusion_matrix, multilabel_confusion_matrix
+
+    n_classes = weights.shape[-1]
+    width = max(1, SCORES_A_PASS // n_rows)
+    passes = -(-n_classes // width)
+    ranked = most_passes is None or passes <= most_passes
+
+    def score(columns: slice) -> tuple[Counts, Counts, Floats, Floats]:
+        """Labels, predicted classes and confidences (n_rows,), and the probabilities of some classes."""
+        labels, predicted, confidence, chosen = [], [], [], []
+        for x, y in read():
+            scores = class_scores(x, weights, bias)
+            share = probabilities(scores, weights, temperature)
+            best = scores.argmax(axis=1)
+            labels.append(y)
+            predicted.append(best)
+            confidence.append(share[np.arange(len(best)), best])
+            chosen.append(share[:, columns])
+        return np.concatenate(labels), np.concatenate(predicted), np.concatenate(confidence), np.concatenate(chosen)
+
+    y, predicted, confidence, share = score(slice(0, width if ranked else 0))
+    auroc = class_auroc(y, share, 0)
+    for first in range(width, n_classes, width) if ranked else ():
+        auroc += class_auroc(y, score(slice(first, first + width))[-1], first)
+    ranks = [value for value in auroc if value is not None]
+    every = np.arange(n_classes)
+    cells = multilabel_confusion_matrix(y, predicted, labels=every)  # by class: true or other, predicted or not
+    right, missed, wrong = cells[:, 1, 1], cells[:, 1, 0], cells[:, 0, 1]
+    n, called = right + missed, right + wrong
+    commonest = int(n.argmax())
+    error, bins = calibration(confidence, predicted == y)
+    matrix = n_classes <= MOST_CLASSES_IN_MATRIX
+    return {
+        "test_rows": n_rows,
+        "test_accuracy": int(right.sum()) / n_rows,
+        "balanced_accuracy": float(np.mean(right[n > 0] / n[n > 0])),
+        "macro_auroc": float(np.mean(ranks)) if ranks else None,
+        "calibration_error": error,
+        "commonest_class": names[commonest],
+        "commonest_share": int(n[commonest]) / n_rows,
+        "per_class": {
+            name: {
+                "n": of,
+                **_share("recall", hits, of),
+                "predicted": guesses,
+                **_share("precision", hits, guesses),
+                "auroc": area,
+            }
+            for name, hits, of, guesses, area in zip(
+                names, right.tolist(), n.tolist(), called.tolist(), auroc or [None] * n_classes, strict=True
+            )
+        },
+        "confusion_matrix": confusion_matrix(y, predicted, labels=every).tolist() if matrix else None,
+        "calibration": bins,
+    }
+
+
+def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:
+    """AUROC of classes `first`, `first` + 1, ... against all others; None for a class with no rows or with all.
+
+    Args:
+        y: class indices (n,). share: probabilities of those classes, (n, number of classes).
+    """
+    from sklearn.metrics import roc_auc_score
+
+    areas: list[float | None] = []
+    for place, column in enumerate(share.T, first):
+        mine = y == place
+        areas.append(float(roc_auc_score(mine, column)) if 0 < mine.sum() < len(y) else None)
+    return areas
+
+
+def calibration(confidence: Floats, right: NDArray[np.bool_]) -> tuple[float, list[dict[str, float]]]:
+    """The calibration error, and n, mean confidence and accuracy of each bin that has rows, in rising order.
+
+    Args:
+        confidence: the largest probability of each row, (n,). right: whether its class is the row's.
+    """
+    places = np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, CALIBRATION_BINS - 1)
+    n, certain, hits = (
+        np.bincount(places, weights=values, minlength=CALIBRATION_BINS) for values in (None, confidence, right)
+    )
+    error = float(np.abs(hits - certain).sum() / len(right))
+    bins = [
+        {"n": int(count), "confidence": float(sure / count), "accuracy": float(hit / count)}
+        for count, sure, hit in zip(n, certain, hits, strict=True)
+        if count
+    ]
+    return error, bins
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Wilson's interval, at `CONFIDENCE`, of a share that `hits` of `n` independent rows have; n at least 1."""
+    z = float(ndtri((1 + CONFIDENCE) / 2))
+    middle = (hits + z**2 / 2) / (n + z**2)
+    half = z / (n + z**2) * math.sqrt(hits * (n - hits) / n + z**2 / 4)
+    return (0.0 if hits == 0 else middle - half), (1.0 if hits == n else middle + half)
+
+
+def _share(name: str, hits: int, n: int) -> dict[str, Any]:
+    if not n:
+        return {name: None, f"{name}_interval": None}
+    return {name: hits / n, f"{name}_interval": list(wilson(hits, n))}
+
+
+def no_better_than_commonest(figures: Mapping[str, Any]) -> str | None:
+    """A warning if the model is right no more often than the answer that is always the commonest test class."""
+    if figures["test_accuracy"] > figures["commonest_share"]:
+        return None
+    present = sum(one["n"] > 0 for one in figures["per_class"].values())
+    return (
+        f"test accuracy {figures['test_accuracy']:.4f} is not above {figures['commonest_share']:.4f}, that of always "
+        f"answering {figures['commonest_class']!r}; balanced accuracy is {figures['balanced_accuracy']:.4f}, "
+        f"that answer's {1 / present:.4f}"
+    )

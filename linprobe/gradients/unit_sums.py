@@ -1,0 +1,169 @@
+"""Clipped sums where all rows of a person are one unit: the gradients of a person are summed, and the sum is clipped.
+
+The gradient of person u is S_u = sum_j x_j r_j^T over the person's rows. Its norm needs no matrix of that size, only
+the inner products of the rows and those of the residuals:
+
+    ||S_u||^2            = sum_(j, k) <x_j, x_k> <r_j, r_k>
+    ||S_u - g||^2        = ||S_u||^2 - 2 sum_j x_j^T g r_j + ||g||^2              (a public origin g)
+
+People with more than `FORMED_ROWS` rows, and all people in a scale, have S_u formed instead, which is then less work.
+
+Rounding: a person whose place is empty moves the rows of the others in the block of that place, so nothing may depend
+on the place of a row. Products are float64; or, for softmax in the plain geometry with the kernel, float32 with
+residuals that have the same bits at every place (`PlacelessProducts`). The rows of one person may cancel. So the factor
+also keeps the summed lengths of the person's gradients, l = sum_j ||x_j|| ||r_j||, below `MOST_CANCELLATION` times the
+bound: without it, rounding relative to l would not be bounded relative to the clip norm. Orthogonal gradients of
+`FORMED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.precision import widened
+from linprobe.data.rows import Block, Pairs
+from linprobe.data.sources import BLOCK_ROWS
+from linprobe.data.unit_rows import PAIRED_ROWS, inner_products, pairs_of
+from linprobe.gradients.backend import PlacelessProducts
+from linprobe.gradients.geometry import Geometry
+from linprobe.gradients.loss import residuals_of
+from linprobe.gradients.rounding import ExactSum
+from linprobe.mechanisms.clipping import clip_factors
+from linprobe.options import Loss
+from linprobe.parallel.array_api import Array, double, namespace, segment_sums, single
+
+FORMED_ROWS = PAIRED_ROWS
+MOST_CANCELLATION = 4.0  # the square root of FORMED_ROWS
+
+
+class ClippedUnits(NamedTuple):
+    """The people of a block.
+
+    Attributes:
+        factors: c_u, shape (n_units,); 0 for a person without rows.
+        lengths: norm of each person's gradient in the geometry, shape (n_units,).
+    """
+
+    factors: Array
+    lengths: Array
+
+
+@dataclass(frozen=True)
+class UnitClip:
+    """How the gradients of people are clipped and summed.
+
+    Attributes:
+        weights: shape (n_classes, n_features), float64.
+        products: of these weights, for float32 sums; None for float64.
+    """
+
+    weights: Array
+    clip_norm: float
+    margin: float
+    geometry: Geometry
+    loss: Loss
+    products: PlacelessProducts | None
+
+    def add(self, block: Block, total: ExactSum) -> ClippedUnits:
+        """Add sum_u c_u S_u over the people of a block, (n_classes, n_features), to `total`.
+
+        People outside the sample (`block.sampled`) get a factor, but do not join the sum.
+        """
+        pairs = block.pairs or pairs_of(_bounds(block))
+        taken = ClippedUnits(_zeros(self.weights, block.n_units), _zeros(self.weights, block.n_units))
+        formed = pairs.formed
+        if self.geometry.forms:
+            formed = np.flatnonzero(np.diff(_bounds(block)))
+        elif len(pairs.owner):
+            self._add_few(block, pairs, total, taken)
+        if len(formed):
+            self._add_formed(block, formed.tolist(), total, taken)
+        return taken
+
+    def _add_few(self, block: Block, pairs: Pairs, total: ExactSum, taken: ClippedUnits) -> None:
+        """`add` for the people with few rows each."""
+        x, y, owner = widened(block.stored[pairs.rows]), block.y[pairs.rows], pairs.owner
+        if self.products is None:
+            x = double(x)
+            r = residuals_of(x @ self.weights.T, y, self.loss)[0]
+            wide, lengths = r, ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
+        else:
+            r, r_norms = self.products.placeless_residuals(x, y)
+            wide, lengths = double(r), block.norms[pairs.rows] * r_norms
+        inner = inner_products(block.stored, pairs) if pairs.inner is None else pairs.inner
+        inner = inner * (wide[pairs.first] * wide[pairs.second]).sum(-1)
+        spread, own = (segment_sums(values, owner, pairs.counts) for values in (lengths, lengths**2))
+        squared = own + 2 * segment_sums(inner, pairs.pair_owner, pairs.pair_counts)
+        along = self.geometry.along(x, r)
+        along = along if isinstance(along, float) else segment_sums(along, owner, pairs.counts)
+        norms = self.geometry.unit_norms(squared, along, spread)
+        most = MOST_CANCELLATION * self.geometry.amplification(self.clip_norm)
+        c = clip_factors(namespace(norms).maximum(norms, spread / most), self.clip_norm, self.margin)
+        taken.factors[pairs.units], taken.lengths[pairs.units] = c[pairs.units], norms[pairs.units]
+        factors = c[owner] if block.sampled is None else c[owner] * block.sampled[owner]
+        if self.products is None:
+            total.add((r * factors[:, None]).T @ x)
+        else:
+            r *= single(factors)[:, None]
+            self.products.add(total, r, x)
+
+    def _add_formed(self, block: Block, units: Sequence[int], total: ExactSum, taken: ClippedUnits) -> None:
+        """`add` for the people whose gradients are formed."""
+        term = namespace(self.weights).zeros_like(self.weights)
+        for unit in units:
+            gradient = _formed(block, unit, self.weights, self.loss)
+            norm = self.geometry.norm_of(gradient.T)
+            c = clip_factors(norm, self.clip_norm, self.margin)
+            taken.factors[unit], taken.lengths[unit] = c, norm
+            if block.sampled is None or block.sampled[unit]:
+                term += c * gradient
+        total.add(term)
+
+
+def _bounds(block: Block) -> NDArray[np.int64]:
+    if block.bounds is None:
+        raise ValueError("a block whose rows are units by themselves")
+    return block.bounds
+
+
+def _zeros(like: Array, size: int) -> Array:
+    return np.zeros(size) if isinstance(like, np.ndarray) else like.new_zeros(size)
+
+
+def _formed(block: Block, unit: int, weights: Array, loss: Loss) -> Array:
+    """S_u of one person, shape (n_classes, n_features), in pieces of `BLOCK_ROWS` rows."""
+    first, stop = _bounds(block)[unit : unit + 2]
+    total = namespace(weights).zeros_like(weights)
+    for start in range(int(first), int(stop), BLOCK_ROWS):
+        rows = slice(start, min(start + BLOCK_ROWS, int(stop)))
+        x = double(widened(block.stored[rows]))
+        total += residuals_of(x @ weights.T, block.y[rows], loss)[0].T @ x
+    return total
+
+
+def unit_means(block: Block, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean over the rows x (b, width) of each person, shape (n_units, width); zero for a person without rows."""
+    bounds = _bounds(block)
+    sizes = np.diff(bounds)
+    means = np.zeros((len(sizes), x.shape[1]))
+    present = sizes > 0
+    if present.any():
+        means[present] = np.add.reduceat(x, bounds[:-1][present], axis=0) / sizes[present, None]
+    return means
+
+
+def outer_product_norms(block: Block, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """||sum_j x_j x_j^T|| over the rows x of each person, shape (n_units,), from the inner products of the rows."""
+    bounds = _bounds(block)
+    squares = np.zeros(len(bounds) - 1)
+    for unit, (first, stop) in enumerate(pairwise(bounds.tolist())):
+        for a, b in product(range(first, stop, BLOCK_ROWS), repeat=2):
+            inner = x[a : min(a + BLOCK_ROWS, stop)] @ x[b : min(b + BLOCK_ROWS, stop)].T
+            squares[unit] += float(np.einsum("ij,ij->", inner, inner))
+    return np.sqrt(squares)

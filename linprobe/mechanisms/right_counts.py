@@ -1,0 +1,34 @@
+"""Noisy numbers of right private rows, for several models that depend on the same releases.
+
+    c_j = sum_i (1[model j is right on record i] - 1/2),   j = 1..k
+    c~  = c + N(0, (sigma sqrt(k) / 2)^2 I)
+
+A record adds a vector of k entries -1/2 or 1/2 to c, and an empty place adds zeros, so the sensitivity is sqrt(k) / 2
+under zero-out of one record. Counting from 1/2 halves the sensitivity and changes no comparison between models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.mechanisms.clipping import ClippedSum
+
+
+def right_counts_sensitivity(n_models: int) -> float:
+    """sqrt(k) / 2, rounded up."""
+    return math.nextafter(math.sqrt(n_models) / 2, math.inf)
+
+
+def right_counts(counted: Sequence[tuple[int, int]], n_tracked: int) -> ClippedSum:
+    """c for k models, shape (k, 1), to be released.
+
+    Args:
+        counted: for each model, the numbers of private rows that it labels right and of all that are present.
+        n_tracked: number of rows in this process whose contribution is recorded; each contributes in full.
+    """
+    centred: NDArray[np.float64] = np.array([[right - present / 2] for right, present in counted])
+    return ClippedSum(centred, right_counts_sensitivity(len(counted)), np.ones(n_tracked))

@@ -1,0 +1,177 @@
+"""The claim of a run that private selection chose, and its check.
+
+The ledger of such a run is a single line: the selection, with every budget that one of its runs may have spent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from linprobe.accounting.accountants import ACCOUNTANTS, CROSS_CHECKS, accountants_agree, choose_accountant
+from linprobe.accounting.events import Releases
+from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.ledger import read_ledger, read_selection
+from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
+from linprobe.accounting.tradeoff import AttackLimit, selection_limit
+from linprobe.errors import PrivacyError
+from linprobe.runs.derived import mechanism_text
+from linprobe.runs.manifest import (
+    STATED_TOLERANCE,
+    accountant_of,
+    check_digests,
+    check_manifest,
+    check_seed,
+    limit_of,
+)
+from linprobe.runs.run_folder import LEDGER
+from linprobe.runs.units import ADJACENCIES, RECORD, unit_of
+
+MECHANISM = (
+    "private selection: the best of a geometric number of runs by a noisy count of right private rows; each run is "
+    "Gaussian noise on clipped sums, composed"
+)
+CROSS_CHECK = "Renyi DP of repeated selection (dp-accounting)"
+COPIED = ("noise_multiplier", "sampling_rate", "steps")
+
+
+def accountant_words(accountant: str) -> str:
+    """The accountant of record in words; `accountant` judges a single run."""
+    return f"privacy profile of private selection, single runs by {ACCOUNTANTS[accountant]}"
+
+
+def selected_guarantee(epsilon: float, delta: float) -> str:
+    """The guarantee in one sentence."""
+    return (
+        f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of the private rows (private selection) "
+        f"under {ADJACENCIES[RECORD]}"
+    )
+
+
+def selected_statement(
+    run: dict[str, Any], event: SelectionEvent, *, epsilon_target: float, delta: float, accountant: str
+) -> dict[str, Any]:
+    """The claim of the selected run.
+
+    Args:
+        run: the statement of `privacy_statement` about the run alone. Its releases must be those of `event`.
+
+    Raises:
+        PrivacyError: other releases than planned, or a selection that costs more than the target. Both would be bugs.
+    """
+    made = sorted(astuple(Releases(**release)) for release in run["releases"])
+    if made not in [sorted(map(astuple, planned)) for planned in event.runs]:
+        raise PrivacyError("a run made other releases than planned; nothing was written; please report this")
+    epsilon = selection_epsilon(event, delta, accountant)
+    if not epsilon <= epsilon_target:
+        raise PrivacyError(
+            f"the selection costs epsilon {rounded_up(epsilon, 9)}; allowed: at most {epsilon_target:.9g}; nothing was "
+            "written; please report this"
+        )
+    return {
+        **run,
+        "guarantee": selected_guarantee(epsilon, delta),
+        "mechanism": MECHANISM,
+        "epsilon": epsilon,
+        "delta": delta,
+        "epsilon_target": epsilon_target,
+        "gdp_mu": None,
+        "zcdp_rho": None,
+        "releases": [],
+        "selection": event.as_dict(),
+        "accountant": accountant_words(accountant),
+        "cross_check": CROSS_CHECK,
+    }
+
+
+def check_run(manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Recompute the guarantee of a run, selected or not, from its ledger: `check_selected` or `check_manifest`."""
+    selection = read_selection(folder / LEDGER)
+    if selection is None:
+        return check_manifest(manifest, folder, read_ledger(folder / LEDGER))
+    return check_selected(manifest, folder, selection)
+
+
+def words_of(manifest: dict[str, Any]) -> tuple[str, str] | None:
+    """The mechanism and the cross-check that follow from the releases of a checked run; None if it made none."""
+    if manifest["accountant"] is None:
+        return None
+    if "selection" in manifest:
+        return MECHANISM, CROSS_CHECK
+    checker = ACCOUNTANTS[CROSS_CHECKS[accountant_of(manifest)]]
+    return mechanism_text(manifest["sampling_rate"] < 1, unit_of(manifest)), checker
+
+
+def check_selected(manifest: dict[str, Any], folder: Path, event: SelectionEvent) -> dict[str, Any]:
+    """Recompute the guarantee of a selected run from its ledger, and compare every figure and digest.
+
+    Returns: the recomputed `epsilon`, `epsilon_cross_check`, `gdp_mu` and `zcdp_rho` (None), and `releases`, 1.
+
+    Raises:
+        PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
+    """
+    try:
+        check_digests(manifest, folder)
+        return _recomputed(manifest, event)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PrivacyError(f"{folder}/manifest.json has a missing or malformed {error}; do not trust it") from None
+
+
+def _recomputed(manifest: dict[str, Any], event: SelectionEvent) -> dict[str, Any]:
+    delta, stated, accountant = manifest["delta"], manifest["epsilon"], selection_accountant(manifest, event)
+    check_seed(manifest)
+    if not manifest["private"]:
+        raise PrivacyError("the manifest says that a selected run is not private, which none is; do not trust it")
+    if not (delta > 0 and delta * manifest["n_private"] < 1):
+        raise PrivacyError(
+            f"delta is {rounded_up(delta)} for {manifest['n_private']} private rows; allowed: above 0 and below 1/N"
+        )
+    if unit_of(manifest) != RECORD or manifest["adjacency"] != ADJACENCIES[RECORD]:
+        raise PrivacyError("the manifest's unit or adjacency is not that of a selected run; do not trust it")
+    if manifest["selection"] != event.as_dict():
+        raise PrivacyError("the manifest's selection is not the ledger's; do not trust it")
+    steps = Releases("gradient", manifest["noise_multiplier"], manifest["sampling_rate"], manifest["steps"])
+    unexpected = {name: manifest[name] for name in ("gdp_mu", "zcdp_rho", "releases", "published") if manifest[name]}
+    if unexpected or not any(steps in run for run in event.runs):
+        raise PrivacyError(f"the manifest states {unexpected or steps}, which no run of the ledger has")
+    epsilon, cross_check = selection_epsilon(event, delta, accountant), selection_cross_check(event, delta)
+    if stated < epsilon * (1 - STATED_TOLERANCE["pld"]):
+        raise PrivacyError(f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}")
+    if manifest["guarantee"] != selected_guarantee(stated, delta):
+        raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
+    # both figures are upper bounds, as for sampled sums
+    if not (math.isfinite(stated) and accountants_agree("pld", stated, cross_check)):
+        raise PrivacyError(
+            f"{CROSS_CHECK} finds epsilon {rounded_up(cross_check)}, the manifest says {rounded_up(stated)}"
+        )
+    if stated > manifest["epsilon_target"]:
+        raise PrivacyError(f"epsilon {rounded_up(stated, 9)} is above the target, {manifest['epsilon_target']:.9g}")
+    return {
+        "epsilon": epsilon,
+        "epsilon_cross_check": cross_check,
+        "gdp_mu": None,
+        "zcdp_rho": None,
+        "releases": 1,
+    }
+
+
+def limit_of_run(manifest: dict[str, Any]) -> AttackLimit | None:
+    """What the guarantee of a verified run, selected or not, allows an attack on one record; None without one."""
+    if "selection" not in manifest:
+        return limit_of(manifest)
+    event = SelectionEvent.from_dict(manifest["selection"])
+    return selection_limit(event, manifest["delta"], selection_accountant(manifest, event))
+
+
+def selection_accountant(manifest: dict[str, Any], event: SelectionEvent) -> str:
+    """The short name of the accountant of a single run.
+
+    Raises:
+        PrivacyError: an unknown one, or one that does not apply to the releases.
+    """
+    names = {accountant_words(name): name for name in ACCOUNTANTS}
+    if manifest["accountant"] not in names:
+        raise PrivacyError(f"the manifest's accountant is {manifest['accountant']!r}, which judges no selection")
+    return choose_accountant(names[manifest["accountant"]], event.releases)

@@ -1,0 +1,275 @@
+"""The budget book: what is written is counted, once, by any number of processes, and a damaged book is refused."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from linprobe.accounting import book
+from linprobe.accounting.accountants import composed_epsilon, epsilon_of
+from linprobe.accounting.book import Cap, Contents, Entry, read_book
+from linprobe.accounting.events import INHERITED, Releases
+from linprobe.accounting.selection import SelectionEvent, selection_epsilon
+from linprobe.accounting.spending import composed, refuse_above, spending
+from linprobe.errors import DataError, LinprobeError, PrivacyError
+from tests.processes import ended, start_copy
+
+STEPS = Releases("gradient", 9.833, 1.0, 50)  # epsilon 3 at delta 1e-5
+SAMPLED = Releases("gradient", 3.12, 0.15, 200)
+DELTA = 1e-5
+EVENT = SelectionEvent(3, ((STEPS,), (replace(STEPS, noise_multiplier=12.0), Releases("selection", 9.0, 1.0, 1))))
+
+
+def entry(run: str, *releases: Releases, **changes: object) -> Entry:
+    stated = {"name": f"/runs/{run}", "method": "noisy-gd", "unit": "record", "private": True, "delta": DELTA}
+    return Entry(run=run, releases=releases or (STEPS,), **{**stated, **changes})
+
+
+def selection(run: str, event: SelectionEvent = EVENT, **changes: object) -> Entry:
+    return replace(entry(run), releases=(), selection=event, created=None, **changes)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "books" / "rows.jsonl"
+
+
+def test_what_is_charged_is_read_again_from_private_files(path: Path) -> None:
+    charged = [entry("a"), entry("b", STEPS, SAMPLED, delta=1e-6), entry("c", private=False, delta=None)]
+    charged.append(selection("d"))
+    for one in charged:
+        book.charge(path, one)
+    contents = read_book(path)
+    assert list(contents.entries.values()) == charged
+    assert contents.cap is None
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert read_book(path.with_name("none.jsonl")) == Contents()
+
+
+def test_a_run_that_is_charged_again_counts_once(path: Path) -> None:
+    book.charge(path, entry("a"))
+    book.settle(path, "a", [replace(STEPS, count=20)])
+    assert read_book(path).entries["a"].total == (replace(STEPS, count=20),)
+    others = book.charge(path, entry("a"))
+    assert others == Contents()
+    assert [one.total for one in read_book(path).counted] == [(STEPS,)]
+
+
+def test_a_run_that_made_nothing_does_not_count(path: Path) -> None:
+    book.charge(path, entry("a"))
+    book.settle(path, "a", [])
+    book.settle(path, "unknown", [STEPS])
+    assert read_book(path).counted == []
+
+
+def test_what_is_released_afterwards_adds_up_and_stays(path: Path) -> None:
+    histogram = Releases("histogram", 10.0, 1.0, 1)
+    book.charge(path, entry("a"))
+    book.add(path, entry("a"), [histogram])
+    book.add(path, entry("b"), [histogram])  # the book did not know this run
+    book.charge(path, entry("a"))
+    assert {run: one.total for run, one in read_book(path).entries.items()} == dict.fromkeys("ab", (STEPS, histogram))
+
+
+def test_inherited_releases_count_once_if_the_first_run_is_in_the_book(path: Path) -> None:
+    mine, inherited = Releases("gradient", 20.0, 1.0, 50), replace(STEPS, purpose=INHERITED)
+    other = Releases(INHERITED, 11.0, 1.0, 2)
+    book.charge(path, entry("first"))
+    book.charge(path, entry("second", inherited, other, mine), started_from="first")
+    assert read_book(path).entries["second"].total == (other, mine)
+    book.settle(path, "second", [inherited, other, replace(mine, count=7)], started_from="first")
+    assert read_book(path).entries["second"].total == (other, replace(mine, count=7))
+    book.charge(path, entry("third", replace(inherited, count=60), mine), started_from="first")
+    assert read_book(path).entries["third"].total == (replace(inherited, count=10), mine)
+    book.charge(path, entry("fourth", inherited, mine), started_from="elsewhere")
+    assert read_book(path).entries["fourth"].total == (inherited, mine)
+
+
+def test_a_torn_last_line_is_dropped(path: Path) -> None:
+    book.charge(path, entry("a"))
+    with path.open("ab") as stream:
+        stream.write(b'{"entry": "run", "run": "b", "na')
+    assert list(read_book(path).entries) == ["a"]
+    book.charge(path, entry("c"))
+    assert list(read_book(path).entries) == ["a", "c"]
+
+
+def test_processes_at_the_same_time_lose_no_entry_and_keep_the_cap(path: Path) -> None:
+    cap = Cap(4.5, DELTA)  # two runs fit, three do not
+    refuse_above(cap, Contents(), entry("none"))  # imports before the processes part
+
+    def charge(number: int) -> int:
+        try:
+            book.charge(path, entry(f"run {number}"), lambda *both: refuse_above(cap, *both))
+        except PrivacyError:
+            return 4
+        return 0
+
+    children = [start_copy(lambda number=number: charge(number)) for number in range(4)]
+    assert sorted(ended(child) for child in children) == [0, 0, 4, 4]
+    assert len(read_book(path).counted) == 2
+
+
+RUN = json.dumps(book._run_line(entry("a"))).encode()
+CHOICE = json.dumps(book._run_line(selection("a"))).encode()
+HOSTILE = {
+    "a selection of half a run": CHOICE.replace(b'"mean_repetitions": 3', b'"mean_repetitions": 2.5'),
+    "a selection of one run": CHOICE.replace(b'"mean_repetitions": 3', b'"mean_repetitions": true'),
+    "another distribution": CHOICE.replace(b"geometric", b"poisson"),
+    "a selection of nothing": CHOICE[: CHOICE.index(b'"runs"')] + b'"runs": []}}',
+    "a selection without noise": CHOICE.replace(b"9.833", b"1e-9"),
+    "a selection without delta": CHOICE.replace(b'"delta": 1e-05', b'"delta": null'),
+    "a selection in words": b'{"book": 1}\n{"entry": "selection", "selection": "all"}\n',
+    "not a book": b"id,label\n",
+    "binary": b"\x89HDF\r\n\x1a\n\xff\xfe\n",
+    "another format": b'{"book": 2}\n',
+    "no first line": RUN + b"\n",
+    "not an object": b'{"book": 1}\n[1, 2]\n',
+    "a number": b'{"book": 1}\n7\n',
+    "unknown entry": b'{"book": 1}\n{"entry": "refund", "run": "a"}\n',
+    "a missing key": b'{"book": 1}\n{"entry": "run", "run": "a"}\n',
+    "no such run": b'{"book": 1}\n{"entry": "made", "run": "a", "releases": []}\n',
+    "a run that is a list": b'{"book": 1}\n{"entry": "made", "run": ["a"], "releases": []}\n',
+    "NaN": RUN.replace(b"9.833", b"NaN"),
+    "infinity": RUN.replace(b"9.833", b"1e999"),
+    "noise of zero": RUN.replace(b"9.833", b"0"),
+    "negative noise": RUN.replace(b"9.833", b"-9.833"),
+    "noise in words": RUN.replace(b"9.833", b'"much"'),
+    "a rate above 1": RUN.replace(b'"sampling_rate": 1.0', b'"sampling_rate": 1.5'),
+    "a rate of zero": RUN.replace(b'"sampling_rate": 1.0', b'"sampling_rate": 0'),
+    "a negative count": RUN.replace(b'"count": 50', b'"count": -50'),
+    "half a release": RUN.replace(b'"count": 50', b'"count": 0.5'),
+    "a true count": RUN.replace(b'"count": 50', b'"count": true'),
+    "a huge count": RUN.replace(b'"count": 50', b'"count": 1' + b"0" * 5000),
+    "a delta of 2": RUN.replace(b'"delta": 1e-05', b'"delta": 2'),
+    "no delta": RUN.replace(b'"delta": 1e-05', b'"delta": null'),
+    "private in words": RUN.replace(b'"private": true', b'"private": "true"'),
+    "a name that is a number": RUN.replace(b'"name": "/runs/a"', b'"name": 1'),
+    "deep nesting": b'{"book": 1}\n' + b"[" * 100_000 + b"\n",
+    "a negative cap": b'{"book": 1}\n{"entry": "cap", "epsilon": -1, "delta": 1e-5}\n',
+}
+
+
+@pytest.mark.parametrize("damage", HOSTILE)
+def test_a_damaged_book_is_refused_and_left_as_it_is(path: Path, damage: str) -> None:
+    path.parent.mkdir()
+    content = HOSTILE[damage]
+    content = content if content.startswith(b'{"book"') or damage == "no first line" else b'{"book": 1}\n' + content
+    content = content if content.endswith(b"\n") else content + b"\n"
+    path.write_bytes(content)
+    for use in (lambda: read_book(path), lambda: book.charge(path, entry("b"))):
+        with pytest.raises(DataError, match=r"budget book .* line [12] cannot be read") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 500
+    assert path.read_bytes() == content
+
+
+def test_a_folder_is_no_book(tmp_path: Path) -> None:
+    for use in (read_book, lambda path: book.charge(path, entry("a"))):
+        with pytest.raises(DataError, match="is not a file"):
+            use(tmp_path)
+
+
+def test_a_book_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LinprobeError, match="cannot be written") as caught:
+        book.charge(tmp_path / "file" / "book.jsonl", entry("a"))
+    assert caught.value.exit_status == 1
+
+
+def test_full_sums_compose_exactly_and_sampled_ones_by_loss_distributions() -> None:
+    spent = spending([entry("a"), entry("b", replace(STEPS, noise_multiplier=20.0))])
+    mu = (50 / 9.833**2 + 50 / 20**2) ** 0.5
+    assert spent.gdp_mu == pytest.approx(mu, rel=1e-12)
+    assert spent.epsilon == pytest.approx(epsilon_of(mu, DELTA), rel=1e-9)
+    assert 3 < spent.epsilon < 6
+    mixed = spending([entry("a"), entry("b", SAMPLED)])
+    assert mixed.epsilon == composed_epsilon([STEPS, SAMPLED], DELTA, "pld")
+    assert (mixed.gdp_mu, mixed.zcdp_rho) == (None, None)
+    assert mixed.epsilon < composed_epsilon([STEPS], DELTA, "gdp") + composed_epsilon([SAMPLED], DELTA, "pld")
+
+
+def test_merging_kinds_does_not_understate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("linprobe.accounting.spending.MOST_KINDS", 3)
+    full = [Releases("gradient", sigma, 1.0, 10) for sigma in (7.0, 9.0, 13.0)]
+    direct = composed_epsilon([*full, SAMPLED], DELTA, "pld")
+    assert composed([*full, SAMPLED], DELTA)[0] == pytest.approx(direct, rel=1e-4)
+    many = [replace(SAMPLED, noise_multiplier=3 + place) for place in range(4)]
+    epsilon, accountant = composed(many, DELTA)
+    assert accountant == "rdp"
+    assert epsilon >= composed_epsilon(many, DELTA, "pld")
+
+
+def test_a_selection_alone_costs_its_own_bound() -> None:
+    spent = spending([selection("a")])
+    assert spent.epsilon == selection_epsilon(EVENT, DELTA, "gdp")
+    assert (spent.runs, spent.gdp_mu, spent.zcdp_rho) == (1, None, None)
+    assert spent.accountant == "1 private selection by privacy profiles"
+
+
+def test_selections_and_the_rest_share_delta_and_add_epsilon() -> None:
+    entries = [entry("a"), selection("b"), entry("c"), selection("d"), entry("e", SAMPLED)]
+    spent = spending(entries)
+    rest, _ = composed([STEPS, STEPS, SAMPLED], DELTA / 3)
+    assert spent.epsilon == pytest.approx(rest + 2 * selection_epsilon(EVENT, DELTA / 3, "gdp"), rel=1e-9)
+    assert spent.epsilon > spending(entries[:3]).epsilon > max(spending([one]).epsilon for one in entries[:2])
+    assert (spent.runs, spent.gdp_mu) == (5, None)
+    assert spent.accountant.endswith("added to 2 private selections by privacy profiles")
+    twice = spending([selection("b"), selection("d")]).epsilon  # no share of delta for an empty rest
+    assert twice == pytest.approx(2 * selection_epsilon(EVENT, DELTA / 2, "gdp"), rel=1e-9)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7, 10, 49])
+def test_shares_of_delta_add_up_to_at_most_delta(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[Fraction] = []
+
+    def cost(event: SelectionEvent, delta: float, accountant: str) -> float:
+        shares.append(Fraction(delta))
+        return 0.1
+
+    monkeypatch.setattr("linprobe.accounting.spending.selection_epsilon", cost)
+    spent = spending([selection(str(place)) for place in range(parts)])
+    assert len(shares) == parts
+    assert Fraction(DELTA) * Fraction(999, 1000) < sum(shares) <= Fraction(DELTA)
+    assert Fraction(spent.epsilon) >= parts * Fraction(0.1)
+
+
+def test_a_delta_too_small_for_a_selection_has_no_bound() -> None:
+    assert spending([selection("a", delta=5e-324)]).epsilon == float("inf")
+
+
+def test_nothing_in_the_line_of_a_selection_tells_when_or_how_it_ended(path: Path) -> None:
+    book.charge(path, selection("a"))
+    line = json.loads(path.read_text().splitlines()[1])
+    assert set(line) == {"entry", "run", "name", "method", "unit", "delta", "selection"}
+    book.settle(path, "a", [])
+    assert read_book(path).entries["a"] == selection("a")
+
+
+def test_delta_and_unit_are_those_that_hold_for_every_run() -> None:
+    people = entry("a", unit="owner", delta=1e-6)
+    assert spending([people]).unit == "owner"
+    assert spending([people]).delta == 1e-6
+    both = spending([people, entry("b")])
+    assert (both.unit, both.delta, both.runs) == ("record", DELTA, 2)
+    assert spending([people, entry("b")], 1e-7).epsilon > both.epsilon
+    assert spending([]).epsilon == 0
+    assert spending([entry("a", private=False, delta=None)]).not_private_runs == 1
+
+
+def test_a_cap_refuses_what_would_exceed_it() -> None:
+    alone = composed_epsilon([STEPS], DELTA, "gdp")
+    refuse_above(Cap(alone, DELTA), Contents(), entry("a"))
+    with pytest.raises(
+        PrivacyError, match=r"what these rows have spent is 3 in 1 run, with this one it would be 4\.46"
+    ):
+        refuse_above(Cap(alone, DELTA), Contents({"a": entry("a")}), entry("b"))
+    with pytest.raises(PrivacyError, match="no epsilon covers"):
+        refuse_above(Cap(100.0, DELTA), Contents(), entry("a", private=False, delta=None))

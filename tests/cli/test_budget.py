@@ -1,0 +1,306 @@
+"""`linprobe budget`, caps and books on the command line: everything that spends is written before its result."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from linprobe.accounting.accountants import epsilon_of
+from linprobe.accounting.book import read_book
+from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_writer import FeatureWriter
+from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.processes import ended, start_copy
+
+FEW = [*NOISY, "--centre", "none", "--steps", "3"]
+
+
+def books(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jsonl"))
+
+
+def spent(cli: Cli, source: Path, *words: object) -> dict[str, Any]:
+    return result_of(cli("budget", source, "--json", *words))
+
+
+def test_two_runs_cost_more_than_one_and_less_than_twice_as_much(
+    cli: Cli, features_file: Path, own_books: Path
+) -> None:
+    first = cli("train", features_file, *FEW, "--out", "a")
+    assert "these rows" not in first.stderr
+    second = cli("train", features_file, *FEW, "--out", "b", "--json")
+    found = spent(cli, features_file)
+    (line,) = second.stderr.splitlines()
+    assert line.startswith("2 runs on these rows together cost epsilon 4.46")
+    assert (found["runs"], found["cap"], found["unit"]) == (2, None, "record")
+    mu = result_of(second)["gdp_mu"] * 2**0.5
+    assert found["gdp_mu"] == pytest.approx(mu, rel=1e-12)
+    assert found["epsilon"] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-9)
+    assert 3 < found["epsilon"] < 6
+    assert [entry["name"] for entry in found["entries"]] == [str(Path(name).absolute()) for name in "ab"]
+    assert found["book"] == str(books(own_books)[0])
+    for path in own_books.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(own_books.stat().st_mode) == 0o700
+    assert spent(cli, books(own_books)[0]) == found
+    shown = cli("budget", features_file)
+    assert shown.stdout == "4.46343\n"
+    assert shown.stderr.count("noisy-gd, epsilon 3 at delta 1e-05") == 2
+
+
+def test_methods_that_read_no_private_row_are_not_in_the_book(cli: Cli, features_file: Path, own_books: Path) -> None:
+    assert cli("train", features_file, "--method", "only-public", "--out", "a").status == 0
+    assert books(own_books) == []
+    assert spent(cli, features_file)["epsilon"] == 0
+
+
+def test_runs_without_privacy_are_counted_apart(cli: Cli, features_file: Path) -> None:
+    assert cli("train", features_file, "--method", "non-private", "--out", "a").status == 0
+    assert cli("train", features_file, *FEW, "--noise-seed", 1, "--insecure-seed", "--out", "b").status == 0
+    third = cli("train", features_file, *FEW, "--out", "c")
+    assert "this run costs epsilon 3 at delta 1e-05, and no epsilon covers 2 runs without privacy" in third.stderr
+    found = spent(cli, features_file)
+    assert (found["runs"], found["not_private_runs"]) == (1, 2)
+    assert found["epsilon"] <= 3
+
+
+def test_a_cap_refuses_before_training_and_leaves_nothing(
+    cli: Cli, refused: Cli, features_file: Path, tmp_path: Path
+) -> None:
+    assert cli("train", features_file, *FEW, "--cap", "3", "--out", "a").status == 0
+    with mock.patch("linprobe.training.engine.prepare_units", side_effect=AssertionError("a row was read")):
+        refused(cli("train", features_file, *FEW, "--cap", "4.4", "--out", "b"), 4, ["cap is epsilon 4.4", "4.46"])
+        found = spent(cli, features_file, "--set-cap", "4.4")
+        assert (found["cap"], found["cap_delta"], found["runs"]) == (4.4, 1e-5, 1)
+        refused(cli("train", features_file, *FEW, "--out", "b"), 4, ["cap is epsilon 4.4", "nothing was spent"])
+        refused(cli("train", features_file, "--method", "non-private", "--out", "b"), 4, ["no epsilon covers"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+    assert cli("train", features_file, *FEW, "--cap", "9", "--out", "b").status == 4  # the smaller cap counts
+    spent(cli, features_file, "--set-cap", "4.5")
+    assert cli("train", features_file, *FEW, "--out", "b").status == 0
+
+
+def test_compare_stops_at_the_cap(cli: Cli, refused: Cli, features_file: Path) -> None:
+    spent(cli, features_file, "--set-cap", "2.5")
+    words = ["compare", features_file, "--methods", "noisy-gd:steps=3", "--eps", "2", "--no-baselines", "--jobs", "1"]
+    outcome = cli(*words, "--seeds", "2", "--out", "compared")
+    refused(outcome, 4, ["cap is epsilon 2.5"])
+    assert spent(cli, features_file)["runs"] == 1
+
+
+def test_compare_charges_every_run(cli: Cli, features_file: Path) -> None:
+    words = ["compare", features_file, "--methods", "noisy-gd:steps=3", "--eps", "2", "--seeds", "3", "--jobs", "2"]
+    with mock.patch("linprobe.commands.compare.error_against_epsilon", return_value=None):
+        compared = result_of(cli(*words, "--no-baselines", "--out", "compared", "--json"))
+    found = spent(cli, features_file)
+    assert found["runs"] == 3
+    assert found["epsilon"] == pytest.approx(compared["composed"]["epsilon"], rel=1e-9)
+
+
+def test_the_book_of_the_rows_is_found_under_other_labels_ids_and_order(
+    cli: Cli, features_file: Path, tmp_path: Path
+) -> None:
+    assert cli("train", features_file, *FEW, "--out", "a").status == 0
+    with FeatureFile(features_file) as features, FeatureWriter(tmp_path / "other.h5", features.description) as writer:
+        for group in ("train", "test"):
+            (rows, _), *_ = features.blocks(group)
+            n = len(rows)
+            ids = [f"new {group} {place}" for place in range(n)]
+            writer.write_group(group, n, rows.shape[1], [rows[::-1]], np.zeros(n, dtype=int), ids)
+    assert spent(cli, tmp_path / "other.h5")["runs"] == 1
+    assert cli("train", features_file, *FEW, "--public-shots", "2", "--out", "b").status == 0
+    assert spent(cli, tmp_path / "other.h5")["runs"] == 2
+
+
+def test_names_of_books_tell_nothing_without_the_key(
+    cli: Cli, features_file: Path, own_books: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert cli("train", features_file, *FEW, "--out", "a").status == 0
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    assert cli("train", features_file, *FEW, "--out", "b").status == 0
+    (one,), (two,) = books(own_books), books(tmp_path / "another/linprobe")
+    assert one.name != two.name
+
+
+def test_an_own_book_is_used_by_every_command(cli: Cli, features_file: Path, own_books: Path) -> None:
+    book = ["--book", "own.jsonl"]
+    assert cli("train", features_file, *FEW, *book, "--out", "a").status == 0
+    assert cli("pdp-report", "a", "--publish-epsilon", "0.5", *book).status == 0
+    words = ["--methods", "noisy-gd:steps=3", "--eps", "2", "--seeds", "1", "--jobs", "1", "--no-baselines"]
+    assert cli("compare", features_file, *words, *book, "--out", "compared").status == 0
+    assert spent(cli, Path("own.jsonl"))["runs"] == 2
+    assert spent(cli, features_file, *book)["runs"] == 2
+    assert books(own_books) == []
+
+
+def test_a_histogram_is_charged_to_the_book_of_its_run(
+    cli: Cli, refused: Cli, run_copy: Path, features_file: Path, tmp_path: Path
+) -> None:
+    before = spent(cli, features_file)
+    assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
+    after = spent(cli, features_file)
+    assert after["runs"] == before["runs"]
+    manifest = json.loads((run_copy / "manifest.json").read_text())
+    (entry,) = (entry for entry in after["entries"] if entry["run"] == manifest["run_id"])
+    assert entry["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
+    assert after["epsilon"] > before["epsilon"]
+    spent(cli, features_file, "--set-cap", after["epsilon"])
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 4, ["cap is epsilon"])
+    assert len((run_copy / "ledger.jsonl").read_text().splitlines()) == sum(
+        release["count"] for release in manifest["releases"]
+    )
+    assert cli("verify", run_copy).status == 0
+    new = cli("pdp-report", run_copy, "--publish-epsilon", "0.5", "--book", "new.jsonl")
+    assert new.status == 0  # a book that did not know the run
+    found = spent(cli, Path("new.jsonl"))
+    manifest = json.loads((run_copy / "manifest.json").read_text())
+    assert found["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
+
+
+def test_a_histogram_of_a_run_in_no_book_is_refused(cli: Cli, refused: Cli, trained_run: Path, tmp_path: Path) -> None:
+    before = (trained_run / "ledger.jsonl").read_bytes()
+    refused(cli("pdp-report", trained_run, "--publish-epsilon", "0.5"), 1, ["in no budget book", "--book"])
+    assert (trained_run / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_run_from_the_weights_of_another_counts_them_once(cli: Cli, features_file: Path) -> None:
+    one_step = ["--method", "noisy-gd", "--centre", "none", "--steps", "1"]
+    assert cli("train", features_file, *one_step, "--eps", "1", "--out", "a").status == 0
+    assert cli("train", features_file, *one_step, "--eps", "2", "--init", "a", "--out", "b").status == 0
+    manifest = json.loads(Path("b/manifest.json").read_text())
+    assert spent(cli, features_file)["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
+
+
+def test_a_run_that_diverged_counts_with_what_it_released(cli: Cli, features_file: Path) -> None:
+    assert cli("train", features_file, *NOISY, "--learning-rate", "1e9", "--out", "a").status == 1
+    released = len(Path("a.diverged/ledger.jsonl").read_text().splitlines())
+    found = spent(cli, features_file)
+    assert found["runs"] == 1
+    (entry,) = read_book(Path(found["book"])).counted
+    assert sum(release.count for release in entry.total) == released
+
+
+KILLED_AT = {
+    "before a row is read": "linprobe.training.engine.prepare_units",
+    "before the first noise": "linprobe.mechanisms.gaussian.GaussianMechanism._noised",
+    "before the manifest": "linprobe.runs.run_folder.write_manifest",
+}
+
+
+def killed(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("moment", KILLED_AT)
+def test_a_killed_run_is_in_the_book(cli: Cli, features_file: Path, tmp_path: Path, moment: str) -> None:
+    def train() -> int:
+        with mock.patch(KILLED_AT[moment], side_effect=killed):
+            return int(cli("train", features_file, *FEW, "--out", "a").status)
+
+    assert ended(start_copy(train)) == -signal.SIGKILL
+    assert not (tmp_path / "a").exists()
+    found = spent(cli, features_file)
+    assert found["runs"] == 1
+    assert 2.99 < found["epsilon"] <= 3
+
+
+def test_a_killed_run_that_is_resumed_counts_once(cli: Cli, features_file: Path) -> None:
+    words = ["train", features_file, *FEW, "--checkpoint", "0", "--out", "a"]
+
+    def train() -> int:
+        with mock.patch("linprobe.runs.run_folder.write_run", side_effect=killed):
+            return int(cli(*words).status)
+
+    assert ended(start_copy(train)) == -signal.SIGKILL
+    resumed = cli(*words, "--resume", "--cap", "3")
+    assert resumed.status == 0, resumed
+    assert "these rows" not in resumed.stderr
+    found = spent(cli, features_file)
+    assert found["runs"] == 1
+    assert found["epsilon"] <= 3
+    assert found["entries"][0]["run"] == json.loads(Path("a/manifest.json").read_text())["run_id"]
+    assert not Path("a/run_id").exists()
+
+
+def test_runs_of_two_processes_share_the_first_book_and_its_key(cli: Cli, features_file: Path, own_books: Path) -> None:
+    children = [
+        start_copy(lambda name=name: int(cli("train", features_file, *FEW, "--out", name).status)) for name in "abc"
+    ]
+    assert [ended(child) for child in children] == [0, 0, 0]
+    assert len(books(own_books)) == 1
+    assert spent(cli, features_file)["runs"] == 3
+
+
+def test_a_book_that_cannot_be_written_stops_the_run(
+    cli: Cli, refused: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    refused(
+        cli("train", features_file, *FEW, "--book", "file/book", "--out", "a"),
+        1,
+        ["budget book", "nothing was trained"],
+    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    refused(cli("train", features_file, *FEW, "--out", "a"), 1, ["budget book", "--book"])
+    assert not (tmp_path / "a").exists()
+
+
+def test_damaged_books_and_keys_are_bad_data(
+    cli: Cli, refused: Cli, features_file: Path, own_books: Path, tmp_path: Path
+) -> None:
+    assert cli("train", features_file, *FEW, "--out", "a").status == 0
+    (path,) = books(own_books)
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b'"count": 3', b'"count": -3'))
+    for words in (["budget", features_file], ["train", features_file, *FEW, "--out", "b"]):
+        refused(cli(*words), 3, ["line 2 cannot be read"])
+    path.write_bytes(good)
+    (own_books / "key").write_text("short")
+    refused(cli("train", features_file, *FEW, "--out", "b"), 3, ["key"])
+    (own_books / "key").unlink()
+    refused(cli("budget", features_file), 3, ["without their key"])
+    refused(cli("budget", "nothing"), 3, ["does not exist"])
+    refused(cli("budget", tmp_path / "a"), 3, ["not a file"])
+    refused(cli("budget", features_file, "--delta", "1"), 2, ["delta is 1"])
+    refused(cli("budget", features_file, "--set-cap", "0"), 2, ["cap is 0"])
+    assert not (tmp_path / "b").exists()
+
+
+def test_private_test_rows_are_charged_with_the_run(cli: Cli, tmp_path: Path) -> None:
+    g = np.random.default_rng(0)
+    rows, labels = g.normal(size=(300, 6)).astype(np.float32), np.arange(300) % 3
+    np.savez(
+        tmp_path / "rows.npz",
+        X_train=rows[:200],
+        y_train=labels[:200],
+        X_test=rows[200:],
+        y_test=labels[200:],
+        class_names=["a", "b", "c"],
+    )
+    assert cli("import", "rows.npz", "--private-test", "--out", "rows.h5").status == 0
+    assert cli("train", "rows.h5", *NOISY, "--test-epsilon", "1", "--out", "run").status == 0
+    found = spent(cli, Path("rows.h5"))
+    (entry,) = read_book(Path(found["book"])).counted
+    assert "test accuracy" in {release.purpose for release in entry.total}
+    assert found["epsilon"] <= 3
+
+
+def test_the_default_place_follows_the_standard(shell: Callable[..., Any], features_file: Path, tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": "", "HOME": str(tmp_path / "home")}
+    program = "from linprobe.commands._budget_book import books_folder; print(books_folder())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **env}, timeout=60
+    )
+    assert re.fullmatch(rf"{re.escape(str(tmp_path))}/home/\.local/state/linprobe\n", done.stdout), done

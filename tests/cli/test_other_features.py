@@ -1,0 +1,127 @@
+"""A run knows how its rows were made: rows that were made otherwise are not scored silently."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.data.feature_file import Description
+from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.provenance import extraction_of, first_difference
+from tests.cli.outcomes import Cli
+from tests.conftest import CLASS_NAMES, gaussian_rows
+
+Refused = Callable[..., None]
+TRANSFORM = {"crop": [8, 8], "mean": [0.5], "std": [0.5], "resize": 8}
+MADE = Description(
+    class_names=CLASS_NAMES,
+    backbone="timm:one",
+    weights="one.pt",
+    weights_digest="1" * 64,
+    preprocessing=json.dumps(TRANSFORM),
+    tensor="pooled",
+    extraction=json.dumps({"arguments": {"pad": "same"}, "image_size": [8, 8], "precision": "float32"}),
+    extraction_digest="a" * 64,
+)
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "network": ({"backbone": "timm:two", "weights_digest": "2" * 64}, 'backbone "timm:two"'),
+    "weights": ({"weights_digest": "2" * 64}, f'weights_digest "{"2" * 64}"'),
+    "arguments": ({"extraction": json.dumps({"arguments": {}, "image_size": [8, 8]})}, "arguments pad null"),
+    "tensor": ({"tensor": "all"}, 'tensor "all"'),
+    "mean": ({"preprocessing": json.dumps(TRANSFORM | {"mean": [0.4]})}, "preprocessing mean [0.4]"),
+}
+
+
+def write(path: Path, description: Description, width: int = 10) -> Path:
+    with FeatureWriter(path, description) as writer:
+        for group, count in (("train", 200), ("test", 40)):
+            rows, labels = gaussian_rows(group, count, width)
+            writer.write_group(group, count, width, [rows], labels, [f"{group}/{row}" for row in range(count)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from linprobe.cli import run as linprobe
+
+    folder = tmp_path_factory.mktemp("made")
+    features = write(folder / "f.h5", MADE)
+    words = ["train", str(features), "--method", "noisy-gd", "--eps", "8", "--delta", "1e-4", "--steps", "5"]
+    assert linprobe([*words, "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_the_manifest_says_how_the_rows_were_made(run: Path) -> None:
+    extraction = json.loads((run / "manifest.json").read_text())["extraction"]
+    assert extraction == extraction_of(MADE)
+    assert extraction["preprocessing"] == TRANSFORM
+    assert (extraction["extraction_digest"], extraction["weights_digest"]) == ("a" * 64, "1" * 64)
+    assert extraction["image_size"] == [8, 8]
+
+
+def test_rows_made_alike_are_scored(cli: Cli, run: Path, tmp_path: Path) -> None:
+    features = write(tmp_path / "same.h5", replace(MADE, source="elsewhere"))
+    for command in ("predict", "evaluate"):
+        outcome = cli(command, run, features)
+        assert outcome.status == 0
+        assert "otherwise" not in outcome.stderr
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_rows_made_otherwise_are_refused_by_the_first_difference(
+    cli: Cli, refused: Refused, run: Path, tmp_path: Path, other: str
+) -> None:
+    changes, words = OTHERS[other]
+    features = write(tmp_path / "other.h5", replace(MADE, extraction_digest="b" * 64, **changes))
+    for command in ("predict", "evaluate"):
+        refused(cli(command, run, features), 3, [words, "--like", "--allow-other-features"])
+        outcome = cli(command, run, features, "--allow-other-features")
+        assert outcome.status == 0
+        assert outcome.stderr.startswith("OTHER FEATURES: ")
+        assert words in outcome.stderr
+
+
+def test_rows_of_another_width_are_refused_even_if_others_are_allowed(
+    cli: Cli, refused: Refused, run: Path, tmp_path: Path
+) -> None:
+    features = write(tmp_path / "wide.h5", replace(MADE, backbone="timm:two", extraction_digest="b" * 64), width=11)
+    refused(cli("predict", run, features), 3, ["timm:two"])
+    refused(cli("predict", run, features, "--allow-other-features"), 3, ["11 features"], notes=1)
+
+
+def test_rows_of_unknown_origin_are_scored_with_a_note(cli: Cli, run: Path, tmp_path: Path) -> None:
+    features = write(tmp_path / "imported.h5", Description(class_names=CLASS_NAMES))
+    outcome = cli("predict", run, features)
+    assert outcome.status == 0
+    assert "does not say how its rows were made" in outcome.stderr
+    np.save(tmp_path / "rows.npy", gaussian_rows("test", 5)[0])
+    assert "does not say how its rows were made" in cli("predict", run, "rows.npy").stderr
+
+
+def test_imported_rows_are_compared_by_what_both_state() -> None:
+    imported = extraction_of(Description(class_names=CLASS_NAMES, backbone="timm:one"))
+    assert first_difference(extraction_of(MADE), imported) is None
+    other = extraction_of(Description(class_names=CLASS_NAMES, backbone="pixels"))
+    assert first_difference(extraction_of(MADE), other) == ("backbone", '"timm:one"', '"pixels"')
+
+
+def test_a_run_that_moved_says_where_its_rows_were(cli: Cli, refused: Refused, run: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(run, moved)
+    manifest = json.loads((moved / "manifest.json").read_text())
+    (moved / "manifest.json").write_text(json.dumps(manifest | {"features": "gone/f.h5"}))
+    refused(cli("evaluate", moved), 3, ["gone/f.h5", str(tmp_path / "gone"), "give the feature file"])
+
+
+def test_predict_reads_the_run_from_a_pipe(cli: Cli, run: Path) -> None:
+    features = run.parent / "f.h5"
+    piped = cli("predict", "-", features, stdin=f"{run}\n")
+    assert piped.status == 0
+    assert piped.stdout == cli("predict", run, features).stdout

@@ -1,0 +1,108 @@
+"""No command loses a file: outputs are not replaced unasked, have one writer, and are private where their rows are."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linprobe.extraction.partial import Partial, locked
+from linprobe.runs.claim import claimed
+from tests.cli.outcomes import Cli
+
+Refused = Callable[..., None]
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(60, 4)), np.arange(60) % 3
+    np.savez(tmp_path / "a.npz", X_train=rows[:40], y_train=labels[:40], X_test=rows[40:], y_test=labels[40:])
+    return tmp_path / "a.npz"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_import_replaces_a_file_only_on_request(cli: Cli, refused: Refused, arrays: Path) -> None:
+    assert cli("import", arrays, "--out", "a.h5").status == 0
+    before = Path("a.h5").read_bytes()
+    refused(cli("import", arrays, "--out", "a.h5"), 2, ["a.h5 already exists", "--overwrite"])
+    assert Path("a.h5").read_bytes() == before
+    Path("a.h5").write_text("old")
+    assert cli("import", arrays, "--out", "a.h5", "--overwrite").status == 0
+    assert Path("a.h5").read_bytes() == before
+
+
+def test_no_command_replaces_its_own_input(cli: Cli, refused: Refused, arrays: Path, trained_run: Path) -> None:
+    before = arrays.read_bytes()
+    refused(cli("import", arrays, "--out", arrays, "--overwrite"), 2, ["replace an input"])
+    os.link(arrays, "link.npz")
+    refused(cli("import", arrays, "--out", "link.npz", "--overwrite"), 2, ["replace an input"])
+    assert arrays.read_bytes() == before
+    refused(cli("report", trained_run, "--html", "a.html", "--attack", "a.html"), 3, ["a.html"])
+    words = ("attack", trained_run, "--out", "x.json", "--plot", "./x.json")
+    refused(cli(*words), 2, ["'.json'"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pdp-report", "{run}", "--csv", "old.csv"),
+        ("pdp-report", "{run}", "--plot", "old.png"),
+        ("attack", "{run}", "--features", "{whole}", "--out", "old.json"),
+        ("report", "{run}", "--html", "old.html"),
+        ("plan", "--eps", "3", "--n", "100", "--delta", "1e-3", "--plot", "old.png"),
+    ],
+)
+def test_outputs_are_replaced_only_on_request(
+    cli: Cli, refused: Refused, trained_run: Path, features_file: Path, words: tuple[str, ...]
+) -> None:
+    out = Path(words[-1])
+    out.write_text("old")
+    filled = [word.format(run=trained_run, whole=features_file) for word in words]
+    refused(cli(*filled), 2, [f"{out} already exists", "--overwrite"])
+    assert out.read_text() == "old"
+    outcome = cli(*filled, "--overwrite")
+    assert outcome.status == 0, outcome
+    assert out.read_bytes() != b"old"
+
+
+def test_the_second_writer_is_refused_before_it_reads_a_row(cli: Cli, refused: Refused, tmp_path: Path) -> None:
+    with claimed(tmp_path / "a.h5", "feature file", overwrite=False):
+        refused(cli("import", "nothing-there.npz", "--out", "a.h5"), 2, ["a.h5", "another process"])
+    refused(cli("import", "nothing-there.npz", "--out", "a.h5"), 3, ["nothing-there.npz"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_folders_are_made_and_empty_ones_removed(cli: Cli, refused: Refused, arrays: Path) -> None:
+    refused(cli("import", "none.npz", "--out", "new/deep/a.h5"), 3, ["none.npz"])
+    assert not Path("new").exists()
+    assert cli("import", arrays, "--out", "new/deep/a.h5").stdout == "new/deep/a.h5\n"
+    assert sorted(path.name for path in Path("new/deep").iterdir()) == ["a.h5"]
+
+
+def test_feature_files_are_private(cli: Cli, arrays: Path) -> None:
+    assert cli("import", arrays, "--out", "a.h5").status == 0
+    assert mode(Path("a.h5")) == 0o600
+    Path("a.h5").chmod(0o644)
+    assert cli("import", arrays, "--out", "a.h5", "--overwrite").status == 0
+    assert mode(Path("a.h5")) == 0o600
+
+
+def test_everything_of_an_unfinished_extraction_is_private(tmp_path: Path) -> None:
+    folder = tmp_path / "a.h5.partial"
+    sizes, dtype = {"train": 4}, np.dtype(np.float16)
+    with locked(folder):
+        Partial.begin(folder, {"backbone": "pixels"}, sizes, 3, dtype)
+        with Partial(folder, sizes, 3, dtype) as partial:
+            partial.skip("train", 0, "train/one.png", "damaged")
+        assert mode(folder) == 0o700
+        written = [path for path in folder.iterdir() if path.name != "lock"]
+        assert {path.suffix for path in written} == {".rows", ".keys", ".status", ".jsonl", ".json"}
+        assert {mode(path) for path in written} == {0o600}

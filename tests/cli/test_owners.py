@@ -1,0 +1,251 @@
+"""`--unit owner`: people are protected, counted, verified and reported; what would not protect them is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.events import Releases
+from linprobe.data.feature_file import Description
+from linprobe.data.feature_writer import FeatureWriter
+from linprobe.methods import METHODS
+from linprobe.runs.run_folder import load_run
+from linprobe.training.engine import Sources
+from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
+
+PEOPLE = 120
+SPENDING = [name for name, method in METHODS.items() if method.spends]
+
+
+def write_owned(path: Path, *, groups: Sequence[str] = ("train", "test", "public"), shared: bool = False) -> Path:
+    """The small feature file; its rows belong to people with 1 to 6 rows. `shared` people also have public rows."""
+    g = np.random.default_rng(5)
+    with FeatureWriter(path, Description(class_names=CLASS_NAMES, backbone="test")) as writer:
+        for group in groups:
+            x, y = gaussian_rows(group, SIZES[group])
+            first = [*range(PEOPLE), *g.integers(0, PEOPLE, SIZES[group])][: SIZES[group]]
+            owners = sorted(f"{'train' if shared else group} {person:03d}" for person in first)
+            ids = [f"{group}/{row:04d}" for row in range(len(x))]
+            writer.write_group(group, *x.shape, [x], y, ids, owners=owners)
+    return path
+
+
+@pytest.fixture(scope="session")
+def owned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 training rows of 120 people. Do not change it."""
+    return write_owned(tmp_path_factory.mktemp("owned") / "owned.h5")
+
+
+@pytest.fixture
+def trained(cli: Callable[..., Any], owned: Path) -> Callable[..., dict[str, Any]]:
+    """Train with the given words; the outcome as an object."""
+
+    def train(*words: object) -> dict[str, Any]:
+        done = cli("train", owned, "--eps", 3, "--json", *words)
+        assert done.status == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    return train
+
+
+@pytest.mark.parametrize("method", SPENDING)
+def test_every_method_protects_people(trained, cli, owned, method) -> None:
+    words = ["--public-shots", 0] if method == "fully-private" else []
+    words += [] if METHODS[method].one_step else ["--steps", 3]
+    words += [] if METHODS[method].sampling is None else ["--accountant", "rdp"]
+    outcome = trained("--method", method, "--unit", "owner", "--out", "run", *words)
+    assert (outcome["unit"], outcome["n_units"], outcome["n_private"]) == ("owner", PEOPLE, PEOPLE)
+    assert outcome["epsilon"] <= 3
+    assert cli("verify", "run", "--features", owned).status == 0
+    report = json.loads(cli("pdp-report", "run", "--json").stdout)
+    assert report["records"] == PEOPLE
+    assert report["max"] <= 3 + 1e-9
+
+
+def test_the_run_states_whom_it_protects(trained, cli, owned) -> None:
+    trained("--method", "noisy-gd", "--unit", "owner", "--out", "run")
+    manifest = load_run(Path("run")).manifest
+    assert "people, each with all of their private rows" in manifest["guarantee"]
+    assert "all private rows of one person" in manifest["adjacency"]
+    assert "number of people with private rows" in manifest["public"]
+    assert cli("pdp-report", "run", "--csv", "each.csv").status == 0
+    lines = Path("each.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == [f"train {person:03d}" for person in range(PEOPLE)]
+    assert cli("report", "run", "--html", "page.html").status == 0
+    assert "private people" in Path("page.html").read_text()
+    assert cli("attack", "run", "--resamples", 0, "--json").status == 0
+    refused = cli("attack", "run", "--lira")
+    assert refused.status == 2
+    assert "protects people" in refused.stderr
+
+
+def test_a_release_states_whom_it_protects(trained, cli) -> None:
+    trained("--method", "noisy-gd", "--unit", "owner", "--steps", 2, "--out", "run")
+    assert cli("release", "run", "--out", "pub").status == 0
+    for name in ("README.md", "claim.yaml"):
+        text = Path("pub", name).read_text()
+        assert "one person: all private rows of that person together" in text
+        assert f"the private rows of {PEOPLE} people" in text
+    assert cli("verify", "pub").status == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("unit", "record"), ("n_units", 400), ("unit", "family"), ("adjacency", "none of your business")]
+)
+def test_a_manifest_with_another_unit_does_not_verify(trained, cli, key, value) -> None:
+    from linprobe.runs.manifest import RUN_FILES, seal
+
+    trained("--method", "noisy-gd", "--unit", "owner", "--steps", 2, "--out", "run")
+    path = Path("run/manifest.json")
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(seal({**manifest, key: value}, path.parent, RUN_FILES)))
+    assert cli("verify", "run").status == 4
+
+
+def test_the_record_is_the_default_and_the_run_says_what_it_means_for_people(cli, owned) -> None:
+    done = cli("train", owned, "--method", "noisy-gd", "--eps", 3, "--steps", 5, "--out", "run", "--json")
+    outcome = json.loads(done.stdout)
+    assert (outcome["unit"], outcome["n_units"]) == ("record", 400)
+    note = next(line for line in done.stderr.splitlines() if "protects single rows" in line)
+    releases = [Releases(**release) for release in load_run(Path("run")).manifest["releases"]]
+    for k in (2, 5, 10):
+        group = [Releases(one.purpose, one.noise_multiplier / k, 1.0, one.count) for one in releases]
+        epsilon = composed_epsilon(group, 1e-5, "gdp")
+        assert f"{k} rows" in note
+        assert any(0 <= float(word) - epsilon < 1e-3 * epsilon for word in note.split() if _number(word))
+    asked = cli("train", owned, "--method", "noisy-gd", "--eps", 3, "--steps", 5, "--unit", "record", "--out", "other")
+    assert "protects single rows" not in asked.stderr
+
+
+def _number(word: str) -> bool:
+    return word.replace(".", "", 1).isdigit()
+
+
+def test_a_cap_bounds_the_rows_of_a_person(trained, cli, owned, monkeypatch) -> None:
+    from linprobe.training import engine
+
+    seen: list[Sources] = []
+    run = engine.train
+
+    def watched(sources: Sources, *given: Any, **more: Any) -> Any:
+        seen.append(sources)
+        return run(sources, *given, **more)
+
+    monkeypatch.setattr(engine, "train", watched)
+    words = ("--method", "noisy-gd", "--steps", 2, "--unit", "owner")
+    trained(*words, "--out", "all")
+    trained(*words, "--out", "two", "--per-owner-rows", 2)
+    whole, two = (np.diff(sources.bounds) for sources in seen)
+    assert whole.sum() == seen[0].private.n_rows == 400
+    assert np.array_equal(two, np.minimum(whole, 2))
+    assert seen[1].private.n_rows == two.sum()
+    assert cli("verify", "two", "--features", owned).status == 0
+    assert cli("attack", "two", "--resamples", 0).status == 0
+
+
+def test_public_shots_leave_no_row_of_a_public_person_private(trained, cli, owned) -> None:
+    outcome = trained("--method", "adamix", "--unit", "owner", "--public-shots", 2, "--steps", 3, "--out", "run")
+    with h5py.File(owned) as file:
+        owners = file["train/owner"].asstr()[:]
+    names = np.load("run/per_record.npz")["id"]
+    private = np.isin(owners, names)
+    assert outcome["n_units"] == len(names) < PEOPLE
+    assert outcome["n_public"] == int((~private).sum()) >= 8
+    assert set(owners[private]).isdisjoint(owners[~private])
+    assert cli("verify", "run", "--features", owned).status == 0
+    assert cli("attack", "run", "--resamples", 0).status == 0
+
+
+def test_other_owners_are_other_data(trained, cli, owned, tmp_path) -> None:
+    trained("--method", "noisy-gd", "--steps", 2, "--unit", "owner", "--out", "run")
+    copy = tmp_path / "copy.h5"
+    copy.write_bytes(owned.read_bytes())
+    with h5py.File(copy, "r+") as file:
+        names = file["train/owner"].asstr()[:]
+        first = np.flatnonzero(names == names[0])[-1] + 1
+        names[first] = names[0]  # one row more
+        file["train/owner"][:] = names
+    refused = cli("verify", "run", "--features", copy)
+    assert refused.status == 4
+    assert "does not hold the private rows" in refused.stderr
+
+
+def _refusals(owned: Path, plain: Path) -> Iterator[tuple[list[object], int, list[str]]]:
+    gd = ["--method", "noisy-gd", "--eps", 3]
+    yield [plain, *gd, "--unit", "owner"], 2, ["does not say whose rows", "owner_train"]
+    yield [owned, *gd, "--unit", "family"], 2, ["record, owner"]
+    yield [owned, *gd, "--per-owner-rows", 2], 2, ["--unit owner"]
+    yield [owned, *gd, "--unit", "owner", "--per-owner-rows", 0], 2, ["1 or more"]
+    yield [owned, "--method", "non-private", "--unit", "owner"], 2, ["noisy-gd", "dp-sgd"]
+    yield [owned, "--method", "adamix", "--eps", 3, "--unit", "owner", "--variant", "theory"], 2, ["practical"]
+    yield [owned, "--method", "dpsgd-f", "--eps", 3, "--unit", "owner", "--variant", "theory"], 2, ["practical"]
+    yield [owned, "--method", "fully-private", "--eps", 3, "--unit", "owner"], 2, ["no public rows"]
+    yield [owned, *gd, "--unit", "owner", "--delta", 0.009], 4, ["0.009", "120"]
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_what_does_not_protect_people_is_refused(cli, refused, owned, private_file, number) -> None:
+    words, status, named = list(_refusals(owned, private_file))[number]
+    refused(cli("train", *words, "--out", "run"), status, named)
+    assert not Path("run").exists()
+
+
+def test_a_person_is_private_or_public(cli, refused, tmp_path) -> None:
+    shared = write_owned(tmp_path / "shared.h5", shared=True)
+    words = ["--method", "adamix", "--eps", 3, "--out", "run"]
+    refused(cli("train", shared, *words, "--unit", "owner"), 4, ["people who have private rows too"])
+    assert cli("train", shared, *words, "--steps", 2).status == 0
+
+
+def test_a_run_for_rows_does_not_start_a_run_for_people(cli, refused, trained, owned) -> None:
+    trained("--method", "noisy-gd", "--steps", 2, "--out", "rows")
+    words = ["--method", "noisy-gd", "--eps", 9, "--unit", "owner", "--init", "rows", "--out", "people"]
+    refused(cli("train", owned, *words), 4, ["protects units of kind record"])
+
+
+def test_private_test_rows_are_not_counted_for_people(cli, refused, owned, tmp_path) -> None:
+    copy = tmp_path / "copy.h5"
+    copy.write_bytes(owned.read_bytes())
+    with h5py.File(copy, "r+") as file:
+        file.attrs["test_rows"] = "private"
+    words = ["--method", "noisy-gd", "--eps", 3, "--test-epsilon", 1, "--unit", "owner", "--out", "run"]
+    refused(cli("train", copy, *words), 2, ["--test-epsilon"])
+
+
+def test_info_and_import_count_people(cli, owned) -> None:
+    assert json.loads(cli("info", owned, "--json").stdout)["owners"] == {"train": 120, "test": 120, "public": 12}
+    x, y = gaussian_rows("train", 40)
+    np.savez("a.npz", X_train=x, y_train=y, X_test=x[:8], y_test=y[:8], patient_train=np.arange(40) // 4)
+    done = cli("import", "a.npz", "--out", "a.h5")
+    assert done.status == 0
+    assert "patient_train, which is not read" in done.stderr
+    done = cli("import", "a.npz", "--out", "a.h5", "--overwrite", "--owner-column", "patient")
+    assert "not read" not in done.stderr
+    assert "owners of rows: 10 train" in done.stderr
+
+
+def test_an_interrupted_run_for_people_does_not_resume_for_rows(cli, refused, owned, monkeypatch) -> None:
+    from linprobe.methods._iterates import Iterates
+
+    move, moves = Iterates.move, []
+
+    def breaks(self: Iterates, *given: Any, **more: Any) -> None:
+        moves.append(1)
+        if len(moves) == 3:
+            raise KeyboardInterrupt
+        move(self, *given, **more)
+
+    monkeypatch.setattr(Iterates, "move", breaks)
+    words = ["train", owned, "--method", "ngd", "--eps", 3, "--steps", 5, "--checkpoint", 0, "--out", "run"]
+    cli(*words, "--unit", "owner")
+    refused(cli(*words, "--resume"), 2, ["unit 'owner'"], notes=1)
+    done = cli(*words, "--unit", "owner", "--resume", "--json")
+    assert json.loads(done.stdout)["n_units"] == PEOPLE
+    assert cli("verify", "run").status == 0

@@ -1,0 +1,214 @@
+"""`linprobe release`: a folder with what may leave the building and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.runs.manifest import seal
+from tests.cli.outcomes import Cli
+
+yaml = pytest.importorskip("yaml")
+Refused = Callable[..., None]
+FILES = {"README.md", "claim.yaml", "manifest.json", "ledger.jsonl", "model.npz", "history.csv", "test_figures.json"}
+# sections and keys that the registry's schema allows; it refuses others
+SCHEMA = {
+    "basic": "name data_curators intended_use data_product_type data_product_region description publication_date "
+    "data_product_sector",
+    "dp_variant": "variant_name data_domain unprotected_quantities",
+    "privacy_loss": "privacy_unit privacy_unit_details privacy_parameters privacy_parameters_details",
+    "deployment_model": "model_name model_name_details actors release_type release_type_details data_source_type "
+    "data_source_type_details access_type access_type_details",
+    "accounting": "post_processing composition",
+    "implementation": "preprocessing_and_hyperparameter_tuning mechanisms justification",
+    "administrative": "sources notes registry_authors",
+}
+ODD = 'Probe | of *one* "clinic": <b>'
+
+
+@pytest.fixture
+def released(cli: Cli, trained_run: Path) -> dict[str, Any]:
+    outcome = cli(
+        "release", trained_run, "--out", "deep/pub", "--name", ODD, "--curator", "One", "--curator", "Two", "--json"
+    )
+    assert outcome.status == 0, outcome
+    result: dict[str, Any] = json.loads(outcome.stdout)
+    return result
+
+
+def claim_of(folder: Path) -> dict[str, Any]:
+    claim: dict[str, Any] = yaml.safe_load((folder / "claim.yaml").read_text())
+    return claim
+
+
+def test_a_release_has_the_public_files_and_verifies(cli: Cli, released: dict[str, Any], trained_run: Path) -> None:
+    folder = Path(released["release"])
+    assert set(released["files"]) == FILES == {path.name for path in folder.iterdir()}
+    for name in FILES - {"README.md", "claim.yaml"}:
+        assert (folder / name).read_bytes() == (trained_run / name).read_bytes()
+    assert cli("verify", folder).stdout == "verified\n"
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert modes <= {0o644, 0o664, 0o666, 0o640, 0o600}
+    assert [path.name for path in folder.parent.iterdir()] == ["pub"]
+
+
+def test_an_edited_release_does_not_verify(cli: Cli, refused: Refused, released: dict[str, Any]) -> None:
+    with (Path(released["release"]) / "ledger.jsonl").open("a") as stream:
+        stream.write("\n")
+    refused(cli("verify", released["release"]), 4, ["ledger.jsonl"])
+
+
+def test_the_claim_has_the_layout_of_the_registry(released: dict[str, Any], trained_run: Path) -> None:
+    claim = claim_of(Path(released["release"]))
+    manifest = json.loads((trained_run / "manifest.json").read_text())
+    assert set(claim) == {"url_slug", "status", "tier", "deployment"}
+    assert re.fullmatch("[a-z0-9-]+", claim["url_slug"])
+    assert (claim["status"], claim["tier"]) == ("Draft", 3)
+    deployment = claim["deployment"]
+    assert set(deployment) == set(SCHEMA)
+    for section, allowed in SCHEMA.items():
+        assert set(deployment[section]) <= set(allowed.split())
+        assert all(value not in ("", None, []) for value in deployment[section].values())
+    basic = deployment["basic"]
+    assert (basic["name"], basic["data_curators"]) == (ODD, ["One", "Two"])
+    assert basic["data_product_type"] == "Machine learning model"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", basic["publication_date"])
+    parameters = deployment["privacy_loss"]["privacy_parameters"]
+    assert parameters == {"epsilon": manifest["epsilon"], "delta": manifest["delta"], "rho": manifest["zcdp_rho"]}
+    assert all(isinstance(value, float) for value in parameters.values())
+    model = deployment["deployment_model"]
+    assert (model["model_name"], model["release_type"]) == ("Central", "One release")
+    assert (model["data_source_type"], model["access_type"]) == ("Static", "Non-interactive")
+
+
+def test_the_claim_answers_what_others_leave_blank(released: dict[str, Any]) -> None:
+    deployment = claim_of(Path(released["release"]))["deployment"]
+    implementation = deployment["implementation"]
+    assert "floating point: covered" in implementation["mechanisms"]
+    assert "timing: not covered" in implementation["mechanisms"]
+    assert "Other runs on the same rows" in implementation["preprocessing_and_hyperparameter_tuning"]
+    assert "test rows" in deployment["dp_variant"]["unprotected_quantities"]
+
+
+def test_the_card_states_the_guarantee_and_answers_every_point(released: dict[str, Any], trained_run: Path) -> None:
+    text = (Path(released["release"]) / "README.md").read_text()
+    manifest = json.loads((trained_run / "manifest.json").read_text())
+    assert manifest["guarantee"] in text
+    front = yaml.safe_load(text.split("---")[1])
+    assert front["library_name"] == "linprobe"
+    for heading in ("Model details", "Privacy", "Uses", "Bias, risks and limitations", "How to get started", "Training",
+                    "Evaluation", "NIST SP 800-226", "Files"):  # fmt: skip
+        assert f"\n## {heading}\n" in text
+    points = text.split("## NIST SP 800-226")[1].split("\n## ")[0].strip().splitlines()[2:]
+    assert len(points) == 15
+    assert all(re.fullmatch(r"\| [^|]+ \| [^|]{20,} \|", line) for line in points)
+    assert '# Probe \\| of \\*one\\* "clinic": \\<b\\>\n' in text
+
+
+def test_the_manifest_may_hold_no_private_file(cli: Cli, refused: Refused, run_copy: Path) -> None:
+    """A manifest that was rewritten as a whole, so that its digests hold."""
+    manifest = json.loads((run_copy / "manifest.json").read_text())
+    sealed = seal(manifest, run_copy, (*manifest["files"], "per_record.npz"))
+    (run_copy / "manifest.json").write_text(json.dumps(sealed))
+    refused(cli("release", run_copy, "--out", "pub"), 4, ["per_record.npz", "do not publish"])
+    assert not Path("pub").exists()
+
+
+def test_a_model_with_more_than_weights_is_refused(cli: Cli, refused: Refused, run_copy: Path) -> None:
+    with np.load(run_copy / "model.npz") as archive:
+        np.savez(run_copy / "model.npz", **archive, rows=np.zeros(3))
+    manifest = json.loads((run_copy / "manifest.json").read_text())
+    sealed = seal(manifest, run_copy, tuple(manifest["files"]))
+    (run_copy / "manifest.json").write_text(json.dumps(sealed))
+    refused(cli("release", run_copy, "--out", "pub"), 4, ["model.npz", "rows"])
+
+
+def test_a_run_that_changes_while_it_is_copied_is_not_released(
+    cli: Cli, refused: Refused, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.copyfile
+
+    def edits(source: Path, target: Path) -> None:
+        real(source, target)
+        if target.name == "history.csv":
+            target.write_text("other")
+
+    monkeypatch.setattr(shutil, "copyfile", edits)
+    refused(cli("release", run_copy, "--out", "pub"), 4, ["changed while"])
+    assert not Path("pub").exists()
+
+
+def test_runs_without_a_guarantee_and_damaged_ones_are_refused(
+    cli: Cli, refused: Refused, features_file: Path, run_copy: Path
+) -> None:
+    assert cli("train", features_file, "--method", "non-private", "--out", "open").status == 0
+    refused(cli("release", "open", "--out", "pub"), 4, ["not private"])
+    words = ["--method", "noisy-gd", "--eps", "3", "--steps", "2", "--noise-seed", "3", "--insecure-seed"]
+    assert cli("train", features_file, *words, "--out", "seeded").status == 0
+    refused(cli("release", "seeded", "--out", "pub"), 4, ["not private"])
+    (run_copy / "model.npz").write_bytes(b"edited")
+    refused(cli("release", run_copy, "--out", "pub"), 4, ["model.npz"])
+    (run_copy / "manifest.json").unlink()
+    refused(cli("release", run_copy, "--out", "pub"), 4, ["manifest.json"])
+    refused(cli("release", "nothing", "--out", "pub"), 3, ["not a run folder"])
+    assert not Path("pub").exists()
+
+
+def test_an_existing_folder_is_left_alone(cli: Cli, refused: Refused, trained_run: Path) -> None:
+    Path("pub").mkdir()
+    refused(cli("release", trained_run, "--out", "pub"), 2, ["pub already exists"])
+    assert list(Path("pub").iterdir()) == []
+
+
+@pytest.mark.parametrize("method", ["only-public", "dp-sgd"])
+def test_runs_without_noise_and_with_samples_are_released(cli: Cli, features_file: Path, method: str) -> None:
+    words = [] if method == "only-public" else ["--eps", "3", "--steps", "2", "--accountant", "rdp"]
+    assert cli("train", features_file, "--method", method, *words, "--out", "run").status == 0
+    assert cli("release", "run", "--out", "pub").status == 0
+    parameters = claim_of(Path("pub"))["deployment"]["privacy_loss"]["privacy_parameters"]
+    assert set(parameters) == ({"epsilon", "delta", "rho"} if method == "only-public" else {"epsilon", "delta"})
+
+
+def test_signature_and_histogram_leave_with_a_signed_run(cli: Cli, refused: Refused, features_file: Path) -> None:
+    for words in (
+        ("genpkey", "-algorithm", "ed25519", "-out", "key.pem"),
+        ("pkey", "-in", "key.pem", "-pubout", "-out", "public.pem"),
+    ):
+        if shutil.which("openssl") is None:
+            pytest.skip("openssl is not installed")
+        subprocess.run(["openssl", *words], check=True, capture_output=True)
+    words = ["--method", "noisy-gd", "--eps", "3", "--steps", "2", "--sign", "key.pem"]
+    assert cli("train", features_file, *words, "--out", "run").status == 0
+    assert cli("pdp-report", "run", "--publish-epsilon", "0.5", "--sign", "key.pem").status == 0
+    assert cli("release", "run", "--out", "pub", "--public-key", "public.pem").status == 0
+    assert {path.name for path in Path("pub").iterdir()} == FILES | {"manifest.json.sig", "published_histogram_1.json"}
+    assert cli("verify", "pub", "--public-key", "public.pem").status == 0
+    assert "published_histogram_1.json" in Path("pub/README.md").read_text()
+    Path("run/manifest.json.sig").write_bytes(hashlib.sha512(b"other").digest())
+    refused(cli("release", "run", "--out", "other", "--public-key", "public.pem"), 4, ["manifest.json.sig"])
+
+
+def test_verify_needs_only_what_the_light_install_holds(trained_run: Path) -> None:
+    program = "import sys; from linprobe import cli; cli.run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "verify", str(trained_run)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "verified\n"
+    loaded = set(done.stderr.splitlines()[-1].split())
+    absent = {"torch", "torchvision", "timm", "open_clip", "PIL", "sklearn", "matplotlib", "jinja2", "joblib", "flint"}
+    assert not loaded & (absent | {"safetensors", "pandas"})

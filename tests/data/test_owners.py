@@ -1,0 +1,170 @@
+"""Owners of rows: import, adjacency of a person's rows, caps, public shots of whole people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.data.array_import import import_arrays
+from linprobe.data.feature_file import FeatureFile, LoadedFeatures
+from linprobe.data.owners import capped, owner_bounds
+from linprobe.data.public_shots import public_shots
+from linprobe.data.tables import Columns
+from linprobe.data.unit_rows import pairs_of
+from linprobe.errors import DataError, UsageError
+from linprobe.progress import Silent
+
+OWNERS = np.array(["eve", "bob", "eve", "ann", "bob", "eve"])
+
+
+def arrays(**more: Any) -> dict[str, Any]:
+    """Six training rows in two classes, with their place as feature, and three test rows."""
+    x = np.column_stack([np.arange(6), np.ones(6)]).astype(np.float32)
+    return {"X_train": x, "y_train": np.arange(6) % 2, "X_test": x[:3], "y_test": np.arange(3) % 2, **more}
+
+
+class Notes(Silent):
+    """Progress that keeps the notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def imported(folder: Path, progress: Notes | None = None, owner: str | None = None, **more: Any) -> Path:
+    np.savez(folder / "a.npz", **arrays(**more))
+    import_arrays([folder / "a.npz"], folder / "a.h5", columns=Columns(owner=owner), progress=progress)
+    return folder / "a.h5"
+
+
+def test_import_puts_the_rows_of_an_owner_next_to_each_other(tmp_path: Path) -> None:
+    given = {"owner_train": OWNERS, "id_train": np.array(list("abcdef")), "owner_test": np.array([7, 3, 7])}
+    with FeatureFile(imported(tmp_path, **given)) as features:
+        assert features.owners("train") == ["ann", "bob", "bob", "eve", "eve", "eve"]
+        assert features.ids("train") == list("dbeacf")
+        assert features.rows("train", slice(None))[:, 0].tolist() == [3, 1, 4, 0, 2, 5]
+        assert features.labels("train").tolist() == [1, 1, 0, 0, 0, 1]
+        assert features.owners("test") == ["3", "7", "7"]
+        assert features.has_owners("train")
+        loaded = LoadedFeatures(features)
+        assert loaded.owners("train", slice(1, 3)) == ["bob", "bob"]
+        assert loaded.digest("train") == features.digest("train")
+        bounds, names = owner_bounds(features.owner_batches("train"), "here")
+        assert (bounds.tolist(), names) == ([0, 1, 3, 6], ["ann", "bob", "eve"])
+
+
+def test_owners_are_part_of_the_digest(tmp_path: Path) -> None:
+    digests = set()
+    for owners in (None, OWNERS, np.array(["a", "a", "b", "b", "b", "b"]), np.array(["a", "a", "a", "b", "b", "b"])):
+        given = {} if owners is None else {"owner_train": np.sort(owners)}
+        with FeatureFile(imported(tmp_path, **given)) as features:
+            digests.add(features.digest("train"))
+    assert len(digests) == 4
+
+
+def test_import_names_the_arrays_that_it_does_not_read(tmp_path: Path) -> None:
+    progress = Notes()
+    imported(tmp_path, progress, patient_train=OWNERS, hospital=np.arange(6))
+    assert len(progress.notes) == 1
+    assert "patient_train, hospital" in progress.notes[0]
+    assert "--owner-column" in progress.notes[0]
+    progress.notes.clear()
+    with FeatureFile(imported(tmp_path, progress, owner="patient", patient_train=OWNERS)) as features:
+        assert features.owners("train")[0] == "ann"
+    assert progress.notes == []
+
+
+@pytest.mark.parametrize("named", ["owner", "patient"])
+def test_a_column_of_a_csv_names_the_owner(tmp_path: Path, named: str) -> None:
+    for group in ("train", "test"):
+        lines = [f"label,{named},a,b", "x,eve,1,2", "y,bob,3,4", "x,eve,5,6"]
+        (tmp_path / f"{group}.csv").write_text("\n".join(lines))
+    import_arrays([tmp_path], tmp_path / "a.h5", columns=Columns(owner=None if named == "owner" else named))
+    with FeatureFile(tmp_path / "a.h5") as features:
+        assert features.owners("train") == ["bob", "eve", "eve"]
+        assert features.rows("train", slice(None)).tolist() == [[3, 4], [1, 2], [5, 6]]
+    with pytest.raises(DataError, match=r"has 0 columns 'person'.*--owner-column"):
+        import_arrays([tmp_path / "train.csv"], tmp_path / "b.h5", columns=Columns(owner="person"))
+
+
+@pytest.mark.parametrize("people", [["eve", "bob", "eve"], [7, 3, 7]])
+def test_a_column_of_a_parquet_table_names_the_owner(tmp_path: Path, people: list[Any]) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"label": ["x", "y", "x"], "patient": people, "a": [1.0, 3.0, 5.0]})
+    parquet.write_table(table, tmp_path / "train.parquet")
+    parquet.write_table(table.drop_columns("patient"), tmp_path / "test.parquet")
+    import_arrays([tmp_path], tmp_path / "a.h5", columns=Columns(owner="patient"))
+    with FeatureFile(tmp_path / "a.h5") as features:
+        assert features.owners("train") == sorted(map(str, people))
+        assert features.rows("train", slice(None)).tolist() == [[3], [1], [5]]
+        assert not features.has_owners("test")
+    with pytest.raises(DataError, match=r"has 0 columns 'person'.*--owner-column"):
+        import_arrays([tmp_path], tmp_path / "b.h5", columns=Columns(owner="person"))
+
+
+def test_a_number_beyond_float32_is_named_by_its_row_in_the_source(tmp_path: Path) -> None:
+    x = np.ones((6, 2))
+    x[4, 1] = 1e300
+    with pytest.raises(DataError, match=r"X_train row 4 holds 1e\+300"):
+        imported(tmp_path, X_train=x, owner_train=OWNERS)
+
+
+@pytest.mark.parametrize("owners", [OWNERS[:5], np.ones(6), OWNERS[:, None]])
+def test_owners_that_do_not_fit_are_refused(tmp_path: Path, owners: Any) -> None:
+    with pytest.raises(DataError, match="owner_train has shape"):
+        imported(tmp_path, owner_train=owners)
+    assert not (tmp_path / "a.h5").exists()
+    with pytest.raises(DataError, match="holds no patient_train"):
+        imported(tmp_path, owner="patient")
+
+
+def test_rows_of_an_owner_that_are_apart_are_refused() -> None:
+    with pytest.raises(DataError, match="1 owners whose rows are not adjacent"):
+        owner_bounds([["a", "b"], ["b", "a"]], "here")
+    with pytest.raises(DataError, match="owner is empty"):
+        owner_bounds([["a", ""]], "here")
+    assert owner_bounds([["a", "b"], ["b"]], "here")[0].tolist() == [0, 1, 3]
+
+
+def test_a_cap_chooses_rows_by_the_ids_of_the_person_alone() -> None:
+    ids = [f"r{row}" for row in range(12)]
+    keep = capped(np.array([0, 7, 8, 12]), ids, 3, seed=0)
+    assert [int(keep[a:b].sum()) for a, b in ((0, 7), (7, 8), (8, 12))] == [3, 1, 3]
+    alone = capped(np.array([0, 4]), ids[8:], 3, seed=0)
+    assert np.array_equal(keep[8:], alone)
+    assert not np.array_equal(keep, capped(np.array([0, 7, 8, 12]), ids, 3, seed=1))
+    with pytest.raises(UsageError, match="per-owner-rows is 0"):
+        capped(np.array([0, 1]), ids[:1], 0, seed=0)
+
+
+def test_public_shots_take_whole_people() -> None:
+    g = np.random.default_rng(0)
+    owners = np.sort(g.integers(0, 40, 200)).astype(str)
+    labels = g.integers(0, 4, 200)
+    mask = public_shots([""] * 200, labels, "abcd", 3, 0, owners.tolist())
+    assert set(owners[mask]).isdisjoint(owners[~mask])
+    assert np.bincount(labels[mask], minlength=4).min() >= 3
+    assert mask.sum() < 150
+    again = public_shots([""] * 200, labels, "abcd", 3, 1, owners.tolist())
+    assert not np.array_equal(mask, again)
+    with pytest.raises(DataError, match="take every training row"):
+        public_shots([""] * 4, np.array([0, 1, 0, 1]), "ab", 1, 0, ["p"] * 4)
+
+
+def test_pairs_are_all_pairs_of_rows_of_the_same_person() -> None:
+    sizes = [2, 0, 1, 20, 4]
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    pairs = pairs_of(bounds)
+    owner = np.repeat(np.arange(5), sizes)
+    assert pairs.formed.tolist() == [3]
+    assert pairs.units.tolist() == [0, 2, 4]
+    assert owner[pairs.rows].tolist() == pairs.owner.tolist() == [0, 0, 2, 4, 4, 4, 4]
+    found = set(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))
+    assert found == {(0, 1), *((a, b) for a in range(3, 7) for b in range(a + 1, 7))}
+    assert (pairs.counts.tolist(), pairs.pair_counts.tolist()) == ([2, 0, 1, 0, 4], [1, 0, 0, 0, 6])

@@ -1,0 +1,267 @@
+"""Sums over people: the sensitivity to one person with all rows, on every path, in production arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linprobe.data.preprocessing import Preprocessing, normalise_rows
+from linprobe.data.rows import ArrayRows, ChainedRows, ShardRows, StreamedRows, TranslatedRows
+from linprobe.data.sources import ArraySource
+from linprobe.data.unit_rows import BLOCK_UNITS, PAIRED_ROWS, UnitRows
+from linprobe.gradients import host
+from linprobe.gradients.clipped_sum import clipped_sum, row_sum
+from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
+from linprobe.gradients.loss import residuals
+from linprobe.gradients.second_moment import lower_triangle, second_moment
+from linprobe.mechanisms.sampling import SampledRows
+from linprobe.parallel import threads
+from linprobe.parallel.thread_group import in_group
+
+D, C = 12, 5
+SIZES = (3, 1, 2, PAIRED_ROWS, PAIRED_ROWS + 1, 40, 5, 1, 2000)
+
+
+@pytest.fixture(autouse=True, scope="module", params=["numpy", "native"])
+def way(request):
+    """Sum by NumPy, in float64, then with the kernel, in float32 where that is proven."""
+    if request.param == "native" and host.LIBRARY is None:
+        pytest.skip("the kernel is not built")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(host, "LIBRARY", None)
+        yield
+
+
+def people(sizes, seed: int = 0, d: int = D, c: int = C, scale: float = 1.0):
+    """Rows, labels and bounds of people with these numbers of rows, and weights."""
+    g = np.random.default_rng(seed)
+    n = int(np.sum(sizes))
+    x = (scale * g.normal(size=(n, d)) * np.exp(g.normal(size=(n, 1)))).astype(np.float32)
+    return x, g.integers(0, c, n), np.concatenate([[0], np.cumsum(sizes)]), 3 * g.normal(size=(d, c))
+
+
+def without(unit: int, x, y, bounds):
+    """The same people; the place of one of them is empty."""
+    sizes = np.diff(bounds)
+    keep = np.ones(len(x), dtype=bool)
+    keep[bounds[unit] : bounds[unit + 1]] = False
+    sizes[unit] = 0
+    return x[keep], y[keep], np.concatenate([[0], np.cumsum(sizes)])
+
+
+def streamed(x, y) -> StreamedRows:
+    source = ArraySource(x, y)
+    return StreamedRows(source.blocks, len(y), x.shape[1], Preprocessing())
+
+
+def geometries() -> list[Geometry]:
+    g = np.random.default_rng(3)
+    return [PLAIN, Origin(0.3 * g.normal(size=(D, C))), Scale(np.exp(g.normal(size=(D, C))))]
+
+
+def expected(x, y, bounds, weights, clip_norm, geometry, loss):
+    """The clipped sum from the gradients themselves."""
+    total = np.zeros((x.shape[1], weights.shape[1]))
+    for first, stop in itertools.pairwise(bounds):
+        if first == stop:
+            continue
+        wide = x[first:stop].astype(np.float64)
+        gradient = wide.T @ residuals(wide, y[first:stop], weights.astype(np.float32).astype(np.float64), loss)
+        if isinstance(geometry, Origin):
+            gradient = gradient - geometry._origin
+        if isinstance(geometry, Scale):
+            gradient = gradient / geometry._scale
+        total += gradient * min(1.0, clip_norm / np.linalg.norm(gradient))
+    return total
+
+
+@pytest.mark.parametrize("geometry", geometries(), ids=["plain", "origin", "scale"])
+@pytest.mark.parametrize("loss", ["softmax", "squared"])
+@pytest.mark.parametrize("clip_norm", [0.05, 50.0])
+def test_the_gradients_of_a_person_are_summed_and_the_sum_is_clipped(geometry, loss, clip_norm) -> None:
+    x, y, bounds, weights = people((*SIZES, *[3] * BLOCK_UNITS))
+    x = normalise_rows(x)
+    found = clipped_sum(UnitRows(ArrayRows(x, y), bounds), weights, clip_norm, geometry=geometry, loss=loss)
+    assert np.linalg.norm(
+        found.value - expected(x, y, bounds, weights, clip_norm, geometry, loss)
+    ) <= 0.012 * clip_norm * (len(bounds) - 1)
+    assert found.contributions.shape == (len(bounds) - 1,)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    sizes=st.lists(st.sampled_from([1, 2, 3, 7, PAIRED_ROWS, PAIRED_ROWS + 1, 50]), min_size=2, max_size=12),
+    scale=st.sampled_from([1e-3, 1.0, 1e3]),
+    clip_norm=st.floats(1e-3, 10),
+    geometry=st.sampled_from(geometries()),
+    loss=st.sampled_from(["softmax", "squared"]),
+)
+def test_neighbours_differ_by_at_most_sensitivity(seed, sizes, scale, clip_norm, geometry, loss) -> None:
+    x, y, bounds, weights = people(sizes, seed, scale=scale)
+    removed = seed % len(sizes)
+    how = {"geometry": geometry, "loss": loss}
+    whole = clipped_sum(UnitRows(ArrayRows(x, y), bounds), weights, clip_norm, **how)
+    x, y, bounds = without(removed, x, y, bounds)
+    rest = clipped_sum(UnitRows(ArrayRows(x, y), bounds), weights, clip_norm, **how)
+    moved = np.linalg.norm(whole.value - rest.value)
+    assert moved <= whole.sensitivity == clip_norm
+    assert moved <= whole.contributions[removed] * clip_norm + 1e-12
+
+
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("rate", [1.0, 0.7])
+@pytest.mark.parametrize(("d", "c"), [(512, 20), (256, 60)])
+@pytest.mark.parametrize("size", [1e2, 1e6])
+def test_people_who_leave_change_nothing_of_the_others(d, c, size, rate, observed) -> None:
+    # like rows with large scores, which a product rounds according to their place
+    g = np.random.default_rng(0)
+    direction, n = g.normal(size=d), 3 * 2 * BLOCK_UNITS
+    x = normalise_rows((direction + 0.02 * g.normal(size=(n, d))).astype(np.float32))
+    weights = size * direction[:, None] / np.linalg.norm(direction) + 0.1 * g.normal(size=(d, c))
+    weights += 1e-3 * size * g.normal(size=(d, 1))
+    y, bounds, joined = np.zeros(n, dtype=int), np.arange(0, n + 1, 3), g.random(n // 3) < rate
+    joined[5] = True
+    sums = []
+    for data in ((x, y, bounds), without(5, x, y, bounds)):
+        rows = UnitRows(ArrayRows(*data[:2]), data[2])
+        batch = SampledRows(rows, joined, rate, observed=observed)
+        sums.append(clipped_sum(batch, weights, 0.5, per_record=observed).value)
+    assert 0.97 * 0.5 < np.linalg.norm(sums[0] - sums[1]) <= 0.5
+
+
+def test_rounding_stays_inside_the_margin_when_all_rows_of_a_block_move() -> None:
+    # two rows in turn, for all people: without the first person, every float32 sum rounds anew
+    pair = normalise_rows(np.random.default_rng(0).normal(size=(2, 16)).astype(np.float32))
+    n = PAIRED_ROWS * BLOCK_UNITS
+    x, y, bounds = np.tile(pair, (n // 2, 1)), np.zeros(n, dtype=int), np.arange(0, n + 1, PAIRED_ROWS)
+    bounds[1:-1] += 1
+    whole = clipped_sum(UnitRows(ArrayRows(x, y), bounds), np.zeros((16, 2)), 0.5)
+    x, y, bounds = without(0, x, y, bounds)
+    rest = clipped_sum(UnitRows(ArrayRows(x, y), bounds), np.zeros((16, 2)), 0.5)
+    assert np.linalg.norm(whole.value - rest.value) <= 0.5
+
+
+@pytest.mark.parametrize("clip_norm", [1e-9, 1e-3, 1.0])
+@pytest.mark.parametrize("n_rows", [2, PAIRED_ROWS, 300])
+def test_rows_that_cancel_do_not_leave_the_bound(n_rows, clip_norm) -> None:
+    # opposite rows with the same label: the sum of their gradients is rounding and a small rest
+    g = np.random.default_rng(1)
+    x = normalise_rows(g.normal(size=(n_rows // 2, D)).astype(np.float32))
+    x = np.concatenate([x, -x * np.float32(1 + 1e-6)])
+    others, y_others, _, _ = people([3] * 20)
+    whole = np.concatenate([x, others]), np.concatenate([np.zeros(n_rows, dtype=int), y_others])
+    bounds = np.concatenate([[0], n_rows + np.arange(0, 61, 3)])
+    weights = np.zeros((D, C))
+    with_them = clipped_sum(UnitRows(ArrayRows(*whole), bounds), weights, clip_norm)
+    x, y, bounds = without(0, *whole, bounds)
+    rest = clipped_sum(UnitRows(ArrayRows(x, y), bounds), weights, clip_norm)
+    assert np.linalg.norm(with_them.value - rest.value) <= clip_norm
+
+
+@pytest.mark.parametrize(("d", "c"), [(40, 3), (257, 48), (300, 49), (128, 102)])
+def test_residuals_have_the_same_bits_at_every_place(d, c) -> None:
+    if host.LIBRARY is None:
+        pytest.skip("float32 residuals need the kernel")
+    g = np.random.default_rng(0)
+    x, y = g.normal(size=(300, d)).astype(np.float32), g.integers(0, c, 300)
+    products = host.products(g.normal(size=(c, d)).astype(np.float32))
+    if not products.placeless:
+        pytest.skip("BLAS depends on places here, so these sums are float64")
+    r, norms = products.placeless_residuals(x, y)
+    np.testing.assert_allclose(r, residuals(x, y, products._weights.T), atol=2e-5)
+    for first in (1, 2, 7, 31, 130, 299):
+        again, again_norms = products.placeless_residuals(x[first:], y[first:])
+        assert np.array_equal(again, r[first:])
+        assert np.array_equal(again_norms, norms[first:])
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+@pytest.mark.parametrize("observed", [True, False])
+def test_streams_threads_and_processes_give_the_same_bits(rate, observed, monkeypatch) -> None:
+    sizes = np.random.default_rng(0).integers(1, 6, 3 * BLOCK_UNITS)
+    sizes[7] = 30
+    raw, y, bounds, weights = people(sizes)
+    x = Preprocessing().apply(raw)
+    joined = np.random.default_rng(1).random(len(sizes)) < rate
+    batch = {"sampling_rate": rate, "observed": observed}
+
+    def total(rows, mask=joined) -> np.ndarray:
+        return clipped_sum(SampledRows(rows, mask, **batch), weights, 0.5, per_record=observed).value
+
+    memory = total(UnitRows(ArrayRows(x, y), bounds))
+    assert np.array_equal(memory, total(UnitRows(streamed(raw, y), bounds)))
+    monkeypatch.setattr(threads, "n_threads", lambda: 3)
+    monkeypatch.setattr(host, "n_threads", lambda: 3)
+    monkeypatch.setattr(host, "WORK_PER_THREAD", 1)
+    monkeypatch.setattr(host, "BLOCK_ROWS", 1)
+    assert np.array_equal(memory, total(UnitRows(ArrayRows(x, y), bounds)))
+    if not observed:
+        return
+
+    def member(group):
+        first, stop = group.rank * BLOCK_UNITS, (group.rank + 1) * BLOCK_UNITS
+        here = slice(bounds[first], bounds[stop])
+        shard = UnitRows(ArrayRows(x[here], y[here]), bounds[first : stop + 1] - bounds[first])
+        rows = ShardRows(shard, first, len(sizes))
+        sampled = SampledRows(rows, joined[first:stop], **batch)
+        return clipped_sum(sampled, weights, 0.5, all_reduce=group.all_reduce).value
+
+    for value in in_group(3, member):
+        assert np.array_equal(memory, value)
+
+
+def test_people_with_one_row_each_are_as_rows() -> None:
+    x, y, bounds, weights = people([1] * 300)
+    rows = ArrayRows(normalise_rows(x), y)
+    by_row, by_person = (clipped_sum(one, weights, 0.5) for one in (rows, UnitRows(rows, bounds)))
+    np.testing.assert_allclose(by_person.value, by_row.value, atol=0.01 * 0.5 * 300)
+    np.testing.assert_allclose(by_person.contributions, by_row.contributions, atol=0.01)
+
+
+def test_changed_and_chained_rows_of_people_keep_their_people() -> None:
+    x, y, bounds, weights = people((3, 2, 1, 4))
+    shift = np.full(D, 0.25)
+    moved = TranslatedRows(UnitRows(ArrayRows(x, y), bounds), shift, 1.0)
+    wide = np.concatenate([weights, np.ones((1, C))])
+    translated = np.concatenate([x - shift.astype(np.float32), np.ones((len(x), 1), np.float32)], axis=1)
+    found = clipped_sum(moved, wide, 0.5).value
+    want = clipped_sum(UnitRows(ArrayRows(translated, y), bounds), wide, 0.5).value
+    np.testing.assert_allclose(found, want, atol=1e-6)
+    for observed, half in itertools.product((True, False), (False, True)):
+        stored = UnitRows(ArrayRows(translated, y), bounds)
+        joined = np.array([True, half, False, True])
+        sums = [
+            clipped_sum(SampledRows(rows, joined, 0.5, observed=observed), wide, 0.5).value for rows in (moved, stored)
+        ]
+        np.testing.assert_allclose(*sums, atol=1e-6)
+    more = ArrayRows(x[:2], y[:2])
+    chained = clipped_sum(ChainedRows(UnitRows(ArrayRows(x, y), bounds), more), weights, 0.5)
+    both = UnitRows(ArrayRows(np.concatenate([x, x[:2]]), np.concatenate([y, y[:2]])), np.append(bounds, [11, 12]))
+    np.testing.assert_allclose(chained.value, clipped_sum(both, weights, 0.5).value, atol=0.02)
+    assert chained.contributions.shape == (6,)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 1000), removed=st.integers(0, 4), origin=st.booleans())
+def test_means_and_second_moments_are_of_people(seed, removed, origin) -> None:
+    x, y, bounds, _ = people((3, 1, 20, 2, 1030), seed, scale=2.0)
+    around = np.full(D, 0.2) if origin else None
+    whole, gone = (UnitRows(ArrayRows(*data[:2]), data[2]) for data in ((x, y, bounds), without(removed, x, y, bounds)))
+    sums = [row_sum(rows, 1.0, around) for rows in (whole, gone)]
+    assert np.linalg.norm(sums[0].value - sums[1].value) <= 1.0
+    moments = [second_moment(rows) for rows in (whole, gone)]
+    assert np.linalg.norm(moments[0].value - moments[1].value) <= moments[0].contributions[removed] * (1 + 1e-9)
+    assert moments[0].contributions.shape == sums[0].contributions.shape == (5,)
+
+
+def test_a_short_person_counts_in_full() -> None:
+    x = np.full((3, 4), 0.1, dtype=np.float32)
+    rows = UnitRows(ArrayRows(x, np.zeros(3, dtype=int)), np.array([0, 2, 3]))
+    found = lower_triangle(second_moment(rows).value, 4)
+    np.testing.assert_allclose(np.tril(x.T @ x), found, rtol=1e-6)
+    np.testing.assert_allclose(row_sum(rows, 1.0).value[:, 0], np.full(4, 0.2), rtol=1e-6)

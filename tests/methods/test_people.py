@@ -1,0 +1,81 @@
+"""Every method where people are the unit: one person with all rows moves no release by more than its sensitivity."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from linprobe.accounting.events import grouped
+from linprobe.data.rows import ArrayRows
+from linprobe.data.unit_rows import UnitRows
+from linprobe.methods import Problem
+from tests.methods.test_contract import (
+    RATE,
+    SIGMA,
+    SPENDING,
+    STEPS,
+    VARIANTS,
+    RepeatedSampler,
+    SpyMechanism,
+    fit,
+    problem,
+)
+
+SIZES = (1, 2, 3, 20, 4) * 3
+DROPPED = (0, 3, len(SIZES) - 1)
+CASES = [(method, options) for method, options in VARIANTS if options.get("variant") != "theory"]
+each_case = pytest.mark.parametrize(
+    ("method", "options"), CASES, ids=[f"{m.name}{''.join(f'-{k}={v}' for k, v in o.items())}" for m, o in CASES]
+)
+
+
+def of_people(empty: int | None = None) -> Problem:
+    """The problem of the contract, whose rows belong to people; the place of one of them may be empty."""
+    whole = problem(sum(SIZES))
+    rows, sizes = whole.private_rows, np.array(SIZES)
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    keep = np.ones(len(rows.y), dtype=bool)
+    if empty is not None:
+        keep[bounds[empty] : bounds[empty + 1]] = False
+        sizes[empty] = 0
+    left = ArrayRows(rows.x[keep], rows.y[keep])
+    return replace(whole, private=UnitRows(left, np.concatenate([[0], np.cumsum(sizes)])))
+
+
+@each_case
+def test_a_person_moves_no_release_by_more_than_its_sensitivity(method, options) -> None:
+    spy, sampler = SpyMechanism(), RepeatedSampler()
+    fit(method, options, of_people(), spy, sampler=sampler)
+    for dropped in DROPPED:
+        neighbour = SpyMechanism(replay=spy.values)
+        fit(method, options, of_people(empty=dropped), neighbour)
+        moved = [float(np.linalg.norm(a - b)) for a, b in zip(spy.sums, neighbour.sums, strict=True)]
+        bounds = [event.sensitivity for event in spy.events]
+        assert all(one <= bound for one, bound in zip(moved, bounds, strict=True))
+        if method.sampling is None:
+            # nobody is charged less than what they moved
+            paid = spy.contributed.squared_mu[dropped]
+            shares = (move / bound / SIGMA for move, bound in zip(moved, bounds, strict=True))
+            assert paid >= sum(share**2 for share in shares) * (1 - 1e-9)
+        else:
+            assert spy.contributed.levels[dropped].sum() == STEPS
+            gone = [
+                move
+                for step, move in enumerate(moved[place] for place in spy.steps)
+                if not sampler.drawn[step][dropped]
+            ]
+            assert max(gone, default=0.0) == 0.0
+
+
+@pytest.mark.parametrize("method", SPENDING, ids=lambda method: method.name)
+def test_people_are_sampled_counted_and_charged(method) -> None:
+    spy, sampler = SpyMechanism(), RepeatedSampler()
+    fit(method, {}, of_people(), spy, sampler=sampler)
+    if method.sampling is None:
+        assert spy.contributed.squared_mu.shape == (len(SIZES),)
+    else:
+        assert {len(drawn) for drawn in sampler.drawn} == {len(SIZES)}
+        assert spy.contributed.levels.shape[0] == len(SIZES)
+        assert {release.sampling_rate for release in grouped(spy.events) if release.purpose == "gradient"} == {RATE}

@@ -70,7 +70,7 @@ def _test_figures(folder: Path, manifest: dict[str, Any]) -> dict[str, Any] | No
         return None
     path = folder / TEST_FIGURES
     try:
-        figures = json.loads(path.read_text(encoding="utf-8"))
+        figures = json.loads(read_text(path))
         class_table(figures), overall_rows(figures)
         n = len(figures["per_class"])
         matrix = figures["confusion_matrix"]
@@ -78,7 +78,16 @@ def _test_figures(folder: Path, manifest: dict[str, Any]) -> dict[str, Any] | No
             raise ValueError("the confusion matrix is not square")
         if figures["test_accuracy"] != manifest["test_accuracy"]:
             raise ValueError("another accuracy than the manifest's")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
     return dict(figures)
 

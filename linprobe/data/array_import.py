@@ -56,6 +56,8 @@ def read_arrays(
             raise DataError(
                 f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
             )
+        if not source.is_file() and not source.is_dir():
+            raise DataError(f"{source} is no regular file; give a {', '.join(SUFFIXES)} file or folder")
         with reading(f"array file {source}", "write it again"):
             arrays |= _read_one(source, columns, progress)
     _check(arrays)

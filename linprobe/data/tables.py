@@ -273,6 +273,7 @@ def _ipc_table(arrow: Any, stream: Any) -> Any:
 
 def _arrays(table: Any, group: str, columns: Columns, where: Path, stored: int) -> Arrays:
     """The arrays of a table; `stored` is the number of bytes that it came from."""
+    table.validate(full=True)  # Arrow ends the process where lengths contradict each other
     record, owner, features = columns.split(table.column_names, group, where)
     arrays: Arrays = {
         f"X_{group}": np.concatenate([_column(table[name], name, where) for name in features], axis=1),

@@ -159,6 +159,7 @@ def good_files() -> Iterator[Good]:
 
     with tempfile.TemporaryDirectory(prefix="linprobe-hostile-") as name:
         folder = Path(name)
+        os.environ["XDG_STATE_HOME"] = str(folder / "state")  # the budget books of hostile data
 
         def make() -> int:
             write_features(folder / "good.h5")

@@ -148,7 +148,7 @@ def _check_private(folder: Path, features: Path | None, result: dict[str, Any]) 
     committed = manifest["per_record_commitment"] is not None
     absent = "absent, not checked" if committed else "none: nothing was released about private rows"
     result["per_record"] = absent if run.per_record is None else "as committed to"
-    result["stated_not_checked"] = not_checked(manifest)
+    result["stated_not_checked"] = not_checked(manifest, folder)
     if features is not None:
         with open_features(features) as opened:
             private = verify_data(run, opened)

@@ -13,16 +13,17 @@ from linprobe.methods import METHODS
 from linprobe.runs.units import NOUNS
 
 MANIFEST, SIGNATURE, PER_RECORD = "manifest.json", "manifest.json.sig", "per_record.npz"
+RELEASED = ("README.md", "claim.yaml")  # what `linprobe release` adds
 # keys that `verify` recomputes, compares with another key, or compares with the files
 CHECKED = frozenset(
     (
         *("format", "guarantee", "private", "mechanism", "epsilon", "epsilon_if_seed_were_secret", "delta", "gdp_mu"),
         *("zcdp_rho", "noise_multiplier", "sampling_rate", "steps", "releases", "accountant", "cross_check", "method"),
         *("paper", "adjacency", "noise_source", "seed_kind", "n_features", "n_classes", "files", "manifest_digest"),
-        *("published", "test_balanced_accuracy", "per_record_commitment"),
+        *("published", "test_balanced_accuracy", "per_record_commitment", "unit", "selection"),
     )
 )
-UNCHECKED_FILES = ("model.npz", "history.csv")  # only their digests are compared
+UNCHECKED_FILES = ("model.npz", "history.csv", "test_figures.json", *RELEASED)  # at most their digests are compared
 
 
 def mechanism_text(sampled: bool, unit: str) -> str:
@@ -85,13 +86,14 @@ def _same(manifest: Mapping[str, Any], key: str, value: Any) -> None:
 
 def check_names(manifest: Mapping[str, Any], folder: Path) -> None:
     """PrivacyError if the folder holds anything that is no part of the run."""
-    known = {MANIFEST, SIGNATURE, PER_RECORD, *manifest["files"]}
+    known = {MANIFEST, SIGNATURE, PER_RECORD, *RELEASED, *manifest["files"]}
     unknown = sorted(path.name for path in folder.iterdir() if path.name not in known)
     if unknown:
         raise PrivacyError(f"{folder} holds {unknown[0]!r}, which the manifest does not list; move it away")
 
 
-def not_checked(manifest: Mapping[str, Any]) -> list[str]:
+def not_checked(manifest: Mapping[str, Any], folder: Path) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
     histograms = [release["file"] for release in manifest["published"] if release["file"] is not None]
-    return [*(key for key in manifest if key not in CHECKED), *UNCHECKED_FILES, *histograms]
+    files = [name for name in UNCHECKED_FILES if (folder / name).exists()]
+    return [*(key for key in manifest if key not in CHECKED), *files, *histograms]

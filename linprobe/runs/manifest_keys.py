@@ -126,10 +126,6 @@ NAMES = Kind(
         and len(set(value)) == len(value)
     ),
 )
-FILES = Kind(
-    "digests of model.npz, ledger.jsonl, history.csv, test_figures.json and published_histogram_N.json, by name",
-    lambda value: by_name(DIGEST).holds(value) and all(RUN_FILE.fullmatch(name) for name in value),
-)
 HISTOGRAM_FILE = text_like("published_histogram_[1-9][0-9]{0,5}[.]json", "published_histogram_N.json")
 
 RELEASE = record(purpose=TEXT, noise_multiplier=POSITIVE, sampling_rate=RATE, count=COUNT)
@@ -204,7 +200,7 @@ KEYS: Mapping[str, Kind] = {
     "published": list_of(record(what=TEXT, epsilon=AMOUNT, noise_multiplier=POSITIVE, file=none_or(HISTOGRAM_FILE))),
     "private_commitment": none_or(DIGEST),
     "per_record_commitment": none_or(DIGEST),
-    "files": FILES,
+    "files": by_name(DIGEST),
     "manifest_digest": DIGEST,
 }
 
@@ -222,6 +218,12 @@ def check_keys(manifest: Mapping[str, Any]) -> None:
         empty = [key for key in needed if manifest.get(key) is None]
         if empty:
             raise ValueError(f"{empty[0]} is null, and noise was released; allowed: its value")
+    unknown = [name for name in manifest["files"] if not RUN_FILE.fullmatch(name)]
+    if unknown:
+        raise ValueError(
+            f"files lists {shown(unknown[0])}, which is no public file of a run; allowed: model.npz, ledger.jsonl, "
+            "history.csv, test_figures.json and published_histogram_N.json"
+        )
     if len(manifest["class_names"]) != manifest["n_classes"]:
         raise ValueError(f"n_classes is {manifest['n_classes']} for {len(manifest['class_names'])} class_names")
     if (manifest["private"] and manifest["epsilon"] is None) or not math.isfinite(manifest["epsilon"] or 0):

@@ -105,10 +105,12 @@ def _read_one(source: Path, columns: tables.Columns, progress: tables.Counter | 
         by_name = {str(key): value for key, value in loaded.items()}
         chosen = _selected(source, by_name, owner, progress)
         return {name: _to_numpy(by_name[key], source) for name, key in chosen.items()}
+    if source.suffix == ".pt":
+        loaded = _to_numpy(loaded, source)
     key = _known_key(source.stem, owner)
     if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
-    return {key: _to_numpy(loaded, source) if source.suffix == ".pt" else loaded}
+    return {key: loaded}
 
 
 def _to_numpy(value: Any, source: Path) -> Any:

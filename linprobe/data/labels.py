@@ -13,6 +13,7 @@ from linprobe.errors import DataError
 
 Arrays = dict[str, NDArray[Any]]
 SHOWN = 5  # class names in a message
+DIGITS = 20  # of the longest whole number that a label can be, with its sign
 
 
 def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None) -> Arrays:
@@ -38,8 +39,13 @@ def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | 
 
 def _plain(key: str, labels: NDArray[Any]) -> NDArray[Any]:
     """Labels of dtype int64, or as text."""
-    if labels.dtype.kind in "US":
-        return labels.astype(np.str_)
+    if labels.dtype.kind == "U":
+        return labels
+    if labels.dtype.kind == "S":
+        try:
+            return np.char.decode(labels, "utf-8")
+        except UnicodeDecodeError:
+            raise DataError(f"{key} holds bytes that are no UTF-8 text; write class names as text") from None
     if labels.dtype.kind in "iub":
         return labels.astype(np.int64)
     if labels.dtype.kind != "f":
@@ -90,7 +96,9 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArr
         DataError: a label outside the classes, with its row; `key` says whose labels they are.
     """
     listed = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
-    numbered = all(name.removeprefix("-").isdecimal() and str(int(name)) == name for name in names)
+    numbered = all(
+        len(name) <= DIGITS and name.removeprefix("-").isdecimal() and str(int(name)) == name for name in names
+    )
     if labels.dtype.kind in "iub" and not numbered:
         wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
         if wrong.size:

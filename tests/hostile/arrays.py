@@ -282,7 +282,7 @@ CSV = {
     "a label of 5000 digits": f"label,a,b\n0,1,2\n{'9' * 5000},3,4\n",
     "a BOM": "\ufefflabel,a,b\n0,1,2\n1,3,4\n",
 }
-CSV_READABLE = {"two labels", "underscores", "control characters"}
+CSV_READABLE = {"a BOM", "two labels", "underscores", "control characters"}
 
 
 def _csv(text: str) -> Callable[[Path], None]:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+
+
+def _end_like_ctrl_c() -> None:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: unfinished files are removed, and workers end.
+
+    Not under torchrun: a process that waits for another one in a library would not see the signal in time. Not where
+    the signal is ignored, as under nohup.
+    """
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        return
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
 
 
 def main() -> None:
     """Run the command line and exit with its status."""
+    _end_like_ctrl_c()
     from linprobe.cli import run
 
     sys.exit(run(sys.argv[1:]))

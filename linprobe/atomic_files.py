@@ -1,25 +1,31 @@
-"""Whole-file writes and locks: a file under its final name is always complete, and has one writer."""
+"""Files: whole writes, locks, and careful reads. A file under its final name is complete, and has one writer."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.errors import LinprobeError, UsageError, printable
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-PRIVATE_MODE = 0o600
+PRIVATE_MODE, PRIVATE_FOLDER = 0o600, 0o700
+MOST_TEXT = 1 << 26  # bytes of a JSON file: a manifest of many classes has megabytes
+FORMULAS = ("=", "+", "-", "@")
 _held: set[int] = set()  # descriptors locked by `held`
 
 
@@ -110,6 +116,45 @@ def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False
         raise
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file for reading.
+
+    Raises:
+        OSError: missing, unreadable, or anything but a regular file: a link could lead anywhere, a FIFO never ends.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if path.is_symlink():
+        raise OSError(errno.EINVAL, "it is a link, not a regular file")
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_text(path: Path, most: int = MOST_TEXT) -> str:
+    """The text of a regular file of at most `most` bytes. Raises OSError or UnicodeDecodeError."""
+    with open_regular(path) as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes")
+    return content.decode("utf-8")
+
+
+def plain_cell(value: object) -> object:
+    """A cell of a table: text without control characters, quoted if a spreadsheet would take it for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    if text[:1] not in FORMULAS or not text:
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
 def json_text(value: object) -> str:
     """One JSON object as a file holds it."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
@@ -129,8 +174,8 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], *, private: bool
         if first is not None:
             writer = csv.DictWriter(stream, fieldnames=list(first), lineterminator="\n")
             writer.writeheader()
-            writer.writerow(first)
-            writer.writerows(remaining)
+            for row in chain([first], remaining):
+                writer.writerow({name: plain_cell(value) for name, value in row.items()})
 
 
 def path_from(argument: str) -> Path:

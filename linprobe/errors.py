@@ -5,6 +5,12 @@ Every error carries the exit status the command line returns for it; see `docs/c
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
 
 class LinprobeError(Exception):
     """Base of every error linprobe raises on purpose; its text is one line."""
@@ -49,3 +55,46 @@ class PrivacyWarning(UserWarning):
 def first_line(error: BaseException) -> str:
     """The first line of the message of another library's error, or the type of the error if the message is empty."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def printable(text: str) -> str:
+    """`text` with an escape in place of every character that a terminal obeys or hides, as `\\x1b`; line ends too."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter == NO_BREAK else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+ADVICE = {
+    errno.ENOSPC: "free some space, or give another --out",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close other programs: the machine has too many open files",
+    errno.ENOMEM: "free some memory, or raise the limit on it (ulimit -v)",
+    errno.EACCES: "give --out a writable place",
+    errno.EPERM: "give --out a writable place",
+    errno.EROFS: "give --out a writable place",
+    errno.ENOENT: "another process may have removed or renamed it; look for it, and give another --out",
+    getattr(errno, "EDQUOT", errno.ENOSPC): "free some space, or give another --out",
+}
+
+
+def advice(error: OSError) -> str:
+    """The next step after a failed write, by its cause."""
+    return ADVICE.get(error.errno or 0, "check the disk, or give another --out")
+
+
+@contextmanager
+def reading(what: str, step: str) -> Iterator[None]:
+    """Turn whatever another library raises while it reads `what` into a DataError; `step` is what to do next.
+
+    Libraries raise almost any type for a damaged file. Errors of linprobe and a lack of memory pass through.
+    """
+    try:
+        yield
+    except (LinprobeError, MemoryError):
+        raise
+    except Exception as error:
+        raise DataError(f"{what} cannot be read ({first_line(error)[:200]}); {step}") from None

@@ -28,6 +28,7 @@ from linprobe.errors import DataError, LinprobeError
 BOOK_FORMAT = 1
 RECORD = "record"
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
+MOST_BYTES = 1 << 28
 MOST_RELEASES = 10**9
 
 
@@ -260,6 +261,8 @@ def _append(path: Path, descriptor: int, line: dict[str, Any]) -> None:
 def _refuse_special(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"budget book {path} is not a file; give --book a file, or the name of a new one")
+    if path.stat().st_size > MOST_BYTES:
+        raise DataError(f"budget book {path} has more than {MOST_BYTES} bytes, which none has; give --book another")
 
 
 def _parsed(path: Path, written: bytes) -> Contents:

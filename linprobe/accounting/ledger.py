@@ -6,15 +6,26 @@ A crash between the line and the result makes the ledger over-count, never under
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from linprobe.accounting.events import GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.atomic_files import lock
+from linprobe.atomic_files import lock, open_regular
 from linprobe.errors import PrivacyError
+
+LONGEST_LINE = 4096  # bytes; a longer line is no event
+LONGEST_SELECTION = 1 << 24  # bytes
+LARGEST = 1e300
+NUMBER: tuple[type, ...] = (int, float)
+FIELDS: dict[str, tuple[type, ...]] = {
+    "purpose": (str,),
+    "step": (int,),
+    "sensitivity": NUMBER,
+    "noise_multiplier": NUMBER,
+    "sampling_rate": NUMBER,
+}
 
 
 class Ledger:
@@ -119,29 +130,26 @@ def read_selection(path: Path) -> SelectionEvent | None:
     Raises:
         PrivacyError: the file is missing, or the selection is malformed or not alone.
     """
-    lines = _lines(path)
-    if not any(_is_selection(line) for line in lines):
+    try:
+        with open_regular(path) as stream:
+            line, more = stream.readline(LONGEST_SELECTION), stream.read(1)
+    except OSError as error:
+        raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
+    if not _is_selection(line):
         return None
     try:
-        if len(lines) > 1:
+        if more:
             raise ValueError("it has further lines")
-        return SelectionEvent.from_dict(json.loads(lines[0]))
+        return SelectionEvent.from_dict(json.loads(line))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PrivacyError(f"ledger {path} holds a selection that cannot be read ({error}); restore the file") from None
 
 
-def _is_selection(line: str) -> bool:
+def _is_selection(line: bytes) -> bool:
     try:
         return bool(json.loads(line)["event"] == "selection")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
 
 
 def read_ledger(path: Path) -> list[GaussianEvent]:
@@ -151,22 +159,42 @@ def read_ledger(path: Path) -> list[GaussianEvent]:
         PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger is that
             of a private selection, which composes with no further release here.
     """
-    events = []
-    lines = _lines(path)
-    for number, line in enumerate(lines, start=1):
-        if _is_selection(line):
-            raise PrivacyError(
-                f"ledger {path} is that of a private selection (linprobe tune --grid), whose cost is not a sum over "
-                "releases; allowed here: runs of linprobe train, or of tune without --grid"
-            )
-        try:
-            event = GaussianEvent.from_dict(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PrivacyError(f"ledger {path} line {number} is not an event ({error}); restore the file") from None
-        if not (math.isfinite(event.noise_multiplier) and event.noise_multiplier > 0 and 0 < event.sampling_rate <= 1):
-            raise PrivacyError(
-                f"ledger {path} line {number} has noise multiplier {event.noise_multiplier} and sampling rate "
-                f"{event.sampling_rate}; allowed: finite above 0, and in (0, 1]; restore the file"
-            )
-        events.append(event)
+    events, number = [], 0
+    try:
+        with open_regular(path) as stream:
+            while line := stream.readline(LONGEST_LINE if number else LONGEST_SELECTION):
+                number += 1
+                if b"selection" in line and _is_selection(line):
+                    raise PrivacyError(
+                        f"ledger {path} is that of a private selection (linprobe tune --grid), whose cost is not a sum "
+                        "over releases; allowed here: runs of linprobe train, or of tune without --grid"
+                    )
+                events.append(event_of(line))
+    except OSError as error:
+        raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise PrivacyError(f"ledger {path} line {number} is not an event ({error}); restore the file") from None
     return events
+
+
+def event_of(line: bytes) -> GaussianEvent:
+    """The event on one line of a ledger.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is none, or a figure is not
+            allowed.
+    """
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"it has {len(line)} bytes")
+    fields = json.loads(line.decode("utf-8"))
+    for name, kind in FIELDS.items():
+        if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
+            raise ValueError(f"{name} is {str(fields[name])[:40]!r}")
+    event = GaussianEvent.from_dict(fields)
+    finite = 0 < event.noise_multiplier <= LARGEST and 0 < event.sensitivity <= LARGEST
+    if not (finite and 0 < event.sampling_rate <= 1):
+        raise ValueError(
+            f"noise multiplier {event.noise_multiplier}, sensitivity {event.sensitivity} and sampling rate "
+            f"{event.sampling_rate}; allowed: finite above 0, and in (0, 1]"
+        )
+    return event

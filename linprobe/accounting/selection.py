@@ -38,6 +38,8 @@ from linprobe.errors import ParameterError, PrivacyError
 
 DISTRIBUTION = "geometric"
 MOST_REPETITIONS = 1000
+MOST_RELEASES = 10**12  # of one kind in one run
+LARGEST = 1e300  # noise multiplier
 GRID = 256
 ROUNDING = 1e-9
 TOLERANCE = 1e-3  # of epsilon, left unspent by the search
@@ -73,13 +75,17 @@ class SelectionEvent:
         if (fields["event"], fields["distribution"]) != ("selection", DISTRIBUTION):
             raise ValueError(f"{fields['event']!r} with distribution {fields['distribution']!r} is not known")
         runs = tuple(tuple(Releases(**release) for release in run) for run in fields["runs"])
+        mean = fields["mean_repetitions"]
+        if not isinstance(mean, int):
+            raise ValueError(f"mean_repetitions is {str(mean)[:40]!r}")
         for release in (release for run in runs for release in run):
             sigma, rate, count = release.noise_multiplier, release.sampling_rate, release.count
-            if not (math.isfinite(sigma) and sigma > 0 and 0 < rate <= 1 and count == int(count) and count > 0):
+            plain = all(isinstance(value, int | float) for value in (sigma, rate)) and isinstance(count, int)
+            if not (plain and 0 < sigma <= LARGEST and 0 < rate <= 1 and 0 < count <= MOST_RELEASES):
                 raise ValueError(f"{release} has noise, rate or count outside their ranges")
         if not runs or not all(runs):
             raise ValueError("a run without releases")
-        return cls(check_repetitions(fields["mean_repetitions"]), runs)
+        return cls(check_repetitions(mean), runs)
 
     @property
     def releases(self) -> tuple[Releases, ...]:

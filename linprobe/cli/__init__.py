@@ -166,6 +166,10 @@ def _run(words: list[str], everywhere: Everywhere) -> int:
         if debug:
             raise
         return _fail(str(error), error.exit_status)
+    except MemoryError:
+        if debug:
+            raise
+        return _fail("memory ran out; free some, raise the limit on it (ulimit -v), or use fewer rows at once", 1)
     except Exception as error:
         if debug:
             raise

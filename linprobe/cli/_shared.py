@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from linprobe.atomic_files import path_from
+from linprobe.atomic_files import PRIVATE_MODE, path_from
 from linprobe.errors import ParameterError
 
 Number = TypeVar("Number", int, float)
@@ -33,7 +37,18 @@ PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object
 
 def print_json(value: Any) -> None:
     """Print a value as JSON on stdout."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if not text.replace("\n", "").isprintable():  # a terminal would obey what JSON leaves as it is
+        text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    typer.echo(text)
+
+
+def print_private_json(value: Any) -> None:
+    """`print_json` of private figures: a file that stdout was redirected to gets mode 0600."""
+    with suppress(OSError, ValueError):
+        if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+            os.fchmod(sys.stdout.fileno(), PRIVATE_MODE)
+    print_json(value)
 
 
 def words(text: str) -> list[str]:

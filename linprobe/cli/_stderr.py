@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from linprobe.errors import UsageError
+from linprobe.errors import UsageError, printable
 
 PRIVATE_MODE = 0o600  # tables may show private figures
 
@@ -37,6 +37,7 @@ def log() -> TextIO | None:
 
 def line(text: str, *, always: bool = False) -> None:
     """Print one line on stderr, unless the command is quiet, and log it. `always` prints it in any case."""
+    text = printable(text)
     if always or not _state.quiet:
         print(text, file=sys.stderr)
     if _state.log is not None:
@@ -63,7 +64,9 @@ def as_asked(*, quiet: bool, log: Path | None, words: list[str]) -> Iterator[Non
     try:
         if file is not None:
             print(
-                f"{datetime.now(UTC).isoformat(timespec='seconds')} $ linprobe {' '.join(words)}", file=file, flush=True
+                f"{datetime.now(UTC).isoformat(timespec='seconds')} $ linprobe {printable(' '.join(words))}",
+                file=file,
+                flush=True,
             )
         yield
     finally:

@@ -8,17 +8,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from linprobe.cli import _stderr
+from linprobe.errors import printable
 
 LOG_WIDTH = 120
 
 
 def _console() -> Console:
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True, markup=False)
 
 
 def note(text: str) -> None:
@@ -69,17 +69,12 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
     for place, name in enumerate(header):
         grid.add_column(name, justify="right" if place else "left")
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(printable, row))
     if not _stderr.is_quiet():
         _console().print(grid)
     log = _stderr.log()
     if log is not None:
-        Console(file=log, width=LOG_WIDTH, highlight=False).print(grid)
-
-
-def plain(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Rows for `table` in which a bracket is a bracket, not markup."""
-    return [tuple(escape(cell) for cell in row) for row in rows]
+        Console(file=log, width=LOG_WIDTH, highlight=False, markup=False).print(grid)
 
 
 def figure(value: float | None, form: str = ".4g") -> str:

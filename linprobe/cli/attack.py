@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Overwrite, PrivateJson, RunArgument, print_json
+from linprobe.cli._shared import Overwrite, PrivateJson, RunArgument, print_private_json
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
             result = attack(request, progress)
         _terminal.note(result["private_output"])
         if as_json:
-            print_json(result)
+            print_private_json(result)
             return
         of = f", {result['shadows']} shadow probes" if lira else ""
         typer.echo(f"attack            {result['attack']}{of}")

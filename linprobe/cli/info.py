@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Describe a feature file or a run folder."""
         from linprobe.commands.info import info
+        from linprobe.errors import printable
 
         description = info(path)
         if as_json:
@@ -43,4 +44,4 @@ def register(app: typer.Typer) -> None:
                 shown = f"{len(value)} entries"
             elif isinstance(value, dict):
                 shown = ", ".join(f"{name} {item}" for name, item in value.items())
-            typer.echo(f"{key:<24} {shown}")
+            typer.echo(printable(f"{key:<24} {shown}"))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Overwrite, PrivateJson, RunArgument, print_json
+from linprobe.cli._shared import Overwrite, PrivateJson, RunArgument, print_private_json
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +70,7 @@ def register(app: typer.Typer) -> None:
             )
             report = {**report, "published": result.published}
         if as_json:
-            print_json(report)
+            print_private_json(report)
             return
         typer.echo(f"records           {report['records']}")
         typer.echo(f"worst case bound  {bound.format(rounded_up(epsilon), rounded_up(report['delta']))}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.atomic_files import path_from
+from linprobe.atomic_files import path_from, plain_cell
 from linprobe.cli._shared import AllowOther, Calibrate, RunArgument
 
 
@@ -53,6 +53,6 @@ def register(app: typer.Typer) -> None:
         )
         writer = csv.writer(sys.stdout, lineterminator="\n")
         header, first = next(rows), next(rows, None)  # a bad file is refused here, before anything is printed
-        writer.writerow(header)
+        writer.writerow(map(plain_cell, header))
         for record_id, label, *shares in () if first is None else itertools.chain([first], rows):
-            writer.writerow([record_id, label, *(f"{share:.6f}" for share in shares)])
+            writer.writerow([plain_cell(record_id), plain_cell(label), *(f"{share:.6f}" for share in shares)])

@@ -52,4 +52,6 @@ def register(app: typer.Typer) -> None:
             f"delta {rounded_up(result['delta'])}, {gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; "
             f"{result['releases']} releases; data {result['data']}{signed}"
         )
+        _terminal.note(f"per-record file {result['per_record']}")
+        _terminal.note(f"stated, not checked: {', '.join(result['stated_not_checked'])}")
         typer.echo("verified")

@@ -17,7 +17,7 @@ from linprobe.accounting.accountants import ACCOUNTANTS, choose_accountant, comp
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
-from linprobe.atomic_files import held, write_json
+from linprobe.atomic_files import held, read_text, write_json
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.runs import run_folder
@@ -171,8 +171,8 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
 
 def _read_stated(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))["of"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
+        return dict(json.loads(read_text(path))["of"])
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}); give --out a new folder") from None
 
 
@@ -180,12 +180,12 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in read_text(path).splitlines()]
         for line in lines:
             _ = line["run_key"], line["private"], [one["noise_multiplier"] for one in line["releases"]]
             if line.get("selection"):
                 SelectionEvent.from_dict(line["selection"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise PrivacyError(
             f"{path} cannot be read ({error}); without it no epsilon can be proved; restore it"
         ) from None
@@ -201,9 +201,9 @@ def _commit(path: Path, features: FeatureReader) -> None:
         write_json(path, value, private=True)
         return
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = json.loads(read_text(path))
         key, commitment = bytes.fromhex(held["key"]), held["commitment"]
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}); give --out a new folder") from None
     if run_folder.commitment(key, content) != commitment:
         raise PrivacyError(

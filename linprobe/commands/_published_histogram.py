@@ -15,7 +15,7 @@ from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.ledger import Ledger, drop_torn_line, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts
-from linprobe.atomic_files import held, write_json
+from linprobe.atomic_files import held, read_text, write_json
 from linprobe.commands._budget_book import charge_histogram
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.clipping import ClippedSum
@@ -162,7 +162,7 @@ def _seal(folder: Path, manifest: dict[str, Any], key: Ed25519PrivateKey | None)
 def _holds_histogram(path: Path, event: GaussianEvent) -> bool:
     """Whether a file holds the histogram of `event`."""
     try:
-        histogram = json.loads(path.read_text(encoding="utf-8"))
+        histogram = json.loads(read_text(path))
         return bool(histogram["noise_std"] == event.noise_multiplier and len(histogram["noisy_counts"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False

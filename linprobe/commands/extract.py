@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linprobe.errors import DataError
+from linprobe.errors import DataError, reading
 from linprobe.extraction.request import ExtractOutcome, Recipe, family_of
 from linprobe.extraction.request import ExtractRequest as ExtractRequest
 from linprobe.progress import Progress
@@ -56,14 +56,15 @@ def _of(path: Path, extraction: dict[str, Any], class_names: Sequence[str]) -> R
             f"{path} does not say how its rows were made, so --like cannot make rows alike; give a run or feature file "
             "whose rows came from linprobe extract, or give --backbone"
         )
-    return Recipe(
-        name=str(path),
-        class_names=tuple(class_names),
-        backbone=extraction["backbone"],
-        weights=extraction["weights"],
-        weights_digest=extraction["weights_digest"],
-        arguments=dict(extraction["arguments"] or {}),
-        preprocessing=preprocessing,
-        image_size=(int(size[0]), int(size[1])),
-        extraction_digest=extraction["extraction_digest"],
-    )
+    with reading(f"{path}: how its rows were made", "give --backbone"):
+        return Recipe(
+            name=str(path),
+            class_names=tuple(class_names),
+            backbone=extraction["backbone"],
+            weights=extraction["weights"],
+            weights_digest=extraction["weights_digest"],
+            arguments=dict(extraction["arguments"] or {}),
+            preprocessing=preprocessing,
+            image_size=(int(size[0]), int(size[1])),
+            extraction_digest=extraction["extraction_digest"],
+        )

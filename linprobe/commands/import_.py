@@ -11,7 +11,7 @@ from linprobe.commands._output import new_files
 from linprobe.commands.info import describe_features
 from linprobe.data.array_import import import_arrays
 from linprobe.data.tables import Columns
-from linprobe.errors import DataError, LinprobeError
+from linprobe.errors import DataError, LinprobeError, advice
 from linprobe.progress import Progress
 
 
@@ -61,7 +61,5 @@ def _import(request: ImportRequest, progress: Progress) -> dict[str, Any]:
             progress=progress,
         )
     except OSError as error:
-        raise LinprobeError(
-            f"feature file {out} cannot be written ({error}); free some space or give another --out"
-        ) from None
+        raise LinprobeError(f"feature file {out} cannot be written ({error}); {advice(error)}") from None
     return describe_features(out)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from linprobe.commands._row_sources import check_made_alike, check_width, open_features
 from linprobe.commands._temperature import temperature_of
+from linprobe.data.array_files import open_array
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.provenance import extraction_of
 from linprobe.data.sources import BLOCK_ROWS
@@ -47,17 +48,13 @@ def predict(
     temperature = temperature_of(run, calibrate, progress)
     yield "id", "label", "score", *(f"p_{name}" for name in run.class_names if all_classes)
     if features.suffix == ".npy":
-        try:
-            rows = np.load(features, mmap_mode="r", allow_pickle=False)
-        except run_folder.UNREADABLE as error:
-            reason = str(error) or type(error).__name__
-            raise DataError(f"{features} cannot be read ({reason}); give a .npy array of feature rows") from None
-        if rows.dtype.kind not in "fiub":
-            raise DataError(f"{features} has type {rows.dtype}; allowed: real numbers")
+        array = open_array(features)
+        if array.dtype.kind not in "fiub":
+            raise DataError(f"{features} has type {array.dtype}; allowed: real numbers")
         check_made_alike(run, features, {}, progress)
-        check_width(run, rows.shape[1] if rows.ndim == 2 else 0, features)
-        ids: Iterator[str] = (str(row) for row in range(len(rows)))
-        blocks = (rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS))
+        check_width(run, array.shape[1] if array.ndim == 2 else 0, features)
+        ids: Iterator[str] = (str(row) for row in range(len(array)))
+        blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
         yield from _predicted(run, ids, _finite(blocks, features), temperature, all_classes)
         return
     with open_features(features, whole=False, labelled=False) as opened:

@@ -19,9 +19,10 @@ from linprobe.reporting.model_card import model_card
 from linprobe.reporting.registry_claim import Publisher, registry_claim
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
+from linprobe.runs.derived import RELEASED
 from linprobe.runs.manifest import RUN_FILES, TEST_FIGURES, file_digest, read_manifest
 
-CARD, CLAIM = "README.md", "claim.yaml"
+CARD, CLAIM = RELEASED
 PUBLISHED = re.compile(r"published_histogram_\d+\.json")
 MODEL_ARRAYS = {"weights", "bias"}
 

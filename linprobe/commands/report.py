@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linprobe.atomic_files import replace_when_complete
+from linprobe.atomic_files import read_text, replace_when_complete
 from linprobe.commands._output import new_files, writing
 from linprobe.commands.verify import verified
 from linprobe.errors import DataError, UsageError
@@ -55,9 +55,9 @@ def _report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
 def _histogram(path: Path) -> dict[str, Any]:
     """A published histogram. `verify` has checked its digest and price."""
     try:
-        histogram = json.loads(path.read_text(encoding="utf-8"))
+        histogram = json.loads(read_text(path))
         edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
     if not counts or len(edges) != len(counts) + 1:
         raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
@@ -70,7 +70,7 @@ def _test_figures(folder: Path, manifest: dict[str, Any]) -> dict[str, Any] | No
         return None
     path = folder / TEST_FIGURES
     try:
-        figures = json.loads(path.read_text(encoding="utf-8"))
+        figures = json.loads(read_text(path))
         class_table(figures), overall_rows(figures)
         n = len(figures["per_class"])
         matrix = figures["confusion_matrix"]
@@ -78,7 +78,16 @@ def _test_figures(folder: Path, manifest: dict[str, Any]) -> dict[str, Any] | No
             raise ValueError("the confusion matrix is not square")
         if figures["test_accuracy"] != manifest["test_accuracy"]:
             raise ValueError("another accuracy than the manifest's")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
     return dict(figures)
 
@@ -90,7 +99,7 @@ def _attack(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
         DataError: unreadable, a figure missing, or the result of another run or of an earlier manifest of this run.
     """
     try:
-        attack = json.loads(path.read_text(encoding="utf-8"))
+        attack = json.loads(read_text(path))
         if attack["manifest_digest"] != manifest["manifest_digest"]:
             raise DataError(
                 f"attack {path} is of {attack['run']} with manifest digest {attack['manifest_digest']:.16}; this run "
@@ -103,7 +112,7 @@ def _attack(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             raise ValueError("a figure is not finite")
     except DataError:
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise DataError(
             f"attack {path} cannot be read ({type(error).__name__}: {error}); give what linprobe attack --json printed"
         ) from None

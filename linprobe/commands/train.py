@@ -27,7 +27,7 @@ from linprobe.commands._units import PrivateUnits, fewer_protected
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.provenance import extraction_of
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.evaluation.class_figures import no_better_than_commonest
 from linprobe.evaluation.metrics import class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
@@ -323,7 +323,7 @@ def train_on(
         if keep is not None and keep.can_resume:
             progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
-            raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None
+            raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
     if manifest["epsilon"] is None and method.private:
         progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")

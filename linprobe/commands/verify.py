@@ -16,8 +16,9 @@ from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DataError, ParameterError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.runs import run_folder, signature
+from linprobe.runs.derived import check_derived, check_names, not_checked
 from linprobe.runs.manifest import RUN_FILES, read_manifest
-from linprobe.runs.selected_run import check_run
+from linprobe.runs.selected_run import check_run, words_of
 from linprobe.runs.units import OWNER, unit_of
 
 FINDINGS = (
@@ -30,6 +31,8 @@ FINDINGS = (
     "releases",
     "data",
     "signature",
+    "per_record",
+    "stated_not_checked",
     "refused",
 )
 
@@ -60,6 +63,12 @@ def verified(folder: Path) -> VerifiedRun:
     """
     manifest = _manifest(folder)
     figures = check_run(manifest, folder)
+    check_names(manifest, folder)
+    check_derived(manifest, words_of(manifest))
+    try:
+        run_folder.load_run(folder)
+    except DataError as error:
+        raise PrivacyError(str(error)) from None
     per_record = None
     if (folder / run_folder.PER_RECORD).exists():
         try:
@@ -93,8 +102,9 @@ def verify(
         public_key: file of the key that must have signed the run.
         max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
 
-    Returns: run, verified, private, epsilon, epsilon_cross_check, delta, gdp_mu, zcdp_rho, releases, data and signature
-        (what was checked, in words), refused (why it is not verified). Figures that were not verified are None.
+    Returns: run, verified, private, epsilon, epsilon_cross_check, delta, gdp_mu, zcdp_rho, releases, data, signature
+        and per_record (what was checked, in words), stated_not_checked (keys of the manifest and files that nothing in
+        the folder proves), refused (why it is not verified). Figures that were not verified are None.
 
     Raises:
         ParameterError: a limit that is not allowed. DataError: not a run folder, or an unreadable key or feature file.
@@ -135,6 +145,10 @@ def _check_private(folder: Path, features: Path | None, result: dict[str, Any]) 
     if not manifest["private"]:
         raise PrivacyError(f"run {folder} is {manifest['guarantee']}; train with a private method and without a seed")
     result |= {**run.figures, "delta": manifest["delta"], "data": "not checked: give --features FILE"}
+    committed = manifest["per_record_commitment"] is not None
+    absent = "absent, not checked" if committed else "none: nothing was released about private rows"
+    result["per_record"] = absent if run.per_record is None else "as committed to"
+    result["stated_not_checked"] = not_checked(manifest, folder)
     if features is not None:
         with open_features(features) as opened:
             private = verify_data(run, opened)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data import tables
-from linprobe.data.feature_file import GROUPS, PRIVATE, Description
+from linprobe.data.array_files import array_names, fits, load_torch, open_array, read_archive
+from linprobe.data.feature_file import GROUPS, PRIVATE, Description, check_class_names
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import Arrays, class_list, label_indices, settle_labels
 from linprobe.data.owners import OWNER, by_owner
 from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
-from linprobe.errors import DataError, LinprobeError, UsageError, first_line
+from linprobe.errors import DataError, UsageError, reading
 
 KINDS = ("X", "y", "id")
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
@@ -56,18 +56,11 @@ def read_arrays(
             raise DataError(
                 f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
             )
-        try:
+        if not source.is_file() and not source.is_dir():
+            raise DataError(f"{source} is no regular file; give a {', '.join(SUFFIXES)} file or folder")
+        with reading(f"array file {source}", "write it again"):
             arrays |= _read_one(source, columns, progress)
-        except LinprobeError:
-            raise
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-            reason = first_line(error)
-            if "Object arrays" in reason or "Python objects" in reason:
-                raise DataError(
-                    f"array file {source} holds Python objects, not numbers or text; save features as "
-                    "x.astype('float32'), and labels and ids as np.array(labels, dtype=str)"
-                ) from None
-            raise DataError(f"array file {source} cannot be read ({reason}); write it again") from None
+    _check(arrays)
     return arrays
 
 
@@ -98,42 +91,47 @@ def _read_one(source: Path, columns: tables.Columns, progress: tables.Counter | 
     if source.is_dir():
         return tables.read_dataset(source, columns)
     if source.suffix == ".npz":
-        with np.load(source, allow_pickle=False) as archive:
-            return {name: archive[key] for name, key in _selected(source, archive.files, owner, progress).items()}
+        chosen = _selected(source, array_names(source), owner, progress)
+        found = read_archive(source, list(chosen.values()))
+        return {name: found[key] for name, key in chosen.items()}
     if source.suffix == ".csv":
         return tables.read_csv(source, columns, progress)
     if source.suffix in tables.ARROW_SUFFIXES:
         return tables.read_arrow(source, columns)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
-    loaded = _read_torch(source) if source.suffix == ".pt" else np.load(source, mmap_mode="r", allow_pickle=False)
+    loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
     if isinstance(loaded, dict):
-        return {name: _to_numpy(loaded[key]) for name, key in _selected(source, loaded, owner, progress).items()}
+        by_name = {str(key): value for key, value in loaded.items()}
+        chosen = _selected(source, by_name, owner, progress)
+        return {name: _to_numpy(by_name[key], source) for name, key in chosen.items()}
+    if source.suffix == ".pt":
+        loaded = _to_numpy(loaded, source)
     key = _known_key(source.stem, owner)
     if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
     return {key: loaded}
 
 
-def _read_torch(source: Path) -> Any:
-    import pickle
-
+def _to_numpy(value: Any, source: Path) -> Any:
     import torch
 
-    try:
-        loaded = torch.load(source, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        raise ValueError(f"not a plain tensor or dictionary of tensors: {type(error).__name__}") from None
-    if isinstance(loaded, dict):
-        return {str(key): value for key, value in loaded.items()}
-    return _to_numpy(loaded)
+    tensor = torch.as_tensor(value).detach()
+    if not fits(tensor, source):
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} is not dense and real, or larger than the file")
+    plain = not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.float32, torch.float64)
+    return (tensor if plain else tensor.float()).numpy()
 
 
-def _to_numpy(value: Any) -> Any:
-    import torch
-
-    tensor = torch.as_tensor(value)
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+def _check(arrays: Arrays) -> None:
+    """DataError unless every array has the axes and the type that its key asks for."""
+    for key, values in arrays.items():
+        rows = key.startswith("X_")
+        if (values.ndim < 2 if rows else values.ndim != 1) or values.dtype.kind not in ("fiub" if rows else "fiubUS"):
+            raise DataError(
+                f"{key} has shape {values.shape} and type {values.dtype}; allowed: "
+                + ("real numbers (rows, ...)" if rows else "one number or text for each row, or for each class")
+            )
 
 
 def _storage_type(x: NDArray[Any]) -> type[np.floating]:
@@ -185,6 +183,7 @@ def import_arrays(
         )
     arrays = settle_labels(arrays, classes)
     names, names_from = class_list(arrays, classes)
+    check_class_names(names, ", ".join(source.name for source in sources))
     images = arrays["X_train"].ndim > 2
     description = Description(
         class_names=names,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from itertools import compress
 from pathlib import Path
@@ -22,9 +23,11 @@ from numpy.typing import NDArray
 
 from linprobe._version import __version__
 from linprobe.data.extents import Extents
+from linprobe.data.hdf5_checks import data_set, find, text_attribute, texts
+from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.errors import DataError
+from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1
 GROUPS = ("train", "test", "public")
@@ -80,6 +83,19 @@ def common_keys(private: NDArray[np.uint8], public: NDArray[np.uint8]) -> bool:
     """Whether two sets of image keys, each of shape (rows, bytes), share a non-zero key."""
     first, second = ({row.tobytes() for row in keys if row.any()} for keys in (private, public))
     return not first.isdisjoint(second)
+
+
+def check_class_names(names: Sequence[str], where: str) -> None:
+    """DataError if there are too many names, or one is too long; `where` says whose they are."""
+    if len(names) > MOST_CLASSES:
+        raise DataError(f"{where} has {len(names)} classes; allowed: {MOST_CLASSES}; use fewer")
+    try:
+        "".join(names).encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError(f"{where} has a class name that is no Unicode text; rename it") from None
+    longest = max(map(len, names), default=0)
+    if longest > LONGEST_NAME:
+        raise DataError(f"{where} has a class name of {longest} characters; allowed: {LONGEST_NAME}; shorten it")
 
 
 def is_hdf5(path: Path) -> bool:
@@ -214,7 +230,8 @@ class FeatureFile(FeatureReader):
             what = "is truncated" if "truncated" in str(error) else "is not an HDF5 file"
             raise DataError(f"feature file {path} {what}; make it again with `linprobe import`") from None
         try:
-            self._check()
+            with self._reading("content"):
+                self._check()
         except BaseException:
             self._file.close()
             raise
@@ -230,54 +247,68 @@ class FeatureFile(FeatureReader):
             raise DataError(
                 f"{self.path} has schema version {schema}; this linprobe reads up to {SCHEMA_VERSION}; upgrade linprobe"
             )
+        if int(schema) < 1:
+            raise DataError(f"{self.path} has schema version {schema}; allowed: 1 or more; make the file again")
         if not attributes.get("complete", False):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
-        try:
-            listed = json.loads(attributes["class_names"])
-            if not isinstance(listed, list):
-                raise TypeError(f"not a JSON list but {listed!r}")
-            names = tuple(str(name) for name in listed)
-            texts = {name: str(attributes.get(name, "")) for name in TEXT_ATTRIBUTES}
-            texts["test_rows"] = texts["test_rows"] or "public"
-        except (KeyError, ValueError, TypeError) as error:
-            raise DataError(f"{self.path} has no readable class_names ({error}); make it again") from None
-        if len(names) < 2 or len(set(names)) != len(names):
-            raise DataError(f"{self.path} declares {len(names)} classes; allowed: at least 2, all different")
+        texts = {name: text_attribute(attributes, self.path, name) for name in TEXT_ATTRIBUTES}
+        texts["test_rows"] = texts["test_rows"] or "public"
+        if texts["test_rows"] not in (PRIVATE, "public"):
+            raise DataError(f"{self.path}: test_rows is {texts['test_rows'][:40]!r}; allowed: public, private")
+        names = self._class_names()
         self.description = Description(class_names=names, **texts)
         self.sizes: dict[str, int] = {}
         widths = set()
-        if "train" not in self._file and UNLABELLED not in self._file:
+        if "train" not in self._file.id and UNLABELLED not in self._file.id:
             raise DataError(
                 f"{self.path} has no group 'train'; allowed: train, and optionally test and public; or {UNLABELLED}"
             )
         for name in (*GROUPS, UNLABELLED):
-            if name not in self._file:
-                continue
-            self.sizes[name] = self._check_group(name, len(names))
-            widths.add(self._file[name]["x"].shape[1])
+            if name in self._file.id:
+                self.sizes[name], width = self._check_group(name, len(names))
+                widths.add(width)
         if len(widths) != 1:
             raise DataError(f"{self.path}: groups have {sorted(widths)} features; allowed: one width for all")
         self.n_features = int(widths.pop())
-        text = self._file.get("text/weights")
-        if text is not None and text.shape != (self.n_features, len(names)):
-            raise DataError(
-                f"{self.path}: text/weights has shape {text.shape}; allowed: {(self.n_features, len(names))}"
-            )
+        if "text" in self._file.id:
+            text = data_set(self._file, self.path, "text/weights")
+            if text is None or text.shape != (self.n_features, len(names)) or text.dtype.kind not in "fiu":
+                found = None if text is None else f"shape {text.shape} and type {text.dtype}"
+                raise DataError(
+                    f"{self.path}: text/weights has {found}; allowed: numbers of shape {(self.n_features, len(names))}"
+                )
 
-    def _check_group(self, name: str, n_classes: int) -> int:
-        group = self._file[name]
+    def _reading(self, what: str) -> AbstractContextManager[None]:
+        return reading(f"{self.path}: {what}", "make the file again")
+
+    def _class_names(self) -> tuple[str, ...]:
+        text = text_attribute(self._file.attrs, self.path, "class_names", MOST_CLASSES * LONGEST_NAME)
+        try:
+            listed = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{self.path} has no readable class_names ({error}); make it again") from None
+        if not isinstance(listed, list) or not all(isinstance(name, str | int) for name in listed):
+            raise DataError(f"{self.path} has no readable class_names: not a JSON list of text; make it again")
+        names = tuple(str(name) for name in listed)
+        if len(names) < 2 or len(set(names)) != len(names):
+            raise DataError(f"{self.path} declares {len(names)} classes; allowed: at least 2, all different")
+        check_class_names(names, str(self.path))
+        return names
+
+    def _check_group(self, name: str, n_classes: int) -> tuple[int, int]:
+        """Number of rows and features of a group, whose labels are within `n_classes`."""
         labelled = name != UNLABELLED
-        for part in ("x", "y", "id") if labelled else ("x", "id"):
-            if not isinstance(group, h5py.Group) or not isinstance(group.get(part), h5py.Dataset):
-                raise DataError(f"{self.path}: group {name!r} has no data set {part!r}; make the file again")
-        x, ids = group["x"], group["id"]
+        sets = {part: data_set(self._file, self.path, f"{name}/{part}") for part in ("x", "y", "id", "owner")}
+        x, y, ids, owners = sets["x"], sets["y"] if labelled else None, sets["id"], sets["owner"]
+        if x is None or ids is None or (labelled and y is None):
+            lacking = next(part for part in sets if sets[part] is None and (labelled or part != "y"))
+            raise DataError(f"{self.path}: group {name!r} has no data set {lacking!r}; make the file again")
         if x.shape[:1] == (0,):
             raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
         if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
             raise DataError(
                 f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
             )
-        y = group["y"] if labelled else None
         if ids.shape != (x.shape[0],) or (y is not None and y.shape != (x.shape[0],)):
             raise DataError(
                 f"{self.path}: {name} has {x.shape[0]} rows, {0 if y is None else y.size} labels and {ids.size} ids; "
@@ -288,80 +319,109 @@ class FeatureFile(FeatureReader):
                 f"{self.path}: {name} labels have type {None if y is None else y.dtype} and its id {ids.dtype}; "
                 "allowed: integers, and text"
             )
-        owners = group.get("owner")
         if owners is not None and (owners.shape != (x.shape[0],) or h5py.check_string_dtype(owners.dtype) is None):
             raise DataError(
                 f"{self.path}: {name} has {x.shape[0]} rows and {owners.size} owners of type {owners.dtype}; allowed: "
                 "one per row, as text"
             )
-        if y is None:
-            return int(x.shape[0])
-        labels = y[:]
-        wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
-        if wrong.size:
+        n_rows, n_bytes = int(x.shape[0]), self._file.id.get_filesize()
+        if n_rows > n_bytes:
             raise DataError(
-                f"{self.path}: {name} has {wrong.size} labels outside the {n_classes} declared classes, first at row "
-                f"{wrong[0]} (label {labels[wrong[0]]}); allowed: 0 to {n_classes - 1}"
+                f"{self.path}: {name} declares {n_rows} rows, and the file has {n_bytes} bytes; allowed: a row for "
+                "each byte at most; make the file again"
             )
-        return int(x.shape[0])
+        if y is not None:
+            self._check_labels(name, y, n_classes)
+        return n_rows, int(x.shape[1])
+
+    def _check_labels(self, name: str, y: h5py.Dataset, n_classes: int) -> None:
+        wrong, first = 0, (0, 0)
+        for start in range(0, len(y), RECORDS_AT_ONCE):
+            labels = y[start : start + RECORDS_AT_ONCE]
+            bad = np.flatnonzero((labels < 0) | (labels >= n_classes))
+            if bad.size and not wrong:
+                first = (start + int(bad[0]), int(labels[bad[0]]))
+            wrong += bad.size
+        if wrong:
+            raise DataError(
+                f"{self.path}: {name} has {wrong} labels outside the {n_classes} declared classes, first at row "
+                f"{first[0]} (label {first[1]}); allowed: 0 to {n_classes - 1}"
+            )
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
         """Class indices of a group, shape (b,); NO_LABEL for unlabelled rows."""
         if group == UNLABELLED:
             return np.full(len(range(*part.indices(self.sizes[group]))), NO_LABEL, dtype=np.int64)
-        return np.asarray(self._file[group]["y"][part], dtype=np.int64)
+        with self._reading(f"{group}/y"):
+            return np.asarray(self._file[group]["y"][part], dtype=np.int64)
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:
         """Record ids of a group, in row order."""
-        return [str(name) for name in self._file[group]["id"].asstr()[part]]
+        with self._reading(f"{group}/id"):
+            return texts(self._file[group]["id"], self.path, f"{group}/id", part)
 
     def has_owners(self, group: str) -> bool:
         """Whether each row of a group has an owner."""
-        return "owner" in self._file[group]
+        return "owner" in self._file[group].id
 
     def owners(self, group: str, part: slice = ALL) -> list[str]:
         """The owner of each row of a group, in row order."""
-        return [str(name) for name in self._file[group]["owner"].asstr()[part]]
+        with self._reading(f"{group}/owner"):
+            return texts(self._file[group]["owner"], self.path, f"{group}/owner", part)
 
     def text_weights(self) -> NDArray[np.float32] | None:
         """Text weights of the classes, shape (n_features, n_classes), or None."""
-        text = self._file.get("text/weights")
-        return None if text is None else np.asarray(text[:], dtype=np.float32)
+        if "text" not in self._file:
+            return None
+        with self._reading("text/weights"):
+            return np.asarray(self._file["text/weights"][:], dtype=np.float32)
 
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
         """Raw rows of a group, shape (b, n_features)."""
-        start, stop, step = part.indices(self.sizes[group])
-        if group not in self._extents:
-            try:
-                self._extents[group] = Extents.of(self._file[group]["x"])
-            except (RuntimeError, IndexError):  # a damaged file: reading through h5py gives the error message
-                self._extents[group] = None
-        extents = self._extents[group]
-        if extents is None or step != 1:
-            return np.asarray(self._file[group]["x"][part])
-        return extents.read(start, stop)
+        with self._reading(f"{group}/x"):
+            start, stop, step = part.indices(self.sizes[group])
+            if group not in self._extents:
+                try:
+                    self._extents[group] = Extents.of(self._file[group]["x"])
+                except (RuntimeError, IndexError):  # a damaged file: reading through h5py gives the error message
+                    self._extents[group] = None
+            extents = self._extents[group]
+            if extents is None or step != 1:
+                return np.asarray(self._file[group]["x"][part])
+            return extents.read(start, stop)
 
     def fingerprint(self) -> str:
         """Fingerprint of the images; empty if `extract` did not make the file. Private."""
-        log = self._file.get(PRIVATE_LOG)
-        return "" if log is None else str(log.attrs.get("fingerprint", ""))
+        with self._reading(PRIVATE_LOG):
+            log = find(self._file, self.path, PRIVATE_LOG)
+            return "" if log is None else text_attribute(log.attrs, self.path, "fingerprint")
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
         """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
-        log = self._file.get(PRIVATE_LOG)
-        return None if log is None or f"{group}_key" not in log else np.asarray(log[f"{group}_key"][:], dtype=np.uint8)
+        with self._reading(PRIVATE_LOG):
+            keys = data_set(self._file, self.path, f"{PRIVATE_LOG}/{group}_key")
+            if keys is None:
+                return None
+            if keys.ndim != 2 or len(keys) != self.sizes[group] or keys.dtype != np.uint8:
+                raise DataError(
+                    f"{self.path}: {PRIVATE_LOG}/{group}_key has shape {keys.shape} and type {keys.dtype}; allowed: "
+                    "bytes for each row; make the file again"
+                )
+            return np.asarray(keys[:])
 
     def skipped(self) -> list[tuple[str, str]]:
         """Id and reason of each image that `extract` skipped. Private."""
-        log = self._file.get(PRIVATE_LOG)
-        if log is None:
-            return []
-        return list(zip(log["skipped_id"].asstr()[:], log["skipped_reason"].asstr()[:], strict=True))
+        with self._reading(PRIVATE_LOG):
+            columns = [data_set(self._file, self.path, f"{PRIVATE_LOG}/skipped_{name}") for name in ("id", "reason")]
+            if None in columns:
+                return []
+            return list(zip(*(texts(column, self.path, PRIVATE_LOG, ALL) for column in columns), strict=True))
 
     def converted(self) -> dict[str, int]:
         """Number of images that `extract` converted, by conversion. Private."""
-        log = self._file.get(PRIVATE_LOG)
-        return {} if log is None else dict(json.loads(log.attrs["converted"]))
+        with self._reading(PRIVATE_LOG):
+            log = find(self._file, self.path, PRIVATE_LOG)
+            return {} if log is None else dict(json.loads(text_attribute(log.attrs, self.path, "converted")))
 
     def close(self) -> None:
         """Close the file."""

@@ -36,13 +36,10 @@ def scan(features: FeatureReader) -> None:
 def _refuse_non_finite_rows(features: FeatureReader, group: str) -> None:
     bad: list[int] = []
     start = 0
-    try:
-        for rows, _ in features.blocks(group):
-            finite = np.isfinite(rows).all(axis=1)
-            bad.extend((start + np.flatnonzero(~finite)).tolist())
-            start += len(rows)
-    except OSError as error:
-        raise DataError(f"{features.path}: {group}/x cannot be read ({error}); make the file again") from None
+    for rows, _ in features.blocks(group):
+        finite = np.isfinite(rows).all(axis=1)
+        bad.extend((start + np.flatnonzero(~finite)).tolist())
+        start += len(rows)
     if bad:
         raise DataError(
             f"{features.path}: {group} has {len(bad)} rows with NaN or infinity, first at rows {bad[:5]}; "

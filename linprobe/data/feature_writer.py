@@ -126,9 +126,13 @@ class FeatureWriter:
             raise DataError(f"{self._path}: {name} got {start} rows; allowed: {n_rows}, the number given")
         if y is not None:
             group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
-        group.create_dataset("id", data=list(ids), dtype=h5py.string_dtype("utf-8"))
-        if owners is not None:
-            group.create_dataset("owner", data=list(owners), dtype=h5py.string_dtype("utf-8"))
+        for part, values in (("id", ids), ("owner", owners)):
+            if values is None:
+                continue
+            try:
+                group.create_dataset(part, data=list(values), dtype=h5py.string_dtype("utf-8"))
+            except UnicodeEncodeError:
+                raise DataError(f"{self._path}: an {part} of {name} is no Unicode text; rename it") from None
 
     def write_private_log(
         self,

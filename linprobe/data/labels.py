@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.limits import MOST_CLASSES
 from linprobe.errors import DataError
 
 Arrays = dict[str, NDArray[Any]]
 SHOWN = 5  # class names in a message
+DIGITS = 20  # of the longest whole number that a label can be, with its sign
 
 
 def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None) -> Arrays:
@@ -28,7 +30,7 @@ def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | 
     if texts and not named:
         try:
             labels |= {key: array.astype(np.int64) for key, array in labels.items() if array.dtype.kind == "U"}
-        except ValueError:
+        except (ValueError, OverflowError):
             named = True
     if texts and named:
         labels = {key: array if array.dtype.kind == "U" else array.astype(str) for key, array in labels.items()}
@@ -37,8 +39,13 @@ def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | 
 
 def _plain(key: str, labels: NDArray[Any]) -> NDArray[Any]:
     """Labels of dtype int64, or as text."""
-    if labels.dtype.kind in "US":
-        return labels.astype(np.str_)
+    if labels.dtype.kind == "U":
+        return labels
+    if labels.dtype.kind == "S":
+        try:
+            return np.char.decode(labels, "utf-8")
+        except UnicodeDecodeError:
+            raise DataError(f"{key} holds bytes that are no UTF-8 text; write class names as text") from None
     if labels.dtype.kind in "iub":
         return labels.astype(np.int64)
     if labels.dtype.kind != "f":
@@ -72,6 +79,10 @@ def class_list(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | Non
             "test has 0 rows; allowed: at least 1, or no X_test and no y_test at all; add rows or leave it out"
         )
     if labels.dtype.kind in "iub" and labels.min() == 0:
+        if labels.max() >= MOST_CLASSES:
+            raise DataError(
+                f"y_test has the label {labels.max()}; allowed: 0 to {MOST_CLASSES - 1}; number classes from 0"
+            )
         return tuple(str(index) for index in range(int(labels.max()) + 1)), "test labels"
     return tuple(str(label) for label in np.unique(labels)), "test labels"
 
@@ -85,7 +96,9 @@ def label_indices(labels: NDArray[Any], names: Sequence[str], key: str) -> NDArr
         DataError: a label outside the classes, with its row; `key` says whose labels they are.
     """
     listed = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
-    numbered = all(name.removeprefix("-").isdecimal() and str(int(name)) == name for name in names)
+    numbered = all(
+        len(name) <= DIGITS and name.removeprefix("-").isdecimal() and str(int(name)) == name for name in names
+    )
     if labels.dtype.kind in "iub" and not numbered:
         wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
         if wrong.size:

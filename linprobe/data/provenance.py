@@ -39,7 +39,7 @@ def _object(text: str) -> dict[str, Any] | None:
     """The JSON object in a text; None for any other text."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -17,7 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.feature_file import GROUPS
+from linprobe.atomic_files import read_text
+from linprobe.data.feature_file import GROUPS, check_class_names
+from linprobe.data.limits import LONGEST_ID, MOST_COMPRESSED, too_large
 from linprobe.data.owners import OWNER
 from linprobe.errors import DataError, LinprobeError, UsageError
 
@@ -25,6 +27,7 @@ Arrays = dict[str, NDArray[Any]]
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 SUFFIXES = (".csv", *ARROW_SUFFIXES)
 LINES_AT_ONCE = 2048
+WORD, UTF32 = 8, 4  # bytes of a number as it is read, and of a character in an array of text
 LARGEST = float(np.finfo(np.float32).max)
 SPLITS = {"train": "train", "test": "test", "public": "public", "validation": "test"}  # of a data set on disk
 
@@ -115,7 +118,12 @@ def read_csv(source: Path, columns: Columns, progress: Counter | None) -> Arrays
                 progress.step(len(rows))
     if not blocks:
         raise DataError(f"{source} has no line after its header; allowed: at least 1 row")
-    return {f"X_{group}": np.concatenate(blocks)} | {f"{kind}_{group}": np.array(text) for kind, text in texts.items()}
+    stored = source.stat().st_size
+    named = {"y": columns.label, "id": record, OWNER: owner}
+    return {f"X_{group}": np.concatenate(blocks)} | {
+        f"{kind}_{group}": _text_array(text, f"{source}: column {named[kind]!r}", stored)
+        for kind, text in texts.items()
+    }
 
 
 def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]:
@@ -167,11 +175,31 @@ def read_arrow(source: Path, columns: Columns) -> Arrays:
     arrow = _pyarrow()
     group = group_of(source)
     if source.suffix == ".parquet":
-        table = arrow.parquet.read_table(source)
+        table = _parquet_table(arrow, source)
     else:
         with arrow.memory_map(str(source)) as stream:
             table = _ipc_table(arrow, stream)
-    return _arrays(table, group, columns, source)
+    return _arrays(table, group, columns, source, source.stat().st_size)
+
+
+def _parquet_table(arrow: Any, source: Path) -> Any:
+    """The table in a Parquet file. Text stays in dictionaries: a text that stands in all rows is held once.
+
+    Raises:
+        DataError: the file declares more values than its bytes can stand for.
+    """
+    declared = arrow.parquet.read_metadata(source)
+    groups = [declared.row_group(place) for place in range(declared.num_row_groups)]
+    chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
+    n_bytes = sum(max(WORD * chunk.num_values, chunk.total_uncompressed_size) for chunk in chunks)
+    if too_large(n_bytes, source.stat().st_size):
+        raise DataError(
+            f"{source} declares {n_bytes} bytes of values and has {source.stat().st_size}; allowed: {MOST_COMPRESSED} "
+            "times as many; write it again"
+        )
+    fields = arrow.parquet.read_schema(source)
+    texts = [field.name for field in fields if arrow.types.is_string(field.type) or arrow.types.is_binary(field.type)]
+    return arrow.parquet.read_table(source, read_dictionary=texts, use_threads=False)
 
 
 def is_dataset(folder: Path) -> bool:
@@ -190,7 +218,7 @@ def read_dataset(folder: Path, columns: Columns) -> Arrays:
     arrow = _pyarrow()
     splits = {"train": folder}
     if (folder / "dataset_dict.json").is_file():
-        named = json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
+        named = json.loads(read_text(folder / "dataset_dict.json"))["splits"]
         groups = [SPLITS.get(name) for name in named]
         if None in groups or len(set(groups)) != len(groups):
             raise DataError(
@@ -200,23 +228,25 @@ def read_dataset(folder: Path, columns: Columns) -> Arrays:
         splits = {SPLITS[name]: folder / name for name in named}
     arrays: Arrays = {}
     for group, place in splits.items():
-        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+        state = json.loads(read_text(place / "state.json"))
         if state.get("_indices_files"):
             raise DataError(f"data set {place} selects rows of another; call flatten_indices() and save it again")
         tables = []
         for entry in state["_data_files"]:
             with arrow.memory_map(str(place / Path(entry["filename"]).name)) as stream:
                 tables.append(_ipc_table(arrow, stream))
-        arrays |= _arrays(arrow.concat_tables(tables), group, columns, place)
+        stored = sum((place / Path(entry["filename"]).name).stat().st_size for entry in state["_data_files"])
+        arrays |= _arrays(arrow.concat_tables(tables), group, columns, place, stored)
         names = _names_of_label(place, columns)
         if names is not None:
+            check_class_names(names, str(place))
             arrays["class_names"] = np.array(names)
     return arrays
 
 
 def _names_of_label(place: Path, columns: Columns) -> list[str] | None:
     """The class names that a data set declares for its label; None without them."""
-    info = json.loads((place / "dataset_info.json").read_text(encoding="utf-8"))
+    info = json.loads(read_text(place / "dataset_info.json"))
     label = (info.get("features") or {}).get(columns.label) or {}
     return list(map(str, label["names"])) if label.get("_type") == "ClassLabel" and label.get("names") else None
 
@@ -241,22 +271,64 @@ def _ipc_table(arrow: Any, stream: Any) -> Any:
         return arrow.ipc.open_stream(stream).read_all()
 
 
-def _arrays(table: Any, group: str, columns: Columns, where: Path) -> Arrays:
+def _arrays(table: Any, group: str, columns: Columns, where: Path, stored: int) -> Arrays:
+    """The arrays of a table; `stored` is the number of bytes that it came from."""
+    table.validate(full=True)  # Arrow ends the process where lengths contradict each other
     record, owner, features = columns.split(table.column_names, group, where)
     arrays: Arrays = {
         f"X_{group}": np.concatenate([_column(table[name], name, where) for name in features], axis=1),
-        f"y_{group}": _texts_or_numbers(table[columns.label], columns.label, where),
+        f"y_{group}": _texts_or_numbers(table[columns.label], columns.label, where, stored),
     }
     if record is not None:
-        arrays[f"id_{group}"] = np.array([str(value) for value in table[record].to_pylist()])
+        ids = [str(value) for value in _plain_list(table[record], record, where)]
+        arrays[f"id_{group}"] = _text_array(ids, f"{where}: column {record!r}", stored)
     if owner is not None:
-        arrays[f"{OWNER}_{group}"] = _texts_or_numbers(table[owner], owner, where)
+        arrays[f"{OWNER}_{group}"] = _texts_or_numbers(table[owner], owner, where, stored)
     return arrays
 
 
-def _texts_or_numbers(column: Any, name: str, where: Path) -> NDArray[Any]:
+def _texts_or_numbers(column: Any, name: str, where: Path, stored: int) -> NDArray[Any]:
     _refuse_nulls(column, name, where)
-    return np.array(column.to_pylist())
+    values = _plain_list(column, name, where)
+    if all(isinstance(value, str) for value in values):
+        return _text_array(values, f"{where}: column {name!r}", stored)
+    return np.array(values)
+
+
+def _plain_list(column: Any, name: str, where: Path) -> list[Any]:
+    """The values of a column of texts, numbers or flags, of which none is longer than LONGEST_ID."""
+    import pyarrow
+
+    for chunk in column.chunks:
+        known = chunk.dictionary if pyarrow.types.is_dictionary(chunk.type) else chunk
+        kind = known.type
+        if pyarrow.types.is_nested(kind):
+            raise DataError(f"{where}: column {name!r} has type {kind}; allowed: texts or whole numbers")
+        if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
+            longest = pyarrow.compute.max(pyarrow.compute.binary_length(known)).as_py() or 0
+            _refuse_long(longest, f"{where}: column {name!r}")
+    return list(column.to_pylist())
+
+
+def _refuse_long(longest: int, where: str) -> None:
+    if longest > LONGEST_ID:
+        raise DataError(f"{where} holds a text of {longest} bytes; allowed: {LONGEST_ID}; shorten it")
+
+
+def _text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str_]:
+    """Texts as an array, which gives each of them the room of the longest.
+
+    Raises:
+        DataError: a text longer than LONGEST_ID, or an array far larger than the `stored` bytes of the file.
+    """
+    longest = max(map(len, values), default=0)
+    _refuse_long(longest, where)
+    if too_large(UTF32 * longest * len(values), stored):
+        raise DataError(
+            f"{where} holds {len(values)} texts and one of {longest} characters among them, too much for memory; "
+            "shorten the long ones"
+        )
+    return np.array(values, dtype=np.str_)
 
 
 def _column(column: Any, name: str, where: Path) -> NDArray[np.floating]:

@@ -16,6 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO")
 MAX_PIXELS = 100_000_000
+MAX_SIDE = 1_000_000  # Pillow holds several rows of an image beside it
 MAX_BYTES = 1 << 29
 CONVERSIONS = ("cmyk", "palette", "16-bit", "rotated")
 _ORIENTATION = 0x0112
@@ -53,6 +54,8 @@ def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str | None) -
             image: Any = Image.open(io.BytesIO(content), formats=known)
             if image.width * image.height > MAX_PIXELS:
                 raise UnreadableImage(f"{image.width} x {image.height} pixels; allowed: {MAX_PIXELS:,}")
+            if max(image.size) > MAX_SIDE:
+                raise UnreadableImage(f"{image.width} x {image.height} pixels; allowed: {MAX_SIDE:,} a side")
             image.load()
             return _to_mode(image, mode)
         except UnidentifiedImageError:
@@ -73,7 +76,7 @@ def _to_mode(image: Image.Image, mode: str | None) -> tuple[Image.Image, int]:
     if image.mode == "F":
         raise UnreadableImage("floating-point pixels, whose range is not known")
     if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
+        values = np.asarray(image)
         if values.min() < 0 or values.max() > 0xFFFF:
             raise UnreadableImage("32-bit pixels, whose range is not known")
         image = Image.fromarray((values >> 8).astype(np.uint8))

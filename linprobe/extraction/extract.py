@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from linprobe.data.feature_file import FeatureFile
-from linprobe.errors import LinprobeError, PrivacyError, UsageError
+from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
 from linprobe.extraction.alike import backbone_like, check_alone
 from linprobe.extraction.assemble import TEXT, assemble, write_text
 from linprobe.extraction.backbones import RANDOM, Backbone, load_backbone, load_default
@@ -186,7 +186,7 @@ def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) 
     except BaseException as error:
         stopped = _after_a_stop(plan, group, progress)
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
-            raise LinprobeError(f"{plan.folder} cannot be written ({error}); free some space{stopped}") from None
+            raise LinprobeError(f"{plan.folder} cannot be written ({error}); {advice(error)}{stopped}") from None
         raise
     return _outcome(plan, left, seconds, waited / seconds if seconds else 0.0)
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from linprobe.atomic_files import held, open_private, replace_when_complete
+from linprobe.atomic_files import PRIVATE_FOLDER, held, open_private, replace_when_complete
 from linprobe.errors import UsageError
 
 PENDING, DONE, SKIPPED = 0, 1, 2
@@ -229,7 +229,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise UsageError(f"{folder} is no folder and prevents the extraction; move it, or give another --out")
     with ExitStack() as stack:
         while True:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
             with suppress(FileNotFoundError):  # the extraction that held the folder has just removed it
                 foreign = [path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)]
                 if foreign:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+WATCH_SECONDS = 0.5
+_watching: list[threading.Thread] = []  # in a worker
 MOST_JOBS = 8  # default limit: each process keeps its own copy of the rows
 
 
@@ -28,4 +32,19 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
     from joblib import Parallel, delayed, parallel_config
 
     with parallel_config(backend="loky", inner_max_num_threads=max(1, processors // jobs)):
-        yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(call)(*given) for given in wanted)
+        calls = (delayed(_until_parent_ends)(os.getpid(), call, *given) for given in wanted)
+        yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
+
+
+def _until_parent_ends(parent: int, call: Callable[..., Any], *given: Any) -> Any:
+    """`call(*given)` in a worker, which ends itself if its parent was killed."""
+    if not _watching:
+        _watching.append(threading.Thread(target=_watch, args=(parent,), daemon=True))
+        _watching[0].start()
+    return call(*given)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    os._exit(1)

@@ -20,6 +20,7 @@ from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.accounting.tradeoff import LARGEST_EXPONENT, AttackLimit, limit_percent
+from linprobe.errors import printable
 from linprobe.evaluation.class_figures import no_better_than_commonest
 from linprobe.reporting.class_table import FEW_CLASSES, HEADER, class_rows, overall_rows, ranked_rows
 from linprobe.reporting.drawings import attack_limit_drawing, confusion_drawing, histogram_drawing
@@ -112,6 +113,7 @@ def _gaussian(claim: dict[str, Any]) -> str:
 _pages = Environment(
     loader=PackageLoader("linprobe.reporting", "."),
     autoescape=True,
+    finalize=lambda value: printable(value) if type(value) is str else value,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,

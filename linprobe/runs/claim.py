@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from linprobe.atomic_files import held
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.errors import LinprobeError, UsageError, advice
 
 RUN_FOLDER = "run folder"
 
@@ -37,7 +37,7 @@ def claimed(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None)
                 while not _hold(lock_file, out, what, stack):
                     stack.close()
             except OSError as error:
-                raise LinprobeError(f"{what} {out} cannot be made ({error.strerror}); give a writable place") from None
+                raise LinprobeError(f"{what} {out} cannot be made ({error.strerror}); {advice(error)}") from None
             stack.callback(lock_file.unlink, missing_ok=True)
             # the process that held the name before may have made it
             refuse_existing(out, what, overwrite=overwrite)

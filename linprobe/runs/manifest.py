@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from linprobe._version import __version__
+from linprobe._version import __version__ as __version__
 from linprobe.accounting.accountants import (
     ACCOUNTANTS,
     CROSS_CHECKS,
@@ -30,33 +30,18 @@ from linprobe.accounting.calibrate import GRADIENT, Budget
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.accounting.tradeoff import AttackLimit, attack_limit
+from linprobe.atomic_files import open_regular, read_text
 from linprobe.errors import DataError, LinprobeError, PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS, Method
-from linprobe.runs.units import ADJACENCIES, COUNTED, NOUNS, PROTECTED, RECORD, unit_of
+from linprobe.runs.derived import mechanism_text
+from linprobe.runs.manifest_keys import check_keys, shown
+from linprobe.runs.units import ADJACENCIES, COUNTED, PROTECTED, RECORD, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 
 MANIFEST_FORMAT = 3
 RUN_FILES = ("model.npz", "ledger.jsonl", "history.csv")  # those of every run
 TEST_FIGURES = "test_figures.json"  # of a run with public test rows
-REQUIRED_KEYS = (
-    "method",
-    "guarantee",
-    "private",
-    "seed_kind",
-    "epsilon",
-    "delta",
-    "epsilon_target",
-    "gdp_mu",
-    "accountant",
-    "releases",
-    "class_names",
-    "features",
-    "files",
-    "published",
-    "per_record_commitment",
-    "manifest_digest",
-)
 PUBLIC_QUANTITIES = (
     "public rows and their labels",
     "test rows, unless declared private, and the accuracy on them",
@@ -122,12 +107,10 @@ def privacy_statement(
             f"{sum(release.count for release in budget.releases)} as planned, worth at most "
             f"{budget.epsilon_target:.9g}; nothing was written; please report this"
         )
-    sampled = budget.sampling_rate < 1
     return {
         "guarantee": guarantee_text(epsilon, budget.delta, releases, insecure=insecure, unit=unit),
         "private": not insecure,
-        "mechanism": f"Gaussian noise on clipped sums over {'Poisson samples of' if sampled else 'all'} private "
-        f"{NOUNS[unit]}, composed",
+        "mechanism": mechanism_text(budget.sampling_rate < 1, unit),
         "epsilon": None if insecure else epsilon,
         "epsilon_if_seed_were_secret": epsilon if insecure else None,
         "delta": budget.delta,
@@ -202,7 +185,7 @@ def _canonical_digest(manifest: dict[str, Any]) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, read in blocks."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -235,20 +218,19 @@ def read_manifest(folder: Path, damaged: type[LinprobeError] = DataError) -> dic
     if not path.is_file():
         raise DataError(f"{folder} is not a run folder: it has no manifest.json; give what `linprobe train` printed")
     try:
-        manifest = json.loads(
-            path.read_text(encoding="utf-8"), object_pairs_hook=_no_repeated_keys, parse_constant=_no_such_number
-        )
+        manifest = json.loads(read_text(path), object_pairs_hook=_no_repeated_keys, parse_constant=_no_such_number)
         found = manifest.get("format")
-        missing = [key for key in REQUIRED_KEYS if key not in manifest]
-    except (ValueError, AttributeError, OSError) as error:
+    except (ValueError, AttributeError, OSError, RecursionError) as error:
         raise damaged(f"{path} cannot be read ({error}); restore it from a copy") from None
     if found != MANIFEST_FORMAT:
         raise DataError(
-            f"{path} has format {found}; this linprobe ({__version__}) reads format {MANIFEST_FORMAT}; "
+            f"{path} has format {shown(found)}; this linprobe ({__version__}) reads format {MANIFEST_FORMAT}; "
             "use the version that wrote it"
         )
-    if missing:
-        raise damaged(f"{path} lacks {', '.join(missing[:3])}; it is incomplete; restore it from a copy")
+    try:
+        check_keys(manifest)
+    except ValueError as error:
+        raise damaged(f"{path}: {error}; restore it from a copy") from None
     return dict(manifest)
 
 
@@ -329,15 +311,22 @@ def check_digests(manifest: dict[str, Any], folder: Path, recovering: bool = Fal
         raise PrivacyError(f"{folder}/manifest.json has no digest of {', '.join(unlisted)}; do not trust this run")
     for name, digest in manifest["files"].items():
         path = folder / name
-        found = file_digest(path) if path.is_file() else "missing"
+        found = _digest_or_why(path)
         if found != digest:
             if name == "ledger.jsonl" and unsealed_events(path, digest) is not None:
                 if recovering:
                     continue
                 raise PrivacyError(stopped_publishing(folder))
-            raise PrivacyError(
-                f"{path} has digest {found[:16]}, the manifest says {digest[:16]}; do not trust this run"
-            )
+            found = found[:16] if len(found) == len(digest) else found
+            raise PrivacyError(f"{path} has digest {found}, the manifest says {digest[:16]}; do not trust this run")
+
+
+def _digest_or_why(path: Path) -> str:
+    """The digest of a regular file, or why there is none."""
+    try:
+        return file_digest(path)
+    except OSError as error:
+        return "missing" if isinstance(error, FileNotFoundError) else f"none: {error.strerror}"
 
 
 def _nothing_released(manifest: dict[str, Any]) -> dict[str, Any]:

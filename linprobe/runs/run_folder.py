@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import shutil
-import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -26,9 +25,18 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import INHERITED, Releases, grouped
 from linprobe.accounting.ledger import read_ledger
-from linprobe.accounting.per_instance import RecordLosses
-from linprobe.atomic_files import held, json_text, replace_when_complete, write_csv, write_json
-from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError
+from linprobe.accounting.per_instance import ORDERS, RecordLosses
+from linprobe.atomic_files import (
+    PRIVATE_FOLDER,
+    held,
+    json_text,
+    open_regular,
+    replace_when_complete,
+    write_csv,
+    write_json,
+)
+from linprobe.data.array_files import read_archive
+from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice
 from linprobe.parallel.process_group import Group
 from linprobe.runs.claim import refuse_existing
 from linprobe.runs.diverged import keep_charge
@@ -36,10 +44,8 @@ from linprobe.runs.manifest import MANIFEST_FORMAT, RUN_FILES, TEST_FIGURES, che
 from linprobe.runs.signature import sign
 from linprobe.runs.units import unit_of
 
-# what numpy raises for a file that is not a readable archive
-UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 MODEL, LEDGER, HISTORY = RUN_FILES
-PER_RECORD = "per_record.npz"
+PER_RECORD, PER_RECORD_ARRAYS = "per_record.npz", ("id", "mu", "renyi", "key")
 MANIFEST, CHECKPOINT, RUN_ID = "manifest.json", "checkpoint.npz", "run_id"
 
 
@@ -137,11 +143,10 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
     else:
         partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
         try:
-            partial.mkdir(parents=True)
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            partial.mkdir(mode=PRIVATE_FOLDER)
         except OSError as error:
-            raise LinprobeError(
-                f"run folder {out} cannot be made ({error.strerror}); give --out a writable place"
-            ) from None
+            raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); {advice(error)}") from None
     with held(partial, f"unfinished run {partial} is being written by another process; wait for it, or stop it"):
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
             raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
@@ -220,9 +225,14 @@ def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
     return hashlib.sha256("\0".join(ids).encode() + figures).hexdigest()
 
 
-def write_model(folder: Path, weights: NDArray[np.float32], bias: NDArray[np.float32]) -> None:
-    """Write `model.npz`: weights (n_features, n_classes) and bias (n_classes,), or a stack of voters for each."""
-    with replace_when_complete(folder / MODEL) as stream:
+def write_model(
+    folder: Path, weights: NDArray[np.float32], bias: NDArray[np.float32], *, private: bool = False
+) -> None:
+    """Write `model.npz`: weights (n_features, n_classes) and bias (n_classes,), or a stack of voters for each.
+
+    With `private` it has mode 0600: weights of a run without a guarantee may reveal private rows.
+    """
+    with replace_when_complete(folder / MODEL, private=private) as stream:
         np.savez(stream, weights=weights, bias=bias)
 
 
@@ -251,17 +261,42 @@ def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], 
     Raises:
         DataError: missing or damaged. PrivacyError: not the file that `manifest` commits to.
     """
+    path = folder / PER_RECORD
     try:
-        with np.load(folder / PER_RECORD, allow_pickle=False) as archive:
-            ids, key = [str(name) for name in archive["id"]], archive["key"].tobytes()
-            losses = RecordLosses(archive["mu"], archive["renyi"])
-    except UNREADABLE as error:
+        open_regular(path).close()
+    except OSError as error:
         raise DataError(
-            f"{folder} has no readable {PER_RECORD} ({type(error).__name__}); it is private and written only by "
+            f"{folder} has no readable {PER_RECORD} ({error.strerror}); it is private and written only by "
             "methods that spend privacy; use the folder where the run was trained"
         ) from None
+    arrays = read_archive(path, PER_RECORD_ARRAYS)
+    ids, mu, renyi = _checked(path, arrays, id=(1, "U"), mu=(1, "f"), renyi=(2, "f"))
+    (key,) = _checked(path, arrays, key=(1, "u"))
+    known = len(mu) in (0, len(ids)) and len(renyi) == len(mu) and renyi.shape[1] in (0, len(ORDERS))
+    if not known or not (np.isfinite(mu).all() and (mu >= 0).all() and not np.isnan(renyi).any()):
+        raise DataError(
+            f"{path} holds {len(ids)} ids, mu of {mu.shape} and renyi of {renyi.shape}; allowed: losses of 0 or more, "
+            "one for each id, or none; restore it from a copy"
+        )
+    names, losses = ids.tolist(), RecordLosses(mu, renyi)
+    return _committed(path, manifest, names, losses, key.tobytes())
+
+
+def _checked(path: Path, arrays: dict[str, NDArray[Any]], **wanted: tuple[int, str]) -> list[NDArray[Any]]:
+    """The arrays with the names, numbers of axes and kinds that are wanted; DataError for others."""
+    for name, (axes, kind) in wanted.items():
+        found = arrays.get(name)
+        if found is None or found.ndim != axes or found.dtype.kind != kind:
+            described = "missing" if found is None else f"of shape {found.shape} and type {found.dtype}"
+            raise DataError(f"{path}: {name} is {described}; restore it from a copy")
+    return [arrays[name] for name in wanted]
+
+
+def _committed(
+    path: Path, manifest: dict[str, Any], ids: list[str], losses: RecordLosses, key: bytes
+) -> tuple[list[str], RecordLosses, bytes]:
     if commitment(key, per_record_digest(ids, losses)) != manifest["per_record_commitment"]:
-        raise PrivacyError(f"{folder / PER_RECORD} was edited, or belongs to another run; restore it from a copy")
+        raise PrivacyError(f"{path} was edited, or belongs to another run; restore it from a copy")
     return ids, losses, key
 
 
@@ -297,7 +332,7 @@ def write_run(
     `test_figures` are those of public test rows, as `class_figures` gives them; None without public test rows.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
-    write_model(folder, weights, bias)
+    write_model(folder, weights, bias, private=not manifest["private"])
     write_history(folder, history)
     (folder / TEST_FIGURES).unlink(missing_ok=True)  # left by a process that was killed
     if test_figures is not None:
@@ -320,11 +355,22 @@ def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
     """
     path = Path(folder)
     manifest = read_manifest(path)
+    model = path / MODEL
     try:
-        with np.load(path / MODEL, allow_pickle=False) as archive:
-            weights, bias = archive["weights"], archive["bias"]
-    except UNREADABLE as error:
-        raise DataError(f"{path / MODEL} cannot be read ({type(error).__name__}); restore it from a copy") from None
+        open_regular(model).close()
+    except OSError as error:
+        raise DataError(f"{model} cannot be read ({error.strerror}); restore it from a copy") from None
+    arrays = read_archive(model, ("weights", "bias"))
+    votes = int(arrays["weights"].ndim == 3) if "weights" in arrays else 0
+    weights, bias = _checked(model, arrays, weights=(2 + votes, "f"), bias=(1 + votes, "f"))
+    shape = (manifest["n_features"], manifest["n_classes"])
+    if weights.shape[-2:] != shape or bias.shape != (*weights.shape[:-2], shape[1]) or not weights.size:
+        raise DataError(
+            f"{model} holds weights of {weights.shape} and bias of {bias.shape}; allowed: {shape} and {shape[1:]}, as "
+            "the manifest says; restore it from a copy"
+        )
+    if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
+        raise DataError(f"{model} holds NaN or infinity; restore it from a copy")
     return LoadedRun(path, manifest, weights, bias)
 
 

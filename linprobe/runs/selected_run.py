@@ -10,14 +10,22 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.accountants import ACCOUNTANTS, accountants_agree, choose_accountant
+from linprobe.accounting.accountants import ACCOUNTANTS, CROSS_CHECKS, accountants_agree, choose_accountant
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
 from linprobe.accounting.tradeoff import AttackLimit, selection_limit
 from linprobe.errors import PrivacyError
-from linprobe.runs.manifest import STATED_TOLERANCE, check_digests, check_manifest, check_seed, limit_of
+from linprobe.runs.derived import mechanism_text
+from linprobe.runs.manifest import (
+    STATED_TOLERANCE,
+    accountant_of,
+    check_digests,
+    check_manifest,
+    check_seed,
+    limit_of,
+)
 from linprobe.runs.run_folder import LEDGER
 from linprobe.runs.units import ADJACENCIES, RECORD, unit_of
 
@@ -84,6 +92,16 @@ def check_run(manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
     if selection is None:
         return check_manifest(manifest, folder, read_ledger(folder / LEDGER))
     return check_selected(manifest, folder, selection)
+
+
+def words_of(manifest: dict[str, Any]) -> tuple[str, str] | None:
+    """The mechanism and the cross-check that follow from the releases of a checked run; None if it made none."""
+    if manifest["accountant"] is None:
+        return None
+    if "selection" in manifest:
+        return MECHANISM, CROSS_CHECK
+    checker = ACCOUNTANTS[CROSS_CHECKS[accountant_of(manifest)]]
+    return mechanism_text(manifest["sampling_rate"] < 1, unit_of(manifest)), checker
 
 
 def check_selected(manifest: dict[str, Any], folder: Path, event: SelectionEvent) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from linprobe.atomic_files import replace_when_complete
+from linprobe.atomic_files import open_regular, replace_when_complete
 from linprobe.errors import DataError, PrivacyError
 
-SIGNATURE = "manifest.json.sig"
+SIGNATURE, LONGEST_SIGNATURE = "manifest.json.sig", 4096
 
 
 def private_key(path: Path) -> Ed25519PrivateKey:
@@ -77,7 +77,8 @@ def check_signature(folder: Path, key: Ed25519PublicKey) -> None:
         PrivacyError: no signature, or not one of this manifest by this key.
     """
     try:
-        signature, manifest = (folder / SIGNATURE).read_bytes(), (folder / "manifest.json").read_bytes()
+        with open_regular(folder / SIGNATURE) as signed, open_regular(folder / "manifest.json") as stated:
+            signature, manifest = signed.read(LONGEST_SIGNATURE), stated.read()
     except OSError:
         raise PrivacyError(
             f"run {folder} is not signed: it has no {SIGNATURE}; ask its owner for a run made with --sign KEY"

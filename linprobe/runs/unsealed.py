@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 from linprobe.accounting.events import GaussianEvent
+from linprobe.accounting.ledger import event_of
+from linprobe.atomic_files import open_regular
 
 HISTOGRAM = "histogram"
 
@@ -18,7 +19,8 @@ def unsealed_events(ledger: Path, digest: str) -> list[GaussianEvent] | None:
     anything but histogram events follows that part.
     """
     try:
-        lines = ledger.read_bytes().splitlines(keepends=True)
+        with open_regular(ledger) as stream:
+            lines = stream.readlines()
     except OSError:
         return None
     sha, sealed = hashlib.sha256(), None
@@ -31,8 +33,8 @@ def unsealed_events(ledger: Path, digest: str) -> list[GaussianEvent] | None:
     if not lines[-1].endswith(b"\n"):
         lines.pop()
     try:
-        events = [GaussianEvent.from_dict(json.loads(line)) for line in lines[sealed:]]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        events = [event_of(line) for line in lines[sealed:]]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return events if all(event.purpose == HISTOGRAM for event in events) else None
 

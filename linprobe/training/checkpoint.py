@@ -24,12 +24,13 @@ from linprobe._version import __version__
 from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import replace_when_complete
+from linprobe.data.array_files import read_archive
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs.manifest import file_digest
-from linprobe.runs.run_folder import CHECKPOINT, MODEL, UNREADABLE, commitment
+from linprobe.runs.run_folder import CHECKPOINT, MODEL, commitment
 from linprobe.training.settings import Settings
 
 PER_RECORD = ("squared_mu", "levels")
@@ -92,12 +93,9 @@ class Checkpoints:
 
     def _read(self) -> dict[str, NDArray[Any]]:
         try:
-            with np.load(self.path, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except UNREADABLE as error:
-            raise DataError(
-                f"checkpoint {self.path} cannot be read ({type(error).__name__}); train anew without --resume"
-            ) from None
+            return read_archive(self.path)
+        except DataError as error:
+            raise DataError(f"checkpoint: {error}, or train anew without --resume") from None
 
     def _check(self, state: Mapping[str, NDArray[Any]], identity: Mapping[str, Any], private_digest: str) -> None:
         missing = [name for name in (*PER_RECORD, *NEEDED) if name not in state]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from linprobe.cli import app
+from linprobe.cli import _terminal, app
 from linprobe.cli._help import EXAMPLES, THEMES
 from linprobe.methods import METHODS
 
@@ -108,3 +108,10 @@ def test_help_with_a_method_shows_only_its_options(cli) -> None:
         assert left_out not in text
     for name in METHODS:
         assert f"Only options that {name} takes" in " ".join(cli("train", "-m", name, "--help").stdout.split())
+
+
+def test_brackets_in_a_table_are_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    _terminal.table("[red] classes", [("cat[s]", "[/]")])
+    printed = capsys.readouterr().err
+    for text in ("[red] classes", "cat[s]", "[/]"):
+        assert text in printed

@@ -121,7 +121,7 @@ def test_the_manifest_may_hold_no_private_file(cli: Cli, refused: Refused, run_c
     manifest = json.loads((run_copy / "manifest.json").read_text())
     sealed = seal(manifest, run_copy, (*manifest["files"], "per_record.npz"))
     (run_copy / "manifest.json").write_text(json.dumps(sealed))
-    refused(cli("release", run_copy, "--out", "pub"), 4, ["per_record.npz", "do not publish"])
+    refused(cli("release", run_copy, "--out", "pub"), 4, ["per_record.npz", "no public file"])
     assert not Path("pub").exists()
 
 

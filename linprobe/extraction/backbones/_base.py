@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linprobe.errors import DataError, first_line
+from linprobe.data.array_files import fits, load_torch
+from linprobe.errors import DataError, reading
 from linprobe.extraction.transform import ImageTransform
 
 RANDOM = "random"
@@ -97,24 +97,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise DataError(f"weights file {path} does not exist; give --weights an existing {', '.join(SUFFIXES)} file")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
 
+        with reading(f"weights file {path}", "save model.state_dict() again"):
             loaded: Any = load_file(path)
-        else:
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise DataError(
-            f"weights file {path} holds more than tensors, or is damaged; save only model.state_dict() and try again"
-        ) from None
-    except Exception as error:  # safetensors and torch raise many types for damaged files
-        reason = first_line(error)
-        raise DataError(f"weights file {path} cannot be read ({reason[:200]}); save model.state_dict() again") from None
+    else:
+        loaded = load_torch(path)
     for wrapper in _WRAPPERS:
         if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
             loaded = loaded[wrapper]
-    if not isinstance(loaded, dict) or not loaded or not all(_is_plain(*item) for item in loaded.items()):
+    if not isinstance(loaded, dict) or not loaded or not all(_is_plain(*item, path) for item in loaded.items()):
         raise DataError(f"weights file {path} holds no state dictionary of dense real tensors; save model.state_dict()")
     if all(name.startswith("module.") for name in loaded):
         loaded = {name.removeprefix("module."): value for name, value in loaded.items()}
@@ -122,11 +115,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _is_plain(name: Any, value: Any) -> bool:
-    """Whether an item is a name with a dense tensor of real numbers."""
-    if not isinstance(name, str) or not isinstance(value, Tensor):
-        return False
-    return value.layout == torch.strided and not value.is_meta and not value.is_complex()
+def _is_plain(name: Any, value: Any, path: Path) -> bool:
+    """Whether an item is a name with a dense tensor of real numbers that the file can hold."""
+    return isinstance(name, str) and isinstance(value, Tensor) and fits(value, path)
 
 
 def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.labels import class_list, label_indices, settle_labels
+from linprobe.data.limits import LONGEST_ID
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.decoding import UnreadableImage
+from linprobe.extraction.decoding import MAX_BYTES, UnreadableImage
 from linprobe.extraction.sources.base import (
     FOLDER_NAMES,
     IMAGE_SUFFIXES,
@@ -35,6 +36,7 @@ from linprobe.extraction.sources.base import (
 
 GROUP_OF = {"train": "train", "public": "public"} | dict.fromkeys(TEST_NAMES, "test")
 LABEL_KEYS = ("cls", "json")
+MOST_LABEL = 1 << 20  # bytes of a label file; JSON may hold a caption too
 LOOKED_AT = 64  # members read to recognise a WebDataset shard
 
 
@@ -63,6 +65,8 @@ class TarMembers:
 
     def read(self, row: int) -> bytes:
         """Bytes of the file. Raises UnreadableImage."""
+        if self.size[row] > MAX_BYTES:
+            raise UnreadableImage(f"{self.size[row]} bytes; allowed: {MAX_BYTES:,}")
         try:
             with self.shards[int(self.shard[row])].open("rb") as stream:
                 stream.seek(int(self.offset[row]))
@@ -100,13 +104,21 @@ def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
         DataError: a link, or a truncated, damaged or unreadable archive.
     """
     try:
+        n_bytes = shard.stat().st_size
         with tarfile.open(shard, "r:") as archive:
             for member in archive:
                 archive.members = []  # type: ignore[attr-defined]  # tarfile would keep every member in memory
-                if member.issym() or member.islnk():
+                if member.issym() or member.islnk() or member.issparse():
+                    kind = "sparse file" if member.issparse() else "link"
                     raise DataError(
-                        f"archive {shard} holds the link {member.name}; pack the files themselves, once each"
+                        f"archive {shard} holds the {kind} {member.name[:200]}; pack the files themselves, once each"
                     )
+                if len(member.name) > LONGEST_ID:
+                    raise DataError(
+                        f"archive {shard} holds a name of {len(member.name)} characters; allowed: {LONGEST_ID}"
+                    )
+                if not 0 <= member.size <= n_bytes:
+                    raise DataError(f"archive {shard} declares {member.size} bytes in {member.name}; pack it again")
                 if member.isreg() and not any(part.startswith(".") for part in PurePosixPath(member.name).parts):
                     yield member, archive
             end = archive.offset
@@ -115,12 +127,14 @@ def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
             stream.seek(end)
             if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                 raise DataError(f"archive {shard} is truncated or damaged after byte {end}; pack it again")
-    except tarfile.ReadError as error:
+    except OSError as error:
+        raise DataError(f"archive {shard} cannot be read ({error.strerror}); check the file") from None
+    except (tarfile.TarError, ValueError, ArithmeticError, EOFError) as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(
             f"archive {shard} cannot be read ({error}); allowed: whole, uncompressed tar files; unpack or repair it"
         ) from None
-    except OSError as error:
-        raise DataError(f"archive {shard} cannot be read ({error.strerror}); check the file") from None
 
 
 def _is_shard(shard: Path) -> bool:
@@ -251,8 +265,11 @@ def _samples(index: int, shard: Path) -> Iterator[_Found]:
         if f".{extension}".endswith(IMAGE_SUFFIXES) and image is None:
             image = member
         elif extension in LABEL_KEYS:
+            where = f"archive {shard}: {member.name}"
+            if member.size > MOST_LABEL:
+                raise DataError(f"{where} has {member.size} bytes; allowed for a label: {MOST_LABEL}")
             stream = archive.extractfile(member)
-            label = _label(stream.read() if stream else b"", extension, f"archive {shard}: {member.name}")
+            label = _label(stream.read() if stream else b"", extension, where)
     if key:
         yield sample()
 
@@ -268,7 +285,7 @@ def _label(content: bytes, extension: str, where: str) -> str:
         if extension == "json":
             fields = json.loads(text)
             text = str(fields["label"] if "label" in fields else fields["cls"]).strip()
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{where} holds no label; allowed: a class name or number, or JSON with `label`") from None
     if not text:
         raise DataError(f"{where} is empty; allowed: a class name or number")

@@ -1,0 +1,131 @@
+"""What an HDF5 file from a stranger must be before its content is read.
+
+HDF5 data may lie in other files: behind external and soft links, in external storage, in virtual data sets. A FIFO
+there would never end. A data set may declare far more than the file stores. All of it is refused before memory is
+allocated.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from linprobe.data.limits import LONGEST_ID, LONGEST_TEXT, MOST_COMPRESSED, too_large
+from linprobe.errors import DataError
+
+MOST_CHUNK = 1 << 28  # bytes of one chunk, which is read whole
+AT_ONCE = 1 << 28  # bytes of text that one read may make
+FEWEST_AT_ONCE = 64
+
+
+def find(file: h5py.File, path: Path, name: str) -> Any:
+    """The object `name` of a file, None if there is none.
+
+    Raises:
+        DataError: the name is a link, inside the file or out of it.
+    """
+    found: Any = file
+    for part in name.split("/"):
+        if not isinstance(found, h5py.Group) or part not in found.id:
+            return None
+        if not isinstance(found.get(part, getlink=True), h5py.HardLink):
+            raise DataError(f"{path}: {name} is a link; allowed: data in the file itself; copy it in")
+        found = found[part]
+    return found
+
+
+def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
+    """The data set `name` of a file, None if there is none; its content has not been read.
+
+    Raises:
+        DataError: it is a link, lies in another file, or declares more than the file stores.
+    """
+    found = find(file, path, name)
+    if not isinstance(found, h5py.Dataset):
+        return None
+    plan = found.id.get_create_plist()
+    if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
+        raise DataError(f"{path}: {name} lies in another file; allowed: data in the file itself; copy it in")
+    chunk = int(np.prod(found.chunks, dtype=object)) * found.dtype.itemsize if found.chunks else 0
+    if chunk > MOST_CHUNK:
+        raise DataError(
+            f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write it with smaller ones"
+        )
+    declared, stored = int(found.size or 0) * found.dtype.itemsize, found.id.get_storage_size()
+    if too_large(declared, stored) or (declared and not stored):
+        raise DataError(
+            f"{path}: {name} declares {declared} bytes and {stored} are stored; allowed: {MOST_COMPRESSED} times the "
+            "stored ones; make the file again"
+        )
+    return found
+
+
+def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, longest: int = LONGEST_TEXT) -> str:
+    """A text attribute, empty if it is absent.
+
+    Raises:
+        DataError: an array, another type, text that is not UTF-8, or more than `longest` characters.
+    """
+    if name not in attributes:
+        return ""
+    if attributes.get_id(name).shape != ():
+        raise DataError(f"{path}: {name} is no single text; make the file again")
+    value = attributes[name]
+    text = value.decode("utf-8") if isinstance(value, bytes) else value
+    if not isinstance(text, str):
+        raise DataError(f"{path}: {name} is {type(value).__name__}; allowed: text; make the file again")
+    if len(text) > longest:
+        raise DataError(f"{path}: {name} has {len(text)} characters; allowed: {longest}; make the file again")
+    text.encode("utf-8")  # h5py returns bytes that are no UTF-8 as surrogates
+    return text
+
+
+def texts(found: h5py.Dataset, path: Path, name: str, part: slice) -> list[str]:
+    """Record ids of the rows `part` of a checked data set of text.
+
+    Raises:
+        DataError: an id of more than LONGEST_ID bytes.
+    """
+    start, stop, _ = part.indices(len(found))
+    lengths = _stored_lengths(found, start, stop)
+    if lengths is not None:
+        _refuse_long(int(lengths.max(initial=0)), path, name)
+        return [str(one) for one in found.asstr()[start:stop]]
+    if h5py.check_string_dtype(found.dtype).length is None:
+        # one stored text may stand in every row
+        step = max(FEWEST_AT_ONCE, AT_ONCE // max(1, path.stat().st_size if path.is_file() else AT_ONCE))
+    else:
+        _refuse_long(found.dtype.itemsize, path, name)
+        step = stop - start
+    read: list[str] = []
+    for first in range(start, stop, max(1, step)):
+        some = [str(one) for one in found.asstr()[first : min(stop, first + step)]]
+        _refuse_long(max(map(len, some)), path, name)
+        read += some
+    return read
+
+
+def _stored_lengths(found: h5py.Dataset, start: int, stop: int) -> Any:
+    """Lengths of texts of variable length, in bytes, (b,), as the file states them; None if they are not at hand.
+
+    A row of such a data set is the length of its text, 4 bytes, and the place of its text in the file, 12 bytes.
+    """
+    contiguous = found.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+    offset = found.id.get_offset()
+    variable = h5py.check_string_dtype(found.dtype).length is None
+    if not contiguous or not variable or offset is None or found.file.driver != "sec2" or not hasattr(os, "pread"):
+        return None
+    row = np.dtype([("length", "<u4"), ("place", "V12")])
+    if found.id.get_storage_size() != row.itemsize * len(found):
+        return None
+    stored = os.pread(found.file.id.get_vfd_handle(), row.itemsize * (stop - start), offset + row.itemsize * start)
+    return np.frombuffer(stored[: len(stored) // row.itemsize * row.itemsize], dtype=row)["length"]
+
+
+def _refuse_long(length: int, path: Path, name: str) -> None:
+    if length > LONGEST_ID:
+        raise DataError(f"{path}: {name} holds an id of {length} bytes; allowed: {LONGEST_ID}; shorten the ids")

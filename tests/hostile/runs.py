@@ -1,0 +1,154 @@
+"""Hostile and forged run folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.hostile.case import Case, Good
+from tests.hostile.features import mutated
+
+COMMANDS = (
+    ("report", "r", "--html", "p.html"), ("pdp-report", "r"), ("evaluate", "r", "{features}"),
+    ("predict", "r", "{features}"), ("info", "r"), ("verify", "r"),
+)  # fmt: skip
+OPEN = frozenset({0, 3, 4})  # a command that does not use a key may accept it
+VALUES: tuple[Any, ...] = (None, [], {}, "\x1b[31mword", -1, 1e308, True, 10**30, [[[]]])
+ABSENT = object()
+
+
+def _copy(good: Good, change: Callable[[Path], Any]) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        shutil.copytree(good.run, folder / "r")
+        change(folder / "r")
+
+    return make
+
+
+def sealed(run: Path, **changes: Any) -> None:
+    """Change the manifest and renew all digests, as a forger would."""
+    path = run / "manifest.json"
+    manifest = {**json.loads(path.read_text()), **changes}
+    manifest = {key: value for key, value in manifest.items() if value is not ABSENT}
+    if "files" not in changes:
+        names = [name for name in manifest["files"] if (run / name).is_file()]
+        manifest["files"] = {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in names}
+    content = {key: value for key, value in manifest.items() if key != "manifest_digest"}
+    if "manifest_digest" not in changes:
+        text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+        content["manifest_digest"] = hashlib.sha256(text.encode()).hexdigest()
+    else:
+        content["manifest_digest"] = changes["manifest_digest"]
+    path.write_text(json.dumps(content, ensure_ascii=False))
+
+
+def _instead(name: str, make: Callable[[Path], Any]) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        (run / name).unlink()
+        make(run / name)
+
+    return change
+
+
+def _arrays(name: str, **changes: Any) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        with np.load(run / name) as archive:
+            arrays = {**dict(archive), **changes}
+        np.savez(run / name, **{key: value for key, value in arrays.items() if value is not ABSENT})
+        sealed(run)
+
+    return change
+
+
+def _ledger(**changes: Any) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        path = run / "ledger.jsonl"
+        first, *rest = path.read_text().splitlines()
+        path.write_text("\n".join([json.dumps({**json.loads(first), **changes}), *rest, ""]))
+        sealed(run)
+
+    return change
+
+
+def _outside(run: Path) -> None:
+    (run.parent / "outside").write_bytes(b"outside")
+    files = json.loads((run / "manifest.json").read_text())["files"]
+    sealed(run, files={**files, "../outside": hashlib.sha256(b"outside").hexdigest()})
+
+
+FILES: dict[str, Callable[[Path], Any]] = {
+    **{f"{name} as a FIFO": _instead(name, os.mkfifo) for name in ("ledger.jsonl", "model.npz", "per_record.npz")},
+    **{
+        f"{name} as a link to /dev/zero": _instead(name, lambda path: path.symlink_to("/dev/zero"))
+        for name in ("ledger.jsonl", "model.npz", "per_record.npz", "manifest.json")
+    },
+    "a history that is a FIFO": _instead("history.csv", os.mkfifo),
+    "a manifest that is a FIFO": _instead("manifest.json", os.mkfifo),
+    "a model that is a folder": _instead("model.npz", Path.mkdir),
+    "a file outside": _outside,
+    "an unknown file": lambda run: (run / "extra.txt").write_text("x"),
+    "a deep manifest": lambda run: (run / "manifest.json").write_text("[" * 100_000),
+    "a manifest that is a list": lambda run: (run / "manifest.json").write_text("[]"),
+    "a manifest of NaN": lambda run: (run / "manifest.json").write_text('{"format": NaN}'),
+    "a number of 5000 digits": lambda run: (run / "manifest.json").write_text('{"format": ' + "9" * 5000 + "}"),
+    "a line of 10 MB": lambda run: (run / "ledger.jsonl").write_text("a" * 10**7),
+    "a deep ledger": lambda run: (run / "ledger.jsonl").write_text("[" * 100_000),
+    **{
+        f"an event with {key} {value!r}": _ledger(**{key: value})
+        for key in ("purpose", "step", "sensitivity", "noise_multiplier", "sampling_rate", "event")
+        for value in (None, "word", [], 1e400, 10**400, True)
+    },
+    **{
+        f"{name} {what}": _arrays(name, **{key: value})
+        for name, key in (
+            ("model.npz", "weights"), ("model.npz", "bias"), ("per_record.npz", "id"), ("per_record.npz", "mu"),
+            ("per_record.npz", "renyi"), ("per_record.npz", "key"),
+        )
+        for what, value in (
+            (f"without {key}", ABSENT), (f"with {key} of one number", np.array(1.0)),
+            (f"with {key} of text", np.array(["a", "b"])), (f"with {key} of NaN", np.full((10, 4), np.nan)),
+            (f"with {key} of nothing", np.zeros((0, 0), np.float32)), (f"with {key} of 3 axes", np.zeros((2, 3, 4))),
+        )
+    },
+}  # fmt: skip
+# a forger may leave the ledger and change what the manifest makes of it
+FORGED: dict[str, dict[str, Any]] = {
+    "mechanism": {"mechanism": "none"}, "paper": {"paper": "Anon 2030"}, "cross check": {"cross_check": "none"},
+    "adjacency": {"adjacency": "any two data sets"}, "n_features": {"n_features": 11}, "created": {"created": "soon"},
+    "balanced accuracy": {"test_balanced_accuracy": 0.123}, "class of an accuracy":
+        {"test_accuracy_per_class": {"emu": 1.0}}, "number of test rows": {"n_test": 0}, "method": {"method": "dp-sgd"},
+    "epsilon": {"epsilon": 0.1}, "delta": {"delta": 1e-9}, "steps": {"steps": 1}, "rate": {"sampling_rate": 0.5},
+    "mu": {"gdp_mu": 0.1}, "rho": {"zcdp_rho": 0.1}, "releases": {"releases": []}, "seed": {"seed_kind": "insecure"},
+    "noise": {"noise_source": "a coin"}, "target": {"epsilon_target": 0.5}, "published": {"published": []},
+    "accountant": {"accountant": "a friend"}, "class names": {"class_names": ["a", "b", "c"]},
+}  # fmt: skip
+
+
+def cases(good: Good, mutations: int) -> Iterator[Case]:
+    """Edited manifests, hostile files, forged claims."""
+    manifest = json.loads((good.run / "manifest.json").read_text())
+    for number, key in enumerate(manifest):
+        for place, value in enumerate((ABSENT, *VALUES)):
+            shown = "absent" if value is ABSENT else f"{value!r}"[:20]
+            change = _copy(good, lambda run, key=key, value=value: sealed(run, **{key: value}))  # type: ignore[misc]
+            yield Case(
+                f"runs: {key} {shown}", change, COMMANDS, OPEN, quick=number % 5 == 0 and number // 5 % 10 == place
+            )
+    for number, (name, make) in enumerate(FILES.items()):
+        yield Case(f"runs: {name}", _copy(good, make), COMMANDS, OPEN, quick=number % 8 == 0)
+    for name, changes in FORGED.items():
+        change = _copy(good, lambda run, changes=changes: sealed(run, **changes))  # type: ignore[misc]
+        yield Case(f"forged: {name}", change, (("verify", "r"),), frozenset({4}), quick=True)
+    for name in ("an unknown file", "a file outside"):
+        yield Case(f"forged: {name}", _copy(good, FILES[name]), (("verify", "r"),), frozenset({4}), quick=True)
+    for number in range(mutations):
+        name = sorted(path.name for path in good.run.iterdir())[number % 5]
+        change = _copy(good, lambda run, n=number, f=name: (run / f).write_bytes(mutated((run / f).read_bytes(), n)))  # type: ignore[misc]
+        yield Case(f"runs: mutation {number} of {name}", change, COMMANDS, OPEN)

@@ -1,0 +1,149 @@
+"""Hostile tables: Parquet, Arrow files, and data sets on disk, for `import`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.hostile.case import Case
+from tests.hostile.features import mutated
+
+N, MANY = 20, 20_000_000
+FOLDER = (("import", ".", "--out", "o.h5"),)
+SET = (("import", "set", "--out", "o.h5"),)
+
+
+def _columns(**changes: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {
+        "label": [str(row % 3) for row in range(N)],
+        "a": rng.standard_normal(N),
+        "rows": [[float(row), 1.0] for row in range(N)],
+        "id": [f"r{row}" for row in range(N)],
+    }
+    return {name: value for name, value in (columns | changes).items() if value is not None}
+
+
+def _parquet(name: str = "train.parquet", **changes: Any) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        for group in ("train", "test"):
+            pyarrow.parquet.write_table(pyarrow.table(_columns()), folder / f"{group}.parquet")
+        pyarrow.parquet.write_table(pyarrow.table(_columns(**changes)), folder / name)
+
+    return make
+
+
+def _repeated(**changes: Any) -> Callable[[Path], None]:
+    """Columns of one value in MANY rows, which Parquet stores in a few bytes."""
+
+    def make(folder: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        values = {"label": 0, "a": 0.0} | changes
+        made = {
+            name: pyarrow.DictionaryArray.from_arrays(np.zeros(MANY, np.int8), pyarrow.array([value]))
+            for name, value in values.items()
+        }
+        pyarrow.parquet.write_table(pyarrow.table(made), folder / "train.parquet")
+
+    return make
+
+
+def _arrow(stream: bool, **changes: Any) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        import pyarrow
+
+        for group in ("train", "test"):
+            table = pyarrow.table(_columns(**(changes if group == "train" else {})))
+            kind = pyarrow.ipc.new_stream if stream else pyarrow.ipc.new_file
+            with kind(str(folder / f"{group}.arrow"), table.schema) as writer:
+                writer.write_table(table)
+
+    return make
+
+
+def _set(name: str = "", value: Any = None) -> Callable[[Path], None]:
+    """A data set with splits, with one of its JSON files replaced."""
+
+    def make(folder: Path) -> None:
+        import pyarrow
+
+        top = folder / "set"
+        for split in ("train", "test"):
+            place = top / split
+            place.mkdir(parents=True)
+            table = pyarrow.table(_columns())
+            with pyarrow.ipc.new_stream(str(place / "data.arrow"), table.schema) as writer:
+                writer.write_table(table)
+            (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+            (place / "dataset_info.json").write_text(json.dumps({"features": {}}))
+        (top / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+        if name:
+            (top / name).write_text(value if isinstance(value, str) else json.dumps(value))
+
+    return make
+
+
+PARQUET: dict[str, Callable[[Path], None]] = {
+    f"{MANY} rows of one value": _repeated(),
+    f"{MANY} texts": _repeated(label="x"),
+    "a text of 10^6 characters in each row": _parquet(label=["x" * 10**6] * N),
+    "an id of 10^6 characters": _parquet(id=["x" * 10**6, *(f"r{row}" for row in range(1, N))]),
+    "labels that are lists": _parquet(label=[[1, 2]] * N),
+    "labels that are objects": _parquet(label=[{"a": 1}] * N),
+    "ids that are lists": _parquet(id=[[1]] * N),
+    "lists of other lengths": _parquet(rows=[[0.0] * (row % 3 + 1) for row in range(N)]),
+    "lists of lists": _parquet(rows=[[[0.0]]] * N),
+    "empty cells": _parquet(label=[None, *(str(row % 3) for row in range(1, N))]),
+    "no features": _parquet(a=None, rows=None),
+    "no rows": _parquet(**{name: [] for name in _columns()}),
+    "times": _parquet(a=np.zeros(N, "datetime64[s]")),
+    "a name of control characters": _parquet(**{"\x1b[31mred": ["word"] * N}),
+    "text for Parquet": lambda folder: (folder / "train.parquet").write_text("PAR1 hello PAR1"),
+    "nothing": lambda folder: (folder / "train.parquet").write_bytes(b""),
+}
+SETS: dict[str, Callable[[Path], None]] = {
+    f"{name} {value!r:.24}": _set(name, value)
+    for name in ("dataset_dict.json", "train/state.json", "train/dataset_info.json")
+    for value in ([], {}, None, "[" * 100_000, "no JSON", 7, {"splits": 3}, {"splits": [[]]},
+                  {"splits": ["train", "a\x1b"]},
+                  {"_data_files": 3}, {"_data_files": [3]}, {"_data_files": [{"filename": 3}]},
+                  {"_data_files": [{"filename": "../../../etc/passwd"}]}, {"features": [1]},
+                  {"features": {"label": {"_type": "ClassLabel", "names": [f"c{n}" for n in range(200_000)]}}},
+                  {"features": {"label": {"_type": "ClassLabel", "names": ["a" * 10**7, "b"]}}},
+                  {"features": {"label": {"_type": "ClassLabel", "names": 5}}})
+}  # fmt: skip
+
+
+def cases(mutations: int) -> Iterator[Case]:
+    """Made files, then changed bytes; none without pyarrow."""
+    if find_spec("pyarrow") is None:
+        return
+    either = frozenset({0, 3})
+    for number, (name, make) in enumerate(PARQUET.items()):
+        yield Case(f"table: {name}", make, FOLDER, quick=number > 1)
+    for number, (name, make) in enumerate(SETS.items()):
+        yield Case(f"table: {name}", make, SET, either, quick=number % 5 == 0)
+    for number in range(mutations):
+        yield Case(
+            f"table: mutation {number} of Parquet", _mutation(_parquet(), "train.parquet", number), FOLDER, either
+        )
+        arrow = _arrow(stream=bool(number % 2))
+        yield Case(f"table: mutation {number} of Arrow", _mutation(arrow, "train.arrow", number), FOLDER, either)
+
+
+def _mutation(make: Callable[[Path], None], name: str, number: int) -> Callable[[Path], None]:
+    def made(folder: Path) -> None:
+        make(folder)
+        (folder / name).write_bytes(mutated((folder / name).read_bytes(), number))
+
+    return made

@@ -21,6 +21,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
+from linprobe.commands._run_config import config_text
 from linprobe.commands._test_rows import accuracy_of, figures_of
 from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands._units import PrivateUnits, fewer_protected
@@ -192,7 +193,8 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     method = find_method(str(request.method))
     settings = make_settings(request, method)  # a wrong option is reported before data is read
     with opened(request, method, progress, group) as (features, other, completed):
-        return train_on(features, other, completed, settings, progress, group, choice)
+        config = config_text(completed, method)
+        return train_on(features, other, completed, settings, progress, group, choice, config)
 
 
 def with_method(request: TrainRequest) -> tuple[TrainRequest, Chosen | None]:
@@ -251,8 +253,12 @@ def train_on(
     progress: Progress,
     group: Group = ALONE,
     choice: Chosen | None = None,
+    config: str | None = None,
 ) -> dict[str, Any]:
-    """`train` on checked feature files, open or in memory; `other` contains public rows, `choice` says why a method."""
+    """`train` on checked feature files, open or in memory; `other` contains public rows, `choice` says why a method.
+
+    `config` is the text of the run's config file; None for a run that no options of `linprobe train` repeat.
+    """
     started = time.perf_counter()
     signing_key = signing_key_of(request, group)
     method, out = settings.method, request.out or _default_out(request)
@@ -318,6 +324,7 @@ def train_on(
                 private_records(rows.units, protected, trained),
                 signing_key,
                 measured,
+                config,
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:

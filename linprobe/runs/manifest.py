@@ -42,6 +42,8 @@ from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 MANIFEST_FORMAT = 3
 RUN_FILES = ("model.npz", "ledger.jsonl", "history.csv")  # those of every run
 TEST_FIGURES = "test_figures.json"  # of a run with public test rows
+CONFIG = "config.toml"  # of a run of linprobe train
+OPTIONAL_FILES = (TEST_FIGURES, CONFIG)
 PUBLIC_QUANTITIES = (
     "public rows and their labels",
     "test rows, unless declared private, and the accuracy on them",

@@ -20,7 +20,7 @@ LONGEST_TEXT = 1 << 16
 MOST_ENTRIES = 1 << 20
 SHOWN = 60  # characters of a wrong value in an error
 RUN_FILE = re.compile(
-    r"model\.npz|ledger\.jsonl|history\.csv|test_figures\.json|published_histogram_[1-9][0-9]{0,5}\.json"
+    r"model\.npz|ledger\.jsonl|history\.csv|test_figures\.json|config\.toml|published_histogram_[1-9][0-9]{0,5}\.json"
 )
 WITH_NOISE = ("delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check")
 
@@ -222,7 +222,7 @@ def check_keys(manifest: Mapping[str, Any]) -> None:
     if unknown:
         raise ValueError(
             f"files lists {shown(unknown[0])}, which is no public file of a run; allowed: model.npz, ledger.jsonl, "
-            "history.csv, test_figures.json and published_histogram_N.json"
+            "history.csv, test_figures.json, config.toml and published_histogram_N.json"
         )
     if len(manifest["class_names"]) != manifest["n_classes"]:
         raise ValueError(f"n_classes is {manifest['n_classes']} for {len(manifest['class_names'])} class_names")

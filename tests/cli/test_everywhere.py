@@ -115,3 +115,19 @@ def test_brackets_in_a_table_are_brackets(capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().err
     for text in ("[red] classes", "cat[s]", "[/]"):
         assert text in printed
+
+
+def test_the_config_file_of_a_run_repeats_it(cli, features_file: Path, tmp_path: Path) -> None:
+    words = ("--method", "noisy-gd", "--eps", "1.5", "--steps", "3", "--no-per-record", "--score-noise", "1e-05")
+    assert cli("train", features_file, *words, "--split-seed", "2", "--public-shots", "1", "--out", "one").status == 0
+    again = cli("train", "--config", tmp_path / "one" / "config.toml", "--out", "two")
+    assert again.status == 0, again.stderr
+    assert "2 runs on these rows together" in again.stderr
+    first, second = (json.loads((tmp_path / run / "manifest.json").read_text()) for run in ("one", "two"))
+    for key in ("method", "epsilon", "steps", "options", "split_seed", "public_shots", "features", "n_private"):
+        assert first[key] == second[key], key
+    assert (tmp_path / "one" / "config.toml").read_text() == (tmp_path / "two" / "config.toml").read_text()
+    assert cli("verify", "one").status == 0
+    with (tmp_path / "one" / "config.toml").open("a") as stream:
+        stream.write("delta = 1e-9\n")
+    assert cli("verify", "one").status == 4

@@ -27,10 +27,10 @@ from linprobe.commands.train import TrainRequest, train
 from linprobe.progress import Silent
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, 8.0)
-WITHOUT_PUBLIC = ("noisy-gd", "dp-sgd", "dpsgd-f", "dp-ls", "dp-fc", "prototypes")
+WITHOUT_PUBLIC = ("noisy-gd", "dp-sgd", "dpsgd-f", "dp-ls", "dp-fc", "dp-newton", "prototypes")
 WITH_PUBLIC = (
     "adamix", "noisy-gd", "ngd", "ppgd", "dp-sgd", "dpsgd-f", "mirror-descent", "dope-sgd", "adadps", "fully-private",
-    "dp-ls", "dp-fc", "prototypes",
+    "dp-ls", "dp-fc", "dp-newton", "prototypes",
 )  # fmt: skip
 
 SETTING_EPSILONS = (1.0, 3.0)
@@ -110,6 +110,7 @@ def measure(features: Path | None, job: Job, seeds: int) -> dict[str, list[float
                 split_seed=seed,
                 epsilon=job.epsilon,
                 out=Path(folder) / "run",
+                book=Path(folder) / "book",
                 **request,
             )
             outcome = train(asked, Silent())

@@ -38,17 +38,48 @@ from linprobe.parallel.threads import n_threads, share
 STRIPE = 512  # rows of the triangle that one product computes
 
 
+class SymmetricSum:
+    """The exact sum of symmetric matrices of shape (n_features, n_features), of which it keeps the lower triangle.
+
+    Args:
+        n_features: rows of a matrix. n_rows: bound on the number of summands in all processes.
+        longest: bound on an entry of one summand.
+    """
+
+    def __init__(self, n_features: int, n_rows: int, longest: float = 1.0) -> None:
+        bounds = [*range(0, n_features, STRIPE), n_features]
+        self._n_features = n_features
+        self._stripes = [_Stripe(first, stop, n_rows, longest) for first, stop in pairwise(bounds)]
+
+    def add(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> None:
+        """Add left^T right, which is symmetric up to rounding. Threads may call this at the same time."""
+        for stripe in self._stripes:
+            stripe.add(left, right)
+
+    def packed(self, all_reduce: Reduce) -> NDArray[np.float64]:
+        """The lower triangle of the sum over all processes, shape (n_features (n_features + 1) / 2,), packed."""
+        packed = np.empty(_place(self._n_features))
+        for stripe in self._stripes:
+            stripe.pack(packed)
+        packed = all_reduce(packed)
+        diagonal = _diagonal(self._n_features)
+        entries = packed[diagonal]
+        packed = packed * math.sqrt(2)
+        packed[diagonal] = entries
+        return packed
+
+
 class _Stripe:
     """Rows `first` to `stop` of the sum, with the columns up to `stop`. All threads add to it."""
 
-    def __init__(self, first: int, stop: int, n_rows: int) -> None:
+    def __init__(self, first: int, stop: int, n_rows: int, longest: float) -> None:
         self._rows, self._columns, self._lock = slice(first, stop), slice(stop), Lock()
-        self._sum = ExactSum(np.zeros((stop - first, stop)), np.array(1.0), n_rows)
+        self._sum = ExactSum(np.zeros((stop - first, stop)), np.array(longest), n_rows)
         self.first = first
 
-    def add(self, x: NDArray[np.float64]) -> None:
+    def add(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> None:
         """Add the products of a block of rows."""
-        term = x[:, self._rows].T @ x[:, self._columns]
+        term = left[:, self._rows].T @ right[:, self._columns]
         with self._lock:
             self._sum.add(term)
 
@@ -75,8 +106,7 @@ def second_moment(rows: Rows, *, all_reduce: Reduce = ALONE.all_reduce) -> Clipp
     """
     n_features = rows.n_features
     margin = arithmetic(1.0, n_features**2, rows.n_rows).margin
-    bounds = [*range(0, n_features, STRIPE), n_features]
-    stripes = [_Stripe(first, stop, rows.n_rows) for first, stop in pairwise(bounds)]
+    total = SymmetricSum(n_features, rows.n_rows)
     contributions = np.empty(rows.n_local)
 
     def take(block: Block) -> None:
@@ -87,19 +117,10 @@ def second_moment(rows: Rows, *, all_reduce: Reduce = ALONE.all_reduce) -> Clipp
         if block.bounds is not None:
             factors = np.repeat(factors, np.diff(block.bounds))
         x = block.x * np.sqrt(factors)[:, None]
-        for stripe in stripes:
-            stripe.add(x)
+        total.add(x, x)
 
     share(rows.lazy_blocks(), [take] * max(1, min(n_threads(), -(-rows.n_local // BLOCK_ROWS))))
-    packed = np.empty(_place(n_features))
-    for stripe in stripes:
-        stripe.pack(packed)
-    packed = all_reduce(packed)
-    diagonal = _diagonal(n_features)
-    entries = packed[diagonal]
-    packed = packed * math.sqrt(2)
-    packed[diagonal] = entries
-    return ClippedSum(packed[:, None], 1.0, contributions)
+    return ClippedSum(total.packed(all_reduce)[:, None], 1.0, contributions)
 
 
 def lower_triangle(packed: NDArray[np.float64], n_features: int) -> NDArray[np.float64]:

@@ -286,6 +286,7 @@ class Method:
         joins_public: whether public rows are protected like private ones.
         centres: whether rows are centred on the public mean by default.
         sampling: defaults of a method that trains on Poisson samples; None for one that uses all rows at every step.
+        n_steps: default number of steps of a method whose steps cost more than a gradient; None for that of the others.
         resolve: (options, whether there are public rows) -> options without what public rows decide.
         shares: (options) -> parts of the budget for releases other than the steps.
     """
@@ -300,6 +301,7 @@ class Method:
     joins_public: bool = False
     centres: bool = True
     sampling: Sampling | None = None
+    n_steps: int | None = None
     resolve: Callable[[Any, bool], Any] = unchanged
     shares: Callable[[Any], tuple[Share, ...]] = no_shares
 
@@ -328,6 +330,8 @@ class Method:
         """Number of gradient releases if the caller gives neither steps nor noise."""
         if self.one_step:
             return 1
+        if self.n_steps is not None:
+            return self.n_steps
         return DEFAULT_STEPS if self.sampling is None else self.sampling.n_steps
 
     def make_options(self, given: Mapping[str, Any]) -> Any:

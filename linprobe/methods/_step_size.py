@@ -79,6 +79,7 @@ def score_noise(
     momentum: float = 0.0,
     row_norm: float = 1.0,
     damped: bool = False,
+    preconditioned: bool = False,
 ) -> float:
     """s: that of `options`, or the default.
 
@@ -87,6 +88,7 @@ def score_noise(
         momentum: beta, if directions are exponential means of gradients.
         row_norm: typical norm of a row, if it is not 1; the default s is for rows of this norm.
         damped: whether steps on rows that are not centred are damped where they overshoot, so that they need no bound.
+        preconditioned: whether steps are equally long in all directions in which rows spread, so that none overshoots.
     """
     if options.score_noise is not None:
         return options.score_noise
@@ -98,7 +100,7 @@ def score_noise(
         noise = min(max(1.0, ratio / CENTRED_RATIO), LARGEST_CENTRED)
     elif damped:
         noise = min(max(1.0, ratio / COLD_RATIO), LARGEST_COLD)
-    if not problem.centred and not damped and ratio > 0:
+    if not (problem.centred or damped or preconditioned) and ratio > 0:
         noise = min(noise, LARGEST_MOVE * (1 + momentum) / (1 - momentum) * schedule.n_steps / ratio)
     return noise / row_norm
 

@@ -33,6 +33,7 @@ import numpy as np
 from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights, reference_weights
 from linprobe.methods._covariance import released_covariance, shares
 from linprobe.methods._iterates import Iterates
+from linprobe.methods._step_size import step_size
 from linprobe.options import DPFCOptions
 
 
@@ -44,12 +45,10 @@ def fit(problem: Problem, options: DPFCOptions, run: Run) -> Fitted:
     factors = 1 / (values + options.noise_ridge * (1 + covariance.noise))
     heard = float(np.sum(factors**2 * values))
     factors *= math.sqrt(values.sum() / heard) if heard > 0 else 1 / factors.max()
-    eta = options.learning_rate
-    if eta is None:
-        eta = options.score_noise * schedule.nominal_mu / (schedule.n_steps * tau)
     weights = initial_weights(
         problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
     )
+    eta = step_size(options, problem, schedule, informed=bool(np.any(weights)), preconditioned=True)(tau)
     reference = reference_weights(options.reference, weights)
     iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble)
     for _ in run.steps(iterates):

@@ -287,11 +287,19 @@ class Radius:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyCovariance:
-    """The part of the budget for the covariance of the features, and what makes it invertible."""
+class NoiseRidge:
+    """What makes a noisy matrix invertible."""
+
+    noise_ridge: float = option(
+        0.15, "Constant added to the noisy covariance or Hessian, in units of its noise.", above=0, most=1e6
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyCovariance(NoiseRidge):
+    """The part of the budget for the covariance of the features."""
 
     covariance_epsilon_share: float = option(0.65, "Share of epsilon spent on the covariance.", above=0, most=0.99)
-    noise_ridge: float = option(0.15, "Constant added to the covariance, in units of its noise.", above=0, most=1e6)
 
 
 # The methods, in the order of `linprobe methods`.
@@ -410,9 +418,21 @@ class DPLSOptions(NoisyCovariance, WeightDecay, Options, method="dp-ls", takes=(
 class DPFCOptions(NoisyCovariance, TextScale, Steps, ClipNorm, Start, Options, method="dp-fc", takes=(*PRIVATE, *ROWS)):
     """Options of `dp-fc`. `score_noise` is in the scores of rows like the private ones."""
 
-    score_noise: float = 1.0
     covariance_epsilon_share: float = 0.2
     noise_ridge: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPNewtonOptions(
+    NoiseRidge, WeightDecay, TextScale, ClipNorm, Start, Options, method="dp-newton", takes=(*PRIVATE, *ROWS)
+):
+    """Options of `dp-newton`. `clip_norm` bounds a record's gradient and Hessians together."""
+
+    clip_norm: float = 1.0
+    noise_ridge: float = 0.3
+    hessian_share: float = option(
+        0.1, "Largest share of the squared clip norm that the Hessians take.", above=0, most=0.99
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

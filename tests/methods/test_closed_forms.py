@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from linprobe.data.rows import ArrayRows
+from linprobe.errors import UsageError
+from linprobe.gradients.newton_sum import parts_of
 from linprobe.methods import METHODS, Problem
+from linprobe.methods.dp_newton import LARGEST_Q
+from linprobe.parallel import available_memory
 from tests.methods.test_contract import STEPS, C, D, SpyMechanism, fit, problem
 
 
@@ -74,3 +78,49 @@ def test_the_noise_of_a_dp_fc_run_in_the_score_of_a_row_is_what_was_asked_for() 
     noise = [value - total for value, total in zip(gradients, first.sums[1:], strict=True)]
     weights = fit(METHODS["dp-fc"], options, data, SpyMechanism(replay=[covariance, *noise])).weights
     assert (rows.x @ weights).std() == pytest.approx(0.7, rel=0.15)
+
+
+def test_dp_newton_without_noise_is_newtons_method_on_the_blocks_of_each_class() -> None:
+    x, indicators = rows_and_indicators()
+    options = {"init": "zero", "weight_decay": 0.1, "clip_norm": 1e3, "hessian_share": 1e-6}
+    fitted = fit(METHODS["dp-newton"], options, problem(), SpyMechanism(), sigma=0.0)
+    expected = np.zeros((D, C))
+    for _ in range(STEPS):
+        p = np.exp(x @ expected)
+        p /= p.sum(axis=1, keepdims=True)
+        gradient = x.T @ (p - indicators) + 0.1 * expected
+        for c in range(C):
+            hessian = (x * (p * (1 - p))[:, [c]]).T @ x + 0.1 * np.eye(D)
+            expected[:, c] -= (1 - 1 / C) * np.linalg.solve(hessian, gradient[:, c])
+    np.testing.assert_allclose(fitted.weights, expected, rtol=1e-3, atol=1e-3)
+    p = np.exp(x @ fitted.weights)
+    left = x.T @ (p / p.sum(axis=1, keepdims=True) - indicators) + 0.1 * fitted.weights
+    assert np.linalg.norm(left) < 1e-2 * np.linalg.norm(x.T @ (1 / C - indicators))
+
+
+def test_dp_newton_ridge_is_in_units_of_the_noise_and_directions_of_negative_curvature_are_not_used() -> None:
+    options = {"noise_ridge": 0.5, "weight_decay": 2.0, "clip_norm": 1.0, "hessian_share": 0.25, "init": "zero"}
+    spy = SpyMechanism()
+    fitted = fit(METHODS["dp-newton"], options, problem(), spy, sigma=1e6)
+    noise = 1e6 * (2 * D) ** 0.5 * LARGEST_Q / 0.5
+    assert fitted.history[0] == {"step": 1, "clip_norm": 1.0, "ridge": pytest.approx(2 + 0.5 * noise)}
+    gradient = parts_of(spy.values[0], D, C)[0]
+    first = spy.events[0]
+    assert (first.purpose, first.sensitivity) == ("gradient", 1.0)
+    assert np.linalg.norm(fitted.weights) <= STEPS * 2 * np.linalg.norm(gradient) / (0.5 * noise)
+
+
+def test_dp_newton_refuses_more_hessians_than_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(available_memory, "available", lambda: 2 * 24 * C * D**2 - 2)
+    with pytest.raises(UsageError, match=r"4 Hessians of 7 features need .* use dp-fc"):
+        fit(METHODS["dp-newton"], {}, problem(), SpyMechanism())
+
+
+def test_dp_fc_keeps_a_public_start_where_the_budget_is_small() -> None:
+    data = problem()
+    start = fit(METHODS["dp-fc"], {"learning_rate": 1e-30}, data, SpyMechanism(), sigma=1.0).weights
+    moved = [
+        np.linalg.norm(fit(METHODS["dp-fc"], {}, data, SpyMechanism(), sigma=sigma).weights - start)
+        for sigma in (1e2, 1e4)
+    ]
+    assert moved[1] < 0.1 * moved[0]

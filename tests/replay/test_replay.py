@@ -45,6 +45,7 @@ FURTHER = [
     ("adadps", "--q 1 --accountant gdp --precision bfloat16"),
     ("dp-ls", "--centre none --intercept 1 --no-per-record --precision bfloat16"),
     ("dp-fc", "--centre none --intercept 1 --output vote --ensemble 2 --precision float16"),
+    ("dp-newton", "--centre none --intercept 1 --no-per-record --precision float16"),
     ("prototypes", "--centre none --intercept 1000 --precision float16"),
     ("only-public", ""),
     ("zero-shot", ""),

@@ -1,0 +1,104 @@
+"""DP-Newton: Newton steps from one noisy release of the gradient and of each class's Hessian.
+
+Mehta, Krichene, Thakurta, Kurakin, Cutkosky, "Differentially Private Image Classification from Features", TMLR 2023
+(arXiv 2211.13403), DP-Newton, on softmax regression.
+
+    1  W_1 <- init
+    2  for t = 1..T:
+    3      z_i        <- (g_i(W_t), s q_i1 x_i x_i^T, .., s q_iC x_i x_i^T),  q_ic = p_ic (1 - p_ic)
+    4      (G, s H_c) <- sum_i clip_tau(z_i) + N(0, sigma^2 tau^2 I)                             (newton_sum.py)
+    5      H_c        <- V max(diag(d), 0) V^T,  V diag(d) V^T = H_c
+    6      W_c        <- W_c - (1 - 1/C) (H_c + lambda I)^-1 (G_c + weight decay (W_c - W_ref,c))    for each class c
+    7  return the last iterate
+
+| paper   | code                                       |  | paper | code             |
+| ------- | ------------------------------------------ |  | ----- | ---------------- |
+| lambda  | weight_decay + noise_ridge * noise in H_c  |  | sigma | noise_multiplier |
+| s       | tau sqrt(hessian_share) / LARGEST_Q        |  | tau   | clip_norm        |
+
+`noise in H_c` is sigma tau sqrt(2 D) / s, the spectral norm of the noise, about. ||q||^2 = sum_c p_c^2 (1 - p_c)^2 is
+at most 4/27 sum_c p_c, as p (1 - p)^2 is at most 4/27: this is LARGEST_Q^2. So the Hessians of a row of length 1 take
+at most `hessian_share` of the squared clip norm.
+
+Each row of C blocks of the full Hessian has the block q_c x x^T on the diagonal, and the others sum to it. So the full
+Hessian is at most twice its diagonal blocks, and with 1 - 1/C a step without noise does not diverge near the optimum.
+At equal probabilities, as from zero weights, the full Hessian is C / (C - 1) times the blocks, and line 6 is its step.
+
+The paper has a sigmoid for each class, releases G and the Hessians apart, and bounds the Hessians of all classes by
+sqrt(C) / 4 instead of 0.385. Its features are clipped to a norm; here the summands are.
+
+Guarantee: sqrt(T) / sigma - Gaussian DP under zero-out adjacency.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.errors import UsageError
+from linprobe.gradients.newton_sum import newton_sum, parts_of
+from linprobe.gradients.second_moment import lower_triangle
+from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights, reference_weights
+from linprobe.methods._iterates import Iterates
+from linprobe.options import DPNewtonOptions
+from linprobe.parallel import available_memory
+
+LARGEST_Q = 2 / math.sqrt(27)
+BYTES = 24  # per class and squared number of features: the sums, packed, noised, and a copy
+
+
+def fit(problem: Problem, options: DPNewtonOptions, run: Run) -> Fitted:
+    """Train; shapes and guarantee as the module's docstring says.
+
+    Raises:
+        UsageError: more Hessians than the memory holds.
+    """
+    private, tau, n_features, n_classes = problem.private_rows, options.clip_norm, problem.n_features, problem.n_classes
+    _refuse_large(n_features, n_classes)
+    scale = tau * math.sqrt(options.hessian_share) / LARGEST_Q
+    noise = run.schedule.noise_multiplier * tau * math.sqrt(2 * n_features) / scale
+    ridge = options.weight_decay + options.noise_ridge * noise
+    weights = initial_weights(
+        problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
+    )
+    reference = reference_weights(options.reference, weights)
+    iterates = Iterates(weights, run.schedule.n_steps, "last")
+    for _ in run.steps(iterates):
+        sums = newton_sum(private, iterates.weights, tau, scale, all_reduce=run.group.all_reduce)
+        released = run.mechanism.release(sums, run.schedule.noise_multiplier, purpose="gradient").value
+        gradient, hessians = parts_of(released, n_features, n_classes)
+        gradient = gradient + options.weight_decay * (iterates.weights - reference)
+        directions = (
+            _solved(packed / scale, ridge, column) for packed, column in zip(hessians, gradient.T, strict=True)
+        )
+        step = (1 - 1 / n_classes) * np.stack(list(directions), axis=1)
+        iterates.move(iterates.weights - step, clip_norm=tau, ridge=ridge)
+    return Fitted(iterates.result(), iterates.history, start=iterates.start)
+
+
+def _solved(packed: NDArray[np.float64], ridge: float, column: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Lines 5 and 6 for one class: (H + ridge I)^-1 column, with the eigenvalues of H at least 0."""
+    values, vectors = np.linalg.eigh(lower_triangle(packed[:, None], len(column)))
+    return np.asarray(vectors @ ((vectors.T @ column) / (np.maximum(values, 0.0) + ridge)))
+
+
+def _refuse_large(n_features: int, n_classes: int) -> None:
+    """UsageError if the Hessians need more than half of the free memory."""
+    needed, free = BYTES * n_classes * n_features**2, available_memory.available()
+    if needed > free // 2:
+        raise UsageError(
+            f"{n_classes} Hessians of {n_features} features need {needed / 2**30:.1f} GiB; allowed: half of the "
+            f"{free / 2**30:.1f} GiB that are free; use dp-fc, which has one such matrix for all classes"
+        )
+
+
+METHOD = Method(
+    summary="Newton steps on noisy gradients and noisy Hessians",
+    paper="Mehta et al. 2022 (DP-Newton)",
+    options=DPNewtonOptions,
+    fit=fit,
+    needs=("private",),
+    n_steps=8,
+)

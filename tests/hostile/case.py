@@ -71,7 +71,8 @@ def judge(cases: Iterable[Case], good: Good) -> Iterator[Verdict]:
         with tempfile.TemporaryDirectory(prefix="linprobe-hostile-") as name:
             report = Path(name) / "report"
             report.touch()
-            child = start_copy(lambda some=some, name=name: _run_all(some, good, Path(name)))  # type: ignore[misc]
+            with own_books(Path(name) / "state"):  # the child inherits it
+                child = start_copy(lambda some=some, name=name: _run_all(some, good, Path(name)))  # type: ignore[misc]
             _, status = os.waitpid(child, 0)
             for line in report.read_text().splitlines():
                 yield Verdict(*json.loads(line))
@@ -159,11 +160,14 @@ def good_files() -> Iterator[Good]:
 
     with tempfile.TemporaryDirectory(prefix="linprobe-hostile-") as name:
         folder = Path(name)
-        os.environ["XDG_STATE_HOME"] = str(folder / "state")  # the budget books of hostile data
 
         def make() -> int:
             write_features(folder / "good.h5")
-            with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            with (
+                own_books(folder / "state"),
+                contextlib.redirect_stderr(io.StringIO()),
+                contextlib.redirect_stdout(io.StringIO()),
+            ):
                 words = ["train", str(folder / "good.h5"), "--method", "noisy-gd", "--eps", "3"]
                 return run([*words, "--out", str(folder / "run")]) or run(
                     ["pdp-report", str(folder / "run"), "--publish-epsilon", "0.5"]
@@ -173,6 +177,19 @@ def good_files() -> Iterator[Good]:
         if status:
             raise RuntimeError(f"the good run failed with {status}")
         yield Good(folder / "good.h5", folder / "run")
+
+
+@contextlib.contextmanager
+def own_books(folder: Path) -> Iterator[None]:
+    """Keep the budget books of hostile data in `folder`."""
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("XDG_STATE_HOME")
+        if before is not None:
+            os.environ["XDG_STATE_HOME"] = before
 
 
 def preload() -> None:

@@ -1,0 +1,68 @@
+"""One run of each kind, whose manifests differ in their keys: people, tuned, with private test rows, not private."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from linprobe.data.feature_file import PRIVATE, Description
+from linprobe.data.feature_writer import FeatureWriter
+from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
+
+STEPS = ("--method", "noisy-gd", "--steps", "3", "--eps", "3")
+WORDS: dict[str, tuple[str, ...]] = {
+    "plain": ("train", "rows.h5", *STEPS),
+    "sampled": ("train", "rows.h5", "--method", "dp-sgd", "--steps", "3", "--eps", "3", "--sampling-rate", "0.2"),
+    "people": ("train", "rows.h5", *STEPS, "--unit", "owner", "--per-owner-rows", "2"),
+    "shrunk": ("tune", "rows.h5", "--method", "adamix", "--steps", "3", "--eps", "3", "--shrink", "0,0.5,1"),
+    "selected": ("tune", "rows.h5", "--method", "noisy-gd", "--steps", "3", "--eps", "2", "--grid", "clip_norm=0.1,1"),
+    "private test rows": ("train", "private.h5", *STEPS, "--test-epsilon", "1"),
+    "seeded": ("train", "rows.h5", *STEPS, "--insecure-seed", "--noise-seed", "1"),
+    "not private": ("train", "rows.h5", "--method", "non-private"),
+    "public rows only": ("train", "rows.h5", "--method", "only-public"),
+}  # fmt: skip
+
+
+def write_rows(path: Path, *, private_test: bool = False) -> Path:
+    """Rows of four classes that belong to 100 people."""
+    description = Description(CLASS_NAMES, backbone="test", test_rows=PRIVATE if private_test else "public")
+    with FeatureWriter(path, description) as writer:
+        for group in ("train", "test", "public"):
+            x, y = gaussian_rows(group, SIZES[group])
+            owners = sorted(f"{group} {row % 100:03d}" for row in range(len(x)))
+            writer.write_group(group, *x.shape, [x], y, [f"{group}/{row:04d}" for row in range(len(x))], owners=owners)
+    return path
+
+
+def write_runs(folder: Path, kinds: Iterable[str] = tuple(WORDS)) -> dict[str, Path]:
+    """Train a run of each of the kinds in `folder`, which also gets their feature files; run folders by kind."""
+    from linprobe.cli import run
+
+    write_rows(folder / "rows.h5")
+    write_rows(folder / "private.h5", private_test=True)
+    made = {}
+    for kind in kinds:
+        command, features, *words = WORDS[kind]
+        made[kind] = folder / kind.replace(" ", "-")
+        with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()):
+            status = run([command, str(folder / features), *words, "--out", str(made[kind])])
+        if status:
+            raise RuntimeError(f"the run {kind!r} ended with {status}: {errors.getvalue()}")
+    return made
+
+
+def random_edit(value: object, rng: np.random.Generator, values: tuple[object, ...]) -> object:
+    """A copy of a JSON value with one of `values` at a random place."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = list(value)[rng.integers(len(value))]
+        if rng.random() < 0.1:
+            return {name: entry for name, entry in value.items() if name != key}
+        return {**value, key: random_edit(value[key], rng, values)}
+    if isinstance(value, list) and value and rng.random() < 0.7:
+        place = int(rng.integers(len(value)))
+        return [*value[:place], random_edit(value[place], rng, values), *value[place + 1 :]]
+    return values[rng.integers(len(values))]

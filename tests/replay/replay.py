@@ -85,14 +85,15 @@ def play(
     forced: Played | None = None,
     processes: int = 1,
     people: bool = False,
+    command: str = "train",
 ) -> Played:
     """Run `linprobe train` on the data set in a folder; with `forced`, on the releases of that run.
 
-    `empty` are places of rows, or with `people`, of people.
+    `command` takes the place of `train`. `empty` are places of rows, or with `people`, of people.
     """
     tape = Tape(None if forced is None else forced.draws)
     stdout, stderr = io.StringIO(), io.StringIO()
-    given = ["train", FEATURES, "--out", str(RUN), *words]
+    given = [command, FEATURES, "--out", str(RUN), *words]
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory() as books,

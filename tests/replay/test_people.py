@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import pytest
 
 from linprobe.data import rows
@@ -87,6 +88,17 @@ def test_a_neighbour_publishes_the_same_bits_on_a_device(case, datasets, monkeyp
 
     monkeypatch.setattr(gpu, "check_device", lambda name: torch.device("cpu"))
     replay(datasets, (case[0], f"{case[1]} --device cuda"), (HUGE, MANY))
+
+
+def test_a_neighbour_publishes_the_same_bits_where_private_rows_choose_the_shrinkage(datasets) -> None:
+    words = [*people_words(("adamix", "")), "--shrink", "0,0.5,1"]
+    base = play(datasets / "people" / BASE, words, ABSENT, people=True, command="tune")
+    assert base.draws[-1].event.purpose == "selection"
+    for name, person in PEOPLE.items():
+        absent = ABSENT - {person.place}
+        other = play(datasets / "people" / name, words, absent, people=True, forced=base, command="tune")
+        compare(base, other, person.place)
+        assert np.any(base.draws[-1].total != other.draws[-1].total)
 
 
 def test_everybody_is_in_one_sample_and_outside_another(datasets) -> None:

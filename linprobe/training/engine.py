@@ -38,7 +38,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.methods import METHODS, Fitted, Method, Problem, Run
+from linprobe.methods import Fitted, Method, Problem, Run
 from linprobe.methods.dpsgd_f import shrunk_mean
 from linprobe.options import Centring, Intercept
 from linprobe.options.declaration import declared
@@ -173,9 +173,8 @@ def train(
     on_budget(budget)
 
     space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
-    rows = (
-        prepare_units(private, sources.bounds, space, runtime.precision, group) if "private" in method.needs else None
-    )
+    bounds = sources.bounds if method.spends else None  # without clipping, the rows of a person are rows like others
+    rows = prepare_units(private, bounds, space, runtime.precision, group) if "private" in method.needs else None
     known = None if public is None else prepare(public, preprocessing, runtime.precision)
     source = _noise_source(settings.insecure_seed, group)
     keeper = None
@@ -201,7 +200,7 @@ def train(
             schedule = schedule_of(budget)
             on_budget(budget)
         rows = None  # frees their memory
-        rows = prepare_units(private, sources.bounds, preprocessing, runtime.precision, group)
+        rows = prepare_units(private, bounds, preprocessing, runtime.precision, group)
     problem = Problem(
         private.n_features + bool(preprocessing.intercept),
         sources.n_classes,
@@ -297,12 +296,6 @@ def _refuse_units(sources: Sources, settings: Settings) -> None:
     if sources.bounds is None:
         return
     method = settings.method
-    if not method.spends:
-        spending = ", ".join(name for name, other in METHODS.items() if other.spends)
-        raise UsageError(
-            f"unit is 'owner', which does nothing for {method.name}, as it adds no noise; allowed: {spending}; leave "
-            "it out"
-        )
     if getattr(settings.options, "variant", "practical") == "theory":
         raise UsageError(
             "variant is 'theory' and unit 'owner', but the analysis bounds the gradient of one row; allowed: variant "

@@ -189,6 +189,7 @@ def charged_selection(
     delta: float,
     cap: float | None,
     progress: Progress,
+    unit: str,
 ) -> Iterator[str]:
     """Charge a private selection to the budget book at `path`, before its first run. It counts in full however it ends.
 
@@ -196,7 +197,7 @@ def charged_selection(
     tell the number of runs.
 
     Args:
-        folder, out, cap, progress: as in `RunCharge`. methods: of the candidates. delta: of the guarantee.
+        folder, out, cap, progress, unit: as in `RunCharge`. methods: of the candidates. delta: of the guarantee.
 
     Yields: id of the run.
 
@@ -208,7 +209,7 @@ def charged_selection(
         run=run,
         name=str(out.absolute()),
         method="/".join(dict.fromkeys(methods)),
-        unit=RECORD,
+        unit=unit,
         private=True,
         delta=delta,
         releases=(),

@@ -162,8 +162,7 @@ class _Worker:
             lengths = taken.factors * taken.lengths
             clip.contributions[here] = relative_contributions(lengths, clip.clip_norm, clip.margin)
         if clip.geometry.weighs:
-            joined = taken.factors if block.sampled is None else taken.factors * block.sampled
-            self.wide_weight.add(joined.sum(keepdims=True))
+            self.wide_weight.add(taken.weight)
 
     def _scores(self, products: Products, x: Array) -> Array:
         if not self._observed and isinstance(products, ClippingProducts):

@@ -284,7 +284,7 @@ def _recomputed(
         found = manifest[name]
         if (value is None) != (found is None) or (value is not None and abs(found - value) > 1e-9 * value):
             raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}")
-    unit = _checked_unit(manifest)
+    unit = checked_unit(manifest)
     if manifest["guarantee"] != guarantee_text(stated, delta, releases, insecure=not manifest["private"], unit=unit):
         raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
     if not accountants_agree(accountant, stated, cross_check):
@@ -350,7 +350,7 @@ def _nothing_released(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checked_unit(manifest: dict[str, Any]) -> str:
+def checked_unit(manifest: dict[str, Any]) -> str:
     """The unit of privacy, with which adjacency and number of units agree."""
     unit = unit_of(manifest)
     n_units = manifest.get("n_units", manifest["n_private"])

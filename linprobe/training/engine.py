@@ -38,7 +38,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.methods import METHODS, Fitted, Method, Problem, Run
+from linprobe.methods import Fitted, Method, Problem, Run
 from linprobe.methods.dpsgd_f import shrunk_mean
 from linprobe.options import Centring, Intercept
 from linprobe.options.declaration import declared
@@ -71,7 +71,7 @@ class Sources:
     n_classes: int
     public: Source | None = None
     text_weights: NDArray[np.floating] | None = None
-    bounds: NDArray[np.int64] | None = None
+    bounds: Bounds | None = None
 
     @property
     def n_units(self) -> int:
@@ -115,7 +115,8 @@ class Trained:
     selected: Selected | None = None
 
 
-Counted = Callable[[NDArray[np.float32], NDArray[np.float32], Source], tuple[int, int]]
+Bounds = NDArray[np.int64]
+Counted = Callable[[NDArray[np.float32], NDArray[np.float32], Source, Bounds | None], tuple[float, float]]
 
 
 def _nothing(*_: object) -> None:
@@ -146,8 +147,9 @@ def train(
             into steps. An error that it raises ends the run.
         on_start: called with the number of steps. on_step: called after every step.
         count_right: (weights, bias) -> number of right private test rows, if `settings.test_epsilon` pays for it.
-        count_private: (weights, bias, private rows) -> numbers of right rows and of all rows, zero rows left out of
-            both; called if `settings.shrink` pays for it. A row must not change what another counts.
+        count_private: (weights, bias, private rows, bounds of `sources`) -> numbers of right rows and of all rows, zero
+            rows left out of both; with bounds, sums over people as in `linprobe.mechanisms.right_counts`. Called if
+            `settings.shrink` pays for it. A unit must not change what another counts.
 
     Raises:
         ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
@@ -171,9 +173,8 @@ def train(
     on_budget(budget)
 
     space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
-    rows = (
-        prepare_units(private, sources.bounds, space, runtime.precision, group) if "private" in method.needs else None
-    )
+    bounds = sources.bounds if method.spends else None  # without clipping, the rows of a person are rows like others
+    rows = prepare_units(private, bounds, space, runtime.precision, group) if "private" in method.needs else None
     known = None if public is None else prepare(public, preprocessing, runtime.precision)
     source = _noise_source(settings.insecure_seed, group)
     keeper = None
@@ -199,7 +200,7 @@ def train(
             schedule = schedule_of(budget)
             on_budget(budget)
         rows = None  # frees their memory
-        rows = prepare_units(private, sources.bounds, preprocessing, runtime.precision, group)
+        rows = prepare_units(private, bounds, preprocessing, runtime.precision, group)
     problem = Problem(
         private.n_features + bool(preprocessing.intercept),
         sources.n_classes,
@@ -217,12 +218,12 @@ def train(
     selected = None
     if settings.shrink and count_private is not None:
         candidates = [_folded(preprocessing, fitted.shrunk(factor)) for factor in settings.shrink]
-        counts = [count_private(*one, private) if group.rank == 0 else (0, 0) for one in candidates]
+        counts = [count_private(*one, private, sources.bounds) if group.rank == 0 else (0, 0) for one in candidates]
         tracked = rows.n_local if rows is not None and settings.per_record else 0
         clipped = right_counts(counts, tracked)
         placed = replace(clipped, value=backend.put(clipped.value), contributions=backend.put(clipped.contributions))
         released = mechanism.release(placed, schedule.others[SELECTION], purpose=SELECTION)
-        selected = best_of(settings.shrink, on_host(released.value)[:, 0], schedule.others[SELECTION], private.n_rows)
+        selected = best_of(settings.shrink, on_host(released.value)[:, 0], schedule.others[SELECTION], n_units)
         fitted = fitted.shrunk(selected.shrink)
     weights, bias = _folded(preprocessing, fitted)
     right = None
@@ -263,6 +264,7 @@ def budgets(sources: Sources, settings: Settings) -> tuple[Budget, ...]:
     Raises:
         As `train`, before it reads private rows.
     """
+    _refuse_units(sources, settings)
     sources = _with_roles(sources, settings.method)
     private, public = sources.private, sources.public
     settings = settings.with_public(public is not None)
@@ -294,12 +296,6 @@ def _refuse_units(sources: Sources, settings: Settings) -> None:
     if sources.bounds is None:
         return
     method = settings.method
-    if not method.spends:
-        spending = ", ".join(name for name, other in METHODS.items() if other.spends)
-        raise UsageError(
-            f"unit is 'owner', which does nothing for {method.name}, as it adds no noise; allowed: {spending}; leave "
-            "it out"
-        )
     if getattr(settings.options, "variant", "practical") == "theory":
         raise UsageError(
             "variant is 'theory' and unit 'owner', but the analysis bounds the gradient of one row; allowed: variant "

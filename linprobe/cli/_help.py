@@ -18,13 +18,14 @@ THEMES = {
     "Privacy": "epsilon delta unit sigma steps sampling_rate accountant per_record test_epsilon cap book noise_seed "
     "insecure_seed",
     "Speed": "device checkpoint_every resume",
-    "Output": "out as_json sign overwrite",
+    "Output": "out dry_run as_json sign overwrite",
 }
 EXAMPLES = {
     "extract": ("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),
     "import": ("import arrays.npz --out features.h5", "import table.csv --label-column species --out features.h5"),
     "train": (
         "train --eps 3",
+        "train features.h5 --eps 3 --dry-run",
         "train features.h5 --eps 3 --out runs/first",
         "train features.h5 --eps 3 --public-shots 0 --unit owner",
         "train --method adamix --help",

@@ -16,7 +16,7 @@ from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.accounting.spending import refuse_above, spending
+from linprobe.accounting.spending import Spending, refuse_above, spending
 from linprobe.atomic_files import held, replace_when_complete
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.row_commitment import row_commitment
@@ -223,6 +223,24 @@ def charged_selection(
     finally:
         with suppress(OSError):
             os.utime(path)
+
+
+def preview(
+    features: FeatureReader, given: Path | None, entry: Entry, cap: float | None
+) -> tuple[Path, Spending] | None:
+    """The book that a run would be charged to, and the cost of its runs with this one. Nothing is written.
+
+    Returns: None if there is no book of these rows, and none was given.
+
+    Raises:
+        PrivacyError: the run would exceed a cap. DataError: a damaged book.
+    """
+    if given is None and not (books_folder() / KEY).exists():
+        return None
+    path = book_of(features, given)
+    contents = book.read_book(path)
+    _check_caps(cap, entry.delta or 0.0)(contents, entry)
+    return path, spending([*contents.counted, entry])
 
 
 def _check_caps(cap: float | None, delta: float) -> Check:

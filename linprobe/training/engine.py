@@ -273,7 +273,9 @@ def budgets(sources: Sources, settings: Settings) -> tuple[Budget, ...]:
     possible = [settings]
     if settings.condition == MEAN:
         possible.append(replace(settings, condition="none"))
-    found = [_budget(one, sources, preprocessing) for one in possible]
+    first = _first_model(settings, sources)
+    inherited = () if first is None else first.releases
+    found = [_budget(one, sources, preprocessing, inherited) for one in possible]
     return tuple(budget for budget in found if budget is not None)
 
 

@@ -142,9 +142,11 @@ def run(arguments: list[str]) -> int:
 
 def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
     """The values of the config file for the command, as typer takes them."""
+    if everywhere.config is None:
+        return {}
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     name = next((word for word in words if not word.startswith("-")), "")
-    if everywhere.config is None or name not in commands:
+    if name not in commands:
         return {}
     return {name: defaults_from(everywhere.config, name, commands[name].params, commands)}
 

@@ -132,6 +132,9 @@ def _read_torch(source: Path) -> Any:
 def _to_numpy(value: Any) -> Any:
     import torch
 
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return np.array(value, dtype=np.str_)  # class names, labels or ids
+
     tensor = torch.as_tensor(value)
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 

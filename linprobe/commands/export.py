@@ -50,7 +50,8 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
             DataError: not a run folder, or see `temperature_of`.
     """
     _check_format(request.to)
-    with new_files(request.out, what="export", inputs=(request.calibrate,), overwrite=request.overwrite):
+    inputs = [request.calibrate, *(request.run.iterdir() if request.run.is_dir() else ())]
+    with new_files(request.out, inputs=inputs, overwrite=request.overwrite):
         manifest = verified(request.run).manifest
         run = run_folder.load_run(request.run)
         if run.manifest != manifest:

@@ -189,6 +189,12 @@ def test_a_file_is_replaced_only_on_request(cli: Cli, refused: Refused, trained_
     assert cli(*command, "--overwrite").status == 0
 
 
+def test_no_file_of_the_run_is_replaced(cli: Cli, refused: Refused, run_copy: Path) -> None:
+    command = ["export", run_copy, "--to", "safetensors", "--overwrite", "--out"]
+    refused(cli(*command, run_copy / "model.npz"), 2, ["model.npz", "input"])
+    assert cli(*command, "probe").status == 0
+
+
 def test_wrong_words_are_refused(
     cli: Cli, refused: Refused, trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 from linprobe.data.feature_file import FeatureReader
 from linprobe.evaluation.class_figures import class_figures
+from linprobe.runs.run_folder import LoadedRun
 from linprobe.training.engine import Trained
 
 MOST_PASSES = 4  # over the test rows, for the AUROC; `evaluate` has no limit
 
 
-def figures_of(features: FeatureReader, trained: Trained) -> dict[str, Any] | None:
+def figures_of(features: FeatureReader, trained: Trained | LoadedRun) -> dict[str, Any] | None:
     """Figures of the released model on public test rows; None if there are none."""
     if "test" not in features.sizes or features.description.private_test:
         return None

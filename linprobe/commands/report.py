@@ -12,9 +12,8 @@ from linprobe.atomic_files import read_text, replace_when_complete
 from linprobe.commands._output import new_files, writing
 from linprobe.commands.verify import verified
 from linprobe.errors import DataError, UsageError
-from linprobe.reporting.class_table import class_table, overall_rows
 from linprobe.reporting.page import Evidence, page
-from linprobe.runs.manifest import TEST_FIGURES
+from linprobe.runs.figures_file import read_test_figures
 
 SUFFIXES = (".html", ".htm")
 
@@ -34,7 +33,7 @@ def report(folder: Path, html: Path, attacks: Sequence[Path], *, overwrite: bool
 def _report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
     run = verified(folder)
     manifest = run.manifest
-    figures = _test_figures(folder, manifest)
+    figures = read_test_figures(folder, manifest)
     evidence = Evidence(
         name=folder.resolve().name,
         manifest=manifest,
@@ -62,34 +61,6 @@ def _histogram(path: Path) -> dict[str, Any]:
     if not counts or len(edges) != len(counts) + 1:
         raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
     return {"bin_edges": edges, "noisy_counts": counts}
-
-
-def _test_figures(folder: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
-    """Figures on public test rows, None without them. `verify` has checked the digest of the file."""
-    if TEST_FIGURES not in manifest["files"]:
-        return None
-    path = folder / TEST_FIGURES
-    try:
-        figures = json.loads(read_text(path))
-        class_table(figures), overall_rows(figures)
-        n = len(figures["per_class"])
-        matrix = figures["confusion_matrix"]
-        if matrix is not None and [len(row) for row in matrix] != [n] * n:
-            raise ValueError("the confusion matrix is not square")
-        if figures["test_accuracy"] != manifest["test_accuracy"]:
-            raise ValueError("another accuracy than the manifest's")
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
-        raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
-    return dict(figures)
 
 
 def _attack(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.per_instance import RecordLosses
 from linprobe.commands._row_sources import open_features
+from linprobe.commands._stated_rows import check_stated
 from linprobe.commands._units import private_units
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DataError, ParameterError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.runs import run_folder, signature
 from linprobe.runs.derived import check_derived, check_names, not_checked
+from linprobe.runs.figures_file import read_test_figures
 from linprobe.runs.manifest import RUN_FILES, read_manifest
 from linprobe.runs.selected_run import check_run, words_of
 from linprobe.runs.units import OWNER, unit_of
@@ -67,6 +69,7 @@ def verified(folder: Path) -> VerifiedRun:
     check_derived(manifest, words_of(manifest))
     try:
         run_folder.load_run(folder)
+        read_test_figures(folder, manifest)
     except DataError as error:
         raise PrivacyError(str(error)) from None
     per_record = None
@@ -75,6 +78,11 @@ def verified(folder: Path) -> VerifiedRun:
             per_record = run_folder.read_per_record(folder, manifest)
         except DataError as error:
             raise PrivacyError(str(error)) from None
+        if len(per_record[0]) != manifest["n_private"]:
+            raise PrivacyError(
+                f"n_private is {manifest['n_private']}, and {run_folder.PER_RECORD} names {len(per_record[0])}; do not "
+                "trust it"
+            )
     return VerifiedRun(folder, manifest, figures, per_record)
 
 
@@ -152,6 +160,8 @@ def _check_private(folder: Path, features: Path | None, result: dict[str, Any]) 
     if features is not None:
         with open_features(features) as opened:
             private = verify_data(run, opened)
+            proved = check_stated(run_folder.load_run(folder), opened)
+        result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
         result["data"] = "the private rows are those the run was trained on"
         if private is None:
             result["data"] = "not committed to: the run makes no release about private rows"

@@ -57,10 +57,11 @@ class Verdict:
 
 @dataclass
 class Good:
-    """A good feature file and a run trained on it, which hostile cases copy and damage."""
+    """A good feature file, a run trained on it and their budget book, which hostile cases copy and damage."""
 
     features: Path
     run: Path
+    book: Path
 
 
 def judge(cases: Iterable[Case], good: Good) -> Iterator[Verdict]:
@@ -176,7 +177,7 @@ def good_files() -> Iterator[Good]:
         _, status = os.waitpid(start_copy(make), 0)
         if status:
             raise RuntimeError(f"the good run failed with {status}")
-        yield Good(folder / "good.h5", folder / "run")
+        yield Good(folder / "good.h5", folder / "run", next((folder / "state" / "linprobe").glob("*.jsonl")))
 
 
 @contextlib.contextmanager

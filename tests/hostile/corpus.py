@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.hostile import arrays, features, images, runs, tables
+from tests.hostile import arrays, books, features, images, runs, tables
 from tests.hostile.case import Case, Good
 
 MUTATIONS = 100  # of each kind of file; twice as many of feature files
-FAMILIES = ("features", "npz", "pt", "csv", "npy", "table", "tar", "image", "weights", "runs", "forged")
+FAMILIES = ("features", "npz", "pt", "csv", "npy", "table", "tar", "image", "weights", "runs", "forged", "book")
 
 
 def corpus(good: Good, mutations: int = MUTATIONS) -> Iterator[Case]:
@@ -18,3 +18,4 @@ def corpus(good: Good, mutations: int = MUTATIONS) -> Iterator[Case]:
     yield from tables.cases(mutations)
     yield from images.cases(mutations)
     yield from runs.cases(good, mutations)
+    yield from books.cases(good, mutations)

@@ -83,6 +83,19 @@ def _outside(run: Path) -> None:
     sealed(run, files={**files, "../outside": hashlib.sha256(b"outside").hexdigest()})
 
 
+def _forged_rows(manifest: dict[str, Any], figures: dict[str, Any]) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        path = run / "test_figures.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **figures}))
+        sealed(run, **manifest)
+
+    return change
+
+
+def _figures(**changes: Any) -> Callable[[Path], None]:
+    return _forged_rows({}, changes)
+
+
 FILES: dict[str, Callable[[Path], Any]] = {
     **{f"{name} as a FIFO": _instead(name, os.mkfifo) for name in ("ledger.jsonl", "model.npz", "per_record.npz")},
     **{
@@ -94,6 +107,13 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "a model that is a folder": _instead("model.npz", Path.mkdir),
     "a file outside": _outside,
     "an unknown file": lambda run: (run / "extra.txt").write_text("x"),
+    **{
+        f"test figures with {key} {value!r:.9}": _figures(**{key: value})
+        for key in ("test_rows", "test_accuracy", "macro_auroc", "per_class", "confusion_matrix", "other")
+        for value in (None, "word", [], [[1]], {}, 7, 10**400)
+    },
+    "test figures as a FIFO": _instead("test_figures.json", os.mkfifo),
+    "deep test figures": lambda run: ((run / "test_figures.json").write_text("[" * 10**5), sealed(run)),
     "a deep manifest": lambda run: (run / "manifest.json").write_text("[" * 100_000),
     "a manifest that is a list": lambda run: (run / "manifest.json").write_text("[]"),
     "a manifest of NaN": lambda run: (run / "manifest.json").write_text('{"format": NaN}'),
@@ -127,8 +147,18 @@ FORGED: dict[str, dict[str, Any]] = {
     "epsilon": {"epsilon": 0.1}, "delta": {"delta": 1e-9}, "steps": {"steps": 1}, "rate": {"sampling_rate": 0.5},
     "mu": {"gdp_mu": 0.1}, "rho": {"zcdp_rho": 0.1}, "releases": {"releases": []}, "seed": {"seed_kind": "insecure"},
     "noise": {"noise_source": "a coin"}, "target": {"epsilon_target": 0.5}, "published": {"published": []},
+    "number of private rows": {"n_private": 399, "n_units": 399}, "unit": {"unit": "owner"},
+    "accuracy": {"test_accuracy": 0.5}, "calibration error": {"test_calibration_error": 0.0},
     "accountant": {"accountant": "a friend"}, "class names": {"class_names": ["a", "b", "c"]},
 }  # fmt: skip
+# what a forger changes in the manifest and in the files that repeat it, and a feature file contradicts
+FORGED_ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "calibration error": ({"test_calibration_error": 0.9}, {"calibration_error": 0.9}),
+    "AUROC": ({"test_macro_auroc": 0.5}, {"macro_auroc": 0.5}),
+    "public digest": ({"public_digest": "0" * 64}, {}),
+    "public rows": ({"n_public": 13}, {}),
+    "split seed": ({"public_shots": 1, "split_seed": 5}, {}),
+}
 
 
 def cases(good: Good, mutations: int) -> Iterator[Case]:
@@ -146,6 +176,9 @@ def cases(good: Good, mutations: int) -> Iterator[Case]:
     for name, changes in FORGED.items():
         change = _copy(good, lambda run, changes=changes: sealed(run, **changes))  # type: ignore[misc]
         yield Case(f"forged: {name}", change, (("verify", "r"),), frozenset({4}), quick=True)
+    data = (("verify", "r", "--features", "{features}"),)
+    for name, both in FORGED_ROWS.items():
+        yield Case(f"forged: {name}, with data", _copy(good, _forged_rows(*both)), data, frozenset({4}), quick=True)
     for name in ("an unknown file", "a file outside"):
         yield Case(f"forged: {name}", _copy(good, FILES[name]), (("verify", "r"),), frozenset({4}), quick=True)
     for number in range(mutations):

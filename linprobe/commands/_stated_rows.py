@@ -1,0 +1,81 @@
+"""What a manifest states about rows, compared with a feature file that `verify --features` was given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from linprobe.commands._row_sources import public_source
+from linprobe.commands._test_rows import figures_of
+from linprobe.commands._units import private_units
+from linprobe.data.feature_file import FeatureReader
+from linprobe.errors import PrivacyError
+from linprobe.methods import find_method
+from linprobe.runs.figures_file import STATED
+from linprobe.runs.run_folder import LoadedRun
+from linprobe.runs.units import OWNER, unit_of
+
+ROUNDING = 1e-3  # scores may round differently on another machine, and change the answer for a row
+OF_PUBLIC, OF_PRIVATE = ("n_public", "public_digest"), ("n_private", "n_units")
+
+
+def check_stated(run: LoadedRun, features: FeatureReader) -> list[str]:
+    """The keys of the manifest that the feature file proves.
+
+    Keys about rows that the file does not hold are left out: public rows of another file, and test rows of another
+    number or kind.
+
+    Raises:
+        PrivacyError: a key contradicts the file.
+    """
+    manifest = run.manifest
+    if list(features.description.class_names) != run.class_names or features.n_features != manifest["n_features"]:
+        raise PrivacyError(f"{features.path} has other classes or features than the manifest; find the right file")
+    return ["class_names", *_rows(manifest, features), *_test_rows(run, features)]
+
+
+def _rows(manifest: dict[str, Any], features: FeatureReader) -> list[str]:
+    """Keys about public and private rows."""
+    if manifest["public_file"] is not None or find_method(manifest["method"]).joins_public:
+        return []
+    unit, seed = unit_of(manifest), manifest["split_seed"]
+    public, taken = public_source(features, None, manifest["public_shots"], seed, protected=True, people=unit == OWNER)
+    units = private_units(features, taken, unit, manifest.get("per_owner_rows"), seed, public)
+    found: dict[str, Any] = {
+        "n_public": 0 if public is None else public.n_rows,
+        **dict.fromkeys(OF_PRIVATE, units.n_units),
+    }
+    if "public_digest" in manifest:
+        found["public_digest"] = None if public is None else public.digest()
+    for key, value in found.items():
+        _same(manifest, key, value, features)
+    return list(found)
+
+
+def _test_rows(run: LoadedRun, features: FeatureReader) -> list[str]:
+    """Keys about public test rows."""
+    manifest = run.manifest
+    comparable = manifest["test_rows"] == "public" == features.description.test_rows
+    if not comparable or features.sizes.get("test") != manifest["n_test"]:
+        return []
+    figures = figures_of(features, run) or {}
+    for key, name in STATED.items():
+        _close(manifest, key, figures[name], manifest["n_test"], features)
+    for name, stated in (manifest["test_accuracy_per_class"] or {}).items():
+        of_class = figures["per_class"][name]
+        _close({name: stated}, name, of_class["recall"], of_class["n"], features)
+    return ["test_rows", *(key for key in STATED if key in manifest), "test_accuracy_per_class"]
+
+
+def _close(stated: dict[str, Any], key: str, found: float | None, n_rows: int, features: FeatureReader) -> None:
+    value = stated.get(key, found)
+    if value == found:
+        return
+    near = None not in (value, found) and math.isclose(value or 0, found or 0, abs_tol=ROUNDING + 1.5 / max(n_rows, 1))
+    if not near:
+        raise PrivacyError(f"{key} is {value} in the manifest, and the test rows of {features.path} give {found}")
+
+
+def _same(manifest: dict[str, Any], key: str, found: Any, features: FeatureReader) -> None:
+    if manifest.get(key, found) != found:
+        raise PrivacyError(f"{key} is {manifest[key]} in the manifest, and {features.path} gives {found}")

@@ -1,4 +1,7 @@
-"""Write docs/cli.md from the code: `python docs/generate_cli.py`. A test compares the file with `render`."""
+"""Write docs/cli.md and the manual page from the code: `python docs/generate_cli.py`.
+
+A test compares the files with `render`. generate_man.py has the manual page.
+"""
 
 from __future__ import annotations
 
@@ -109,4 +112,7 @@ def render() -> str:
 
 
 if __name__ == "__main__":
+    import generate_man
+
     TARGET.write_text(render(), encoding="utf-8")
+    generate_man.write()

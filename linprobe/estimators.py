@@ -80,8 +80,9 @@ class LinearProbe(LinearClassifier):
     Adjacency: zero-out. One private record is present, or its place is empty; the number of places is public. With
     `owners`, all private rows of one person are present, or none of them; the number of people is public.
 
-    Attributes set by `fit`:
-        those of `LinearClassifier`.
+    `fit` sets these attributes, and those of `LinearClassifier`.
+
+    Attributes:
         history_: public facts of each step.
         private_record_losses_: each private record's own privacy loss, in the order of `X`, or with `owners` each
             person's, in the order of `owners_`; `.epsilon(delta, worst_case)` turns it into epsilons (n_private,).

@@ -18,7 +18,7 @@ THEMES = {
     "Privacy": "epsilon delta unit sigma steps sampling_rate accountant per_record test_epsilon cap book noise_seed "
     "insecure_seed",
     "Speed": "device checkpoint_every resume",
-    "Output": "out dry_run as_json sign overwrite",
+    "Output": "out dry_run as_json sign log_to overwrite",
 }
 EXAMPLES = {
     "extract": ("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),

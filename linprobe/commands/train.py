@@ -23,6 +23,7 @@ from linprobe.commands._method_choice import choose_method, refuse_missing_publi
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
 from linprobe.commands._run_config import config_text
 from linprobe.commands._test_rows import accuracy_of, figures_of
+from linprobe.commands._tracking import refuse_tracking, send
 from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands._units import PrivateUnits, fewer_protected
 from linprobe.data.digits import DIGITS_SHOTS
@@ -194,7 +195,9 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     settings = make_settings(request, method)  # a wrong option is reported before data is read
     with opened(request, method, progress, group) as (features, other, completed):
         config = config_text(completed, method)
-        return train_on(features, other, completed, settings, progress, group, choice, config)
+        outcome = train_on(features, other, completed, settings, progress, group, choice, config)
+    send(request, outcome, progress)
+    return outcome
 
 
 def with_method(request: TrainRequest) -> tuple[TrainRequest, Chosen | None]:
@@ -219,6 +222,7 @@ def opened(
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
     signing_key_of(request, group)  # a wrong key is told before the data is read
+    refuse_tracking(request, method)
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
     shots = request.public_shots

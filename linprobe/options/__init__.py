@@ -34,6 +34,7 @@ Loss = Literal["softmax", "squared"]
 Output = Literal["last", "average", "weighted", "ema", "vote"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Reference = Literal["init", "zero"]
+Tracker = Literal["mlflow", "tensorboard", "wandb"]
 
 # Options of `linprobe train` that are not arguments of estimators.
 
@@ -100,6 +101,9 @@ class RunOptions:
         None,
         "Budget book.",
         unset="one for these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
+    )
+    log_to: Tracker | None = option(
+        None, "Send the public facts of the run to an experiment tracker", after="; never a private figure"
     )
     sign: Path | None = option(None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY")
 

@@ -253,8 +253,6 @@ def _lira(
 
     Shadow probes are not released and spend nothing. Only the private output depends on them.
     """
-    from linprobe.estimators import ESTIMATORS
-
     manifest = run.manifest
     if manifest.get("tuning") is not None:
         raise UsageError(
@@ -263,7 +261,7 @@ def _lira(
         )
     # every shadow draws fresh noise, even if the run had a seed
     options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
-    settings = ESTIMATORS[manifest["method"]](**options).settings()
+    settings = Settings.of_given(find_method(manifest["method"]), options)
     if unit_of(manifest) == OWNER and compared.sizes is None:
         raise UsageError(
             f"run {run.folder} protects people, and test rows of {features.path} have no owners, so shadow probes "

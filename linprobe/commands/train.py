@@ -35,7 +35,7 @@ from linprobe.evaluation.metrics import class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.methods.choice import Chosen
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
-from linprobe.options.declaration import declared
+from linprobe.options.declaration import arguments_of, declared
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 from linprobe.runs import run_folder, signature
@@ -97,19 +97,16 @@ class TrainRequest(Confirmation, RunOptions, Choice):
 
 
 def make_settings(request: TrainRequest, method: Method) -> Settings:
-    """Settings for the engine; arguments that are not given have the defaults of the method's estimator.
+    """Settings for the engine; arguments that are not given have their defaults.
 
     Raises:
         ParameterError, UsageError: an option that is not allowed.
     """
-    from linprobe.estimators import ESTIMATORS
-
-    estimator = ESTIMATORS[method.name]
-    return estimator(**_parameters(request, method, estimator._get_param_names())).settings()
+    return Settings.of_given(method, _parameters(request, method, arguments_of(method.options)))
 
 
 def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -> dict[str, Any]:
-    """Parameters for the method's estimator; `known` are the names of all its parameters."""
+    """Arguments of the method by name; `known` are the names of all that it has."""
     declared(RunOptions)["preset"].check(request.preset)
     settings: dict[str, Any] = dict(request.options or {})
     sigma, centre, condition = request.sigma, request.centre, request.condition

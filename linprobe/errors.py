@@ -68,22 +68,22 @@ def printable(text: str) -> str:
 
 
 ADVICE = {
-    errno.ENOSPC: "free some space, or give another --out",
+    errno.ENOSPC: "free some space, or give another {flag}",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "close other programs: the machine has too many open files",
     errno.ENOMEM: "free some memory, or raise the limit on it (ulimit -v)",
-    errno.EACCES: "give --out a writable place",
-    errno.EPERM: "give --out a writable place",
-    errno.EROFS: "give --out a writable place",
-    errno.ENOENT: "another process may have removed or renamed it; look for it, and give another --out",
-    getattr(errno, "EDQUOT", errno.ENOSPC): "free some space, or give another --out",
+    errno.EACCES: "give {flag} a writable place",
+    errno.EPERM: "give {flag} a writable place",
+    errno.EROFS: "give {flag} a writable place",
+    errno.ENOENT: "another process may have removed or renamed it; look for it, and give another {flag}",
+    getattr(errno, "EDQUOT", errno.ENOSPC): "free some space, or give another {flag}",
 }
 
 
-def advice(error: OSError) -> str:
-    """The next step after a failed write, by its cause."""
-    return ADVICE.get(error.errno or 0, "check the disk, or give another --out")
+def advice(error: OSError, flag: str = "--out") -> str:
+    """The next step after a failed write, by its cause; `flag` names the file."""
+    return ADVICE.get(error.errno or 0, "check the disk, or give another {flag}").format(flag=flag)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from typing import Any
 from linprobe.accounting.events import INHERITED, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_MODE, held
-from linprobe.errors import DataError, LinprobeError
+from linprobe.errors import DataError, LinprobeError, advice
 
 BOOK_FORMAT = 1
 RECORD = "record"
@@ -254,7 +254,7 @@ def _append(path: Path, descriptor: int, line: dict[str, Any]) -> None:
         with suppress(OSError):
             os.ftruncate(descriptor, start)
         raise LinprobeError(
-            f"budget book {path} cannot be written ({error.strerror}); free some space, or give --book another file"
+            f"budget book {path} cannot be written ({error.strerror}); {advice(error, '--book')}"
         ) from None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from linprobe.atomic_files import replace_when_complete
 from linprobe.commands.verify import verified
-from linprobe.errors import LinprobeError, PrivacyError
+from linprobe.errors import LinprobeError, PrivacyError, advice
 from linprobe.reporting.model_card import model_card
 from linprobe.reporting.registry_claim import Publisher, registry_claim
 from linprobe.runs import run_folder, signature
@@ -67,7 +67,7 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
             _check_copy(partial, run.manifest)
             partial.rename(request.out)
         except OSError as error:
-            raise LinprobeError(f"release folder {request.out} cannot be written ({error}); free some space") from None
+            raise LinprobeError(f"release folder {request.out} cannot be written ({error}); {advice(error)}") from None
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return {

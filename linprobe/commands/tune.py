@@ -41,7 +41,7 @@ from linprobe.commands.train import (
     with_method,
 )
 from linprobe.data.feature_file import FeatureReader
-from linprobe.errors import DivergedError, LinprobeError, UsageError
+from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
 from linprobe.mechanisms.private_selection import private_selection
 from linprobe.methods import METHODS, find_method
 from linprobe.parallel.process_group import ALONE
@@ -336,5 +336,5 @@ def _select(
                 measured,
             )
     except OSError as error:
-        raise LinprobeError(f"the run cannot be written ({error}); free some space or give another --out") from None
+        raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
     return {"run": str(out), **{key: manifest[key] for key in OUTCOME_KEYS}, "tuning": manifest["tuning"]}

@@ -14,6 +14,7 @@ from linprobe.commands._row_sources import FileSource, PublicRows, public_source
 from linprobe.commands._units import PrivateUnits, private_units
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.owners import Bounds
+from linprobe.data.row_weights import RowWeights, class_weights
 from linprobe.data.sources import Source, whole_blocks
 from linprobe.evaluation.metrics import class_scores
 from linprobe.mechanisms.right_counts import SHARE_STEP
@@ -52,6 +53,7 @@ def rows_of(features: FeatureReader, other: FeatureReader | None, request: Train
 
     Raises:
         PrivacyError: a public row equals a private one, or a person has rows of both kinds.
+        ParameterError, DataError: as in `class_weights`.
     """
     # a method that joins public rows protects all rows
     shots = 0 if method.joins_public and request.public_shots else request.public_shots
@@ -64,7 +66,11 @@ def rows_of(features: FeatureReader, other: FeatureReader | None, request: Train
     if method.joins_public and public is not None:
         protected.append(public)
     n_classes = len(features.description.class_names)
-    sources = Sources(units.rows, n_classes, public, features.text_weights(), units.bounds)
+    weights = None
+    if request.class_weight is not None:
+        labels = None if public is None else np.concatenate([y for _, y in public.blocks()])
+        weights = RowWeights(class_weights(request.class_weight, features.description.class_names, labels))
+    sources = Sources(units.rows, n_classes, public, features.text_weights(), units.bounds, weights)
     return Rows(sources, public, units, protected, shots)
 
 

@@ -19,6 +19,7 @@ from linprobe.commands._units import PrivateUnits, private_units
 from linprobe.commands.verify import verified, verify_data
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.owners import owner_bounds
+from linprobe.data.row_weights import RowWeights
 from linprobe.data.sources import ArraySource, ChainedSource
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.attacks import (
@@ -283,12 +284,14 @@ def _lira(
     odds = np.empty((len(halves), len(y)))
     progress.start(len(halves), "shadow probes")
     text = features.text_weights()
+    by_class = manifest.get("class_weights")
+    weights = None if by_class is None else RowWeights(np.array(list(by_class.values())))
     n_classes = int(manifest["n_classes"])
 
     def half_of(half: NDArray[np.bool_]) -> Sources:
         rows = np.repeat(half, sizes)
         bounds = None if compared.sizes is None else np.concatenate([[0], np.cumsum(sizes[half])])
-        return Sources(ArraySource(x[rows], y[rows]), n_classes, public, text, bounds)
+        return Sources(ArraySource(x[rows], y[rows]), n_classes, public, text, bounds, weights)
 
     shadows = ((place, settings, half_of(half), x, y) for place, half in enumerate(halves))
     for shadow, found in unordered(_shadow, shadows, request.jobs):

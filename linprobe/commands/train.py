@@ -275,6 +275,7 @@ def train_on(
             public_digest=None if public is None or method.joins_public else public.digest(),
             text_weights=sources.text_weights,
             unit=sources.unit,
+            class_weights=None if sources.weights is None else sources.weights.by_class,
         )
 
     def count_right(weights: NDArray[np.float32], bias: NDArray[np.float32]) -> int:
@@ -427,6 +428,9 @@ def manifest_of(
         "public_file": None if request.public is None else str(request.public),
         "split_seed": request.split_seed,
         "per_owner_rows": request.per_owner_rows,
+        "class_weights": None
+        if rows.sources.weights is None
+        else dict(zip(names, rows.sources.weights.by_class.tolist(), strict=True)),
         "public_digest": None if public is None or settings.method.joins_public else public.digest(),
         **accuracy_of(features, trained, measured),
         "tuning": None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},

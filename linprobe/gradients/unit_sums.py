@@ -99,12 +99,16 @@ class UnitClip:
     def _add_few(self, block: Block, pairs: Pairs, total: ExactSum | None, factors: Array, lengths: Array) -> None:
         """`_add` for the people with few rows each."""
         x, y, owner = widened(block.stored[pairs.rows]), block.y[pairs.rows], pairs.owner
+        weights = None if block.weights is None else block.weights[pairs.rows]
         if self.products is None:
             x = double(x)
-            r = residuals_of(x @ self.weights.T, y, self.loss)[0]
+            r = residuals_of(x @ self.weights.T, y, self.loss, weights=weights)[0]
             wide, row_lengths = r, ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
         else:
             r, r_norms = self.products.placeless_residuals(x, y)
+            if weights is not None:
+                r *= single(weights)[:, None]
+                r_norms = r_norms * single(weights)
             wide, row_lengths = double(r), block.norms[pairs.rows] * r_norms
         inner = inner_products(block.stored, pairs) if pairs.inner is None else pairs.inner
         inner = inner * (wide[pairs.first] * wide[pairs.second]).sum(-1)
@@ -149,7 +153,16 @@ def _joined(block: Block, sampled: NDArray[np.bool_]) -> Block:
     pairs = pairs_of(bounds)
     if block.pairs is not None and block.pairs.inner is not None:
         pairs = replace(pairs, inner=block.pairs.inner[sampled[block.pairs.pair_owner]])
-    return Block(block.start, block.stored[rows], block.y[rows], block.norms[rows], bounds=bounds, pairs=pairs)
+    weights = None if block.weights is None else block.weights[rows]
+    return Block(
+        block.start,
+        block.stored[rows],
+        block.y[rows],
+        block.norms[rows],
+        bounds=bounds,
+        pairs=pairs,
+        weights=weights,
+    )
 
 
 def _bounds(block: Block) -> NDArray[np.int64]:
@@ -169,7 +182,8 @@ def _formed(block: Block, unit: int, weights: Array, loss: Loss) -> Array:
     for start in range(int(first), int(stop), BLOCK_ROWS):
         rows = slice(start, min(start + BLOCK_ROWS, int(stop)))
         x = double(widened(block.stored[rows]))
-        total += residuals_of(x @ weights.T, block.y[rows], loss)[0].T @ x
+        own = None if block.weights is None else block.weights[rows]
+        total += residuals_of(x @ weights.T, block.y[rows], loss, weights=own)[0].T @ x
     return total
 
 

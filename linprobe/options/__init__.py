@@ -68,6 +68,12 @@ class RunOptions:
     per_owner_rows: int | None = option(
         None, "Most rows of a person that are used, with --unit owner.", unset="all", least=1
     )
+    class_weight: str | None = option(
+        None,
+        "Public weights of classes, LABEL=WEIGHT,... or a JSON file, or public: one over the number of public rows.",
+        unset="1 for every class",
+        metavar="LABEL=W,...",
+    )
     precision: Precision = option("float32", "Type of rows in memory", after="; the last two need half the memory")
     device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.")
     checkpoint_every: float | None = option(
@@ -133,6 +139,9 @@ class Classes:
     """The classes, which must not come from private labels."""
 
     classes: Any = option(None, "List of classes.", unset="those of the public labels")
+    class_weight: Any = option(
+        None, "Public weights by class, or 'public' for one over the number of public rows.", unset="1 for every class"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
+from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import Rows, prepare
 from linprobe.data.sources import ChainedSource, Source
 from linprobe.data.unit_rows import prepare_units
@@ -38,7 +39,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.methods import Fitted, Method, Problem, Run
+from linprobe.methods import METHODS, Fitted, Method, Problem, Run
 from linprobe.methods.dpsgd_f import shrunk_mean
 from linprobe.options import Centring, Intercept
 from linprobe.options.declaration import declared
@@ -65,6 +66,8 @@ class Sources:
         text_weights: class-name encodings, shape (n_features, n_classes), or None.
         bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row
             is a unit of privacy by itself.
+        weights: public factors on the losses of the private rows; None for ones. Public rows have those of their
+            classes.
     """
 
     private: Source
@@ -72,6 +75,7 @@ class Sources:
     public: Source | None = None
     text_weights: NDArray[np.floating] | None = None
     bounds: Bounds | None = None
+    weights: RowWeights | None = None
 
     @property
     def n_units(self) -> int:
@@ -160,6 +164,7 @@ def train(
     backend = choose_backend(runtime.device)
     runtime.check(settings.options)
     _refuse_units(sources, settings)
+    _refuse_weights(sources, settings)
     sources = _with_roles(sources, method)
     private, public, n_units = sources.private, sources.public, sources.n_units
     settings = settings.with_public(public is not None)
@@ -174,8 +179,12 @@ def train(
 
     space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
     bounds = sources.bounds if method.spends else None  # without clipping, the rows of a person are rows like others
-    rows = prepare_units(private, bounds, space, runtime.precision, group) if "private" in method.needs else None
-    known = None if public is None else prepare(public, preprocessing, runtime.precision)
+    weighting = sources.weights
+    rows = None
+    if "private" in method.needs:
+        rows = prepare_units(private, bounds, space, runtime.precision, group, weighting)
+    others = None if weighting is None else weighting.of_others
+    known = None if public is None else prepare(public, preprocessing, runtime.precision, weights=others)
     source = _noise_source(settings.insecure_seed, group)
     keeper = None
     if runtime.keep is not None and budget is not None and rows is not None:
@@ -200,7 +209,7 @@ def train(
             schedule = schedule_of(budget)
             on_budget(budget)
         rows = None  # frees their memory
-        rows = prepare_units(private, bounds, preprocessing, runtime.precision, group)
+        rows = prepare_units(private, bounds, preprocessing, runtime.precision, group, weighting)
     problem = Problem(
         private.n_features + bool(preprocessing.intercept),
         sources.n_classes,
@@ -265,6 +274,7 @@ def budgets(sources: Sources, settings: Settings) -> tuple[Budget, ...]:
         As `train`, before it reads private rows.
     """
     _refuse_units(sources, settings)
+    _refuse_weights(sources, settings)
     sources = _with_roles(sources, settings.method)
     private, public = sources.private, sources.public
     settings = settings.with_public(public is not None)
@@ -315,6 +325,17 @@ def _refuse_units(sources: Sources, settings: Settings) -> None:
         )
 
 
+def _refuse_weights(sources: Sources, settings: Settings) -> None:
+    """UsageError for weights that the method would not use."""
+    method, variant = settings.method, getattr(settings.options, "variant", "practical")
+    if sources.weights is not None and (not method.weighs or variant == "theory"):
+        allowed = ", ".join(name for name, other in METHODS.items() if other.weighs)
+        raise UsageError(
+            f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "
+            "theory; leave them out"
+        )
+
+
 def _known(settings: Settings, sources: Sources) -> str | None:
     """What makes a private mean unnecessary or impossible; None if nothing does."""
     init = getattr(settings.options, "init", "zero")
@@ -362,7 +383,8 @@ def _with_roles(sources: Sources, method: Method) -> Sources:
             "use a feature file with text/weights (in Python: text_weights)"
         )
     if method.joins_public and public is not None:
-        return replace(sources, private=ChainedSource(sources.private, public), public=None)
+        weights = None if sources.weights is None else sources.weights.with_more(public.n_rows)
+        return replace(sources, private=ChainedSource(sources.private, public), public=None, weights=weights)
     return replace(sources, public=public)
 
 

@@ -49,6 +49,7 @@ PUBLIC_QUANTITIES = (
     "test rows, unless declared private, and the accuracy on them",
     "class names and their number",
     "method, options, clip norms, steps, noise multipliers",
+    "weights of classes and rows, if given",
 )
 # gdp is a closed form; the other accountants compute on grids, which may round differently on another machine
 STATED_TOLERANCE = {"gdp": 1e-12, "pld": 1e-6, "rdp": 1e-9}

@@ -187,6 +187,7 @@ KEYS: Mapping[str, Kind] = {
     "public_shots": none_or(WHOLE),
     "public_file": none_or(TEXT),
     "per_owner_rows": later(none_or(COUNT)),
+    "class_weights": later(none_or(by_name(SHARE))),
     "split_seed": Kind("a whole number", lambda value: isinstance(value, int) and _is_whole(abs(value))),
     "public_digest": later(none_or(DIGEST)),
     "test_rows": one_of("public", "private", "none"),
@@ -226,6 +227,9 @@ def check_keys(manifest: Mapping[str, Any]) -> None:
         )
     if len(manifest["class_names"]) != manifest["n_classes"]:
         raise ValueError(f"n_classes is {manifest['n_classes']} for {len(manifest['class_names'])} class_names")
+    weights = manifest.get("class_weights")
+    if weights is not None and list(weights) != manifest["class_names"]:
+        raise ValueError("class_weights has other classes than class_names")
     if (manifest["private"] and manifest["epsilon"] is None) or not math.isfinite(manifest["epsilon"] or 0):
         raise ValueError("epsilon is null, and private is true; allowed: a number")
 

@@ -52,6 +52,27 @@ def test_weights_from_a_file_and_from_public_rows(cli: Cli, features_file: Path)
     assert weights_of("b") == dict.fromkeys(("ant", "bee", "cat", "dog"), 1.0)  # three public rows of each
 
 
+def test_an_interrupted_run_does_not_resume_with_other_weights(
+    cli: Cli, refused: Callable[..., None], features_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from linprobe.methods._iterates import Iterates
+
+    move, moves = Iterates.move, []
+
+    def breaks(self: Iterates, *given: Any, **more: Any) -> None:
+        moves.append(1)
+        if len(moves) == 3:
+            raise KeyboardInterrupt
+        move(self, *given, **more)
+
+    monkeypatch.setattr(Iterates, "move", breaks)
+    words = ["train", features_file, *GD, "--checkpoint", "0"]
+    cli(*words, "--class-weight", "ant=2")
+    refused(cli(*words, "--resume"), 2, ["class weights"], notes=1)
+    assert cli(*words, "--resume", "--class-weight", "ant=2").status == 0
+    assert cli("verify", "run").status == 0
+
+
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [

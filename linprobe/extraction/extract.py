@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
-from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
+from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice, reading
 from linprobe.extraction.alike import backbone_like, check_alone
 from linprobe.extraction.assemble import TEXT, assemble, write_text
 from linprobe.extraction.backbones import RANDOM, Backbone, load_backbone, load_default
@@ -86,9 +86,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
                 except OSError as error:
                     raise UsageError(f"{plan.folder} cannot be made ({error.strerror}); give another --out") from None
                 finished = _finished(plan, request)
-                if not finished and Partial.begin(
-                    plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
-                ):
+                if not finished and _begin(plan, request):
                     progress.note(f"resuming {plan.folder}")
             if group.broadcast(np.array(finished)):
                 if group.rank > 0:
@@ -97,6 +95,16 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
                 return _outcome(plan, 0, 0.0, 0.0)
             _restore_threads(plan.folder, device)
             return _run(plan, request, group, progress)
+
+
+def _begin(plan: Plan, request: ExtractRequest) -> bool:
+    """`Partial.begin`; whether an unfinished extraction goes on."""
+    try:
+        return Partial.begin(
+            plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
+        )
+    except OSError as error:
+        raise LinprobeError(f"{plan.folder} cannot be written ({error.strerror}); {advice(error)}") from None
 
 
 def _open_source(request: ExtractRequest, *, download: bool) -> ImageSource:
@@ -151,7 +159,7 @@ def _finished(plan: Plan, request: ExtractRequest) -> bool:
     """
     if request.overwrite or not plan.out.exists():
         return False
-    with FeatureFile(plan.out) as features:
+    with FeatureFile(plan.out) as features, reading(f"{plan.out}: its extraction", "give --overwrite"):
         made = json.loads(features.description.extraction or "{}") | {"fingerprint": features.fingerprint()}
     wanted = json.loads(json.dumps(plan.public_settings | {"fingerprint": plan.settings["fingerprint"]}))
     for name, value in wanted.items():

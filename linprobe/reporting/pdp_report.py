@@ -39,7 +39,7 @@ def per_record_report(epsilons: NDArray[np.float64], manifest: dict[str, Any]) -
         "note": "PRIVATE: computed from private rows without noise; do not publish",
         "guarantee": manifest["guarantee"],
         "epsilon": manifest["epsilon"],
-        "epsilon_if_seed_were_secret": manifest["epsilon_if_seed_were_secret"],
+        "epsilon_if_seed_were_secret": manifest.get("epsilon_if_seed_were_secret"),
         "delta": manifest["delta"],
         **{key: manifest[key] if manifest["private"] else None for key in ("gdp_mu", "zcdp_rho")},
         **summary(epsilons, stated_epsilon(manifest)),

@@ -90,14 +90,14 @@ def record(**kinds: Kind) -> Kind:
     )
 
 
-def with_known(**kinds: Kind) -> Kind:
-    """An object whose values under these keys, where it has them, are of these kinds."""
+def with_keys(**kinds: Kind) -> Kind:
+    """An object with these keys and perhaps others."""
     return Kind(
         "an object with " + ", ".join(f"{key} ({kind.words})" for key, kind in kinds.items()),
         lambda value: (
             isinstance(value, dict)
             and len(value) <= MOST_ENTRIES
-            and all(kind.holds(value[key]) for key, kind in kinds.items() if key in value)
+            and all(key in value and kind.holds(value[key]) for key, kind in kinds.items())
         ),
     )
 
@@ -128,6 +128,7 @@ NAMES = Kind(
 )
 HISTOGRAM_FILE = text_like("published_histogram_[1-9][0-9]{0,5}[.]json", "published_histogram_N.json")
 
+CHOSEN = with_keys(settings=list_of(by_name(ANY)), chosen=WHOLE)  # of a run that private selection chose
 RELEASE = record(purpose=TEXT, noise_multiplier=POSITIVE, sampling_rate=RATE, count=COUNT)
 
 KEYS: Mapping[str, Kind] = {
@@ -163,7 +164,7 @@ KEYS: Mapping[str, Kind] = {
     "n_public": WHOLE,
     "noise_source": TEXT,
     "seed_kind": one_of("os", "insecure", "none"),
-    "software": by_name(TEXT),
+    "software": with_keys(linprobe=TEXT),
     "precision": TEXT,
     "device": TEXT,
     "created": TEXT,
@@ -178,7 +179,7 @@ KEYS: Mapping[str, Kind] = {
     "features": TEXT,
     "backbone": TEXT,
     "extraction": later(
-        with_known(
+        with_keys(
             **dict.fromkeys(("extraction_digest", "backbone", "weights", "weights_digest", "tensor"), TEXT),
             arguments=none_or(by_name(ANY)),
         )
@@ -225,6 +226,8 @@ def check_keys(manifest: Mapping[str, Any]) -> None:
             f"files lists {shown(unknown[0])}, which is no public file of a run; allowed: model.npz, ledger.jsonl, "
             "history.csv, test_figures.json, config.toml and published_histogram_N.json"
         )
+    if "selection" in manifest and not CHOSEN.holds(manifest.get("tuning")):
+        raise ValueError(f"tuning is {shown(manifest.get('tuning'))} beside selection; allowed: {CHOSEN.words}")
     if len(manifest["class_names"]) != manifest["n_classes"]:
         raise ValueError(f"n_classes is {manifest['n_classes']} for {len(manifest['class_names'])} class_names")
     weights = manifest.get("class_weights")

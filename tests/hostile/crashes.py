@@ -40,7 +40,7 @@ SAMPLED = (
     *("--sampling-rate", "0.2", "--accountant", "rdp"),
 )
 COMPARE = (
-    *("compare", "../f.h5", "--methods", "noisy-gd,prototypes", "--eps", "1", "--seeds", "2", "--steps", "20"),
+    *("compare", "../f.h5", "--methods", "noisy-gd,prototypes", "--eps", "1", "--seeds", "2"),
     *("--jobs", "2", "--out", "o"),
 )
 TUNE = (

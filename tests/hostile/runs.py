@@ -19,7 +19,7 @@ COMMANDS = (
     ("report", "r", "--html", "p.html"), ("pdp-report", "r"), ("evaluate", "r", "{features}"),
     ("predict", "r", "{features}"), ("info", "r"), ("verify", "r"),
 )  # fmt: skip
-OPEN = frozenset({0, 3, 4})  # a command that does not use a key may accept it
+OPEN = frozenset({0, 2, 3, 4})  # a command that does not use a key may accept it, or have nothing to do
 VALUES: tuple[Any, ...] = (None, [], {}, "\x1b[31mword", -1, 1e308, True, 10**30, [[[]]])
 ABSENT = object()
 

@@ -263,8 +263,8 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> Non
     runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on these rows together cost"
     text = f"{runs} epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"
     if spent.not_private_runs:
-        others = "run" if spent.not_private_runs == 1 else "runs"
-        text += f", and no epsilon covers {spent.not_private_runs} {others} without privacy on these rows"
+        noun = "run" if spent.not_private_runs == 1 else "runs"
+        text += f", and no epsilon covers {spent.not_private_runs} {noun} without privacy on these rows"
     progress.note(f"{text} (budget book {path})")
 
 

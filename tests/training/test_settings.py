@@ -1,0 +1,26 @@
+"""Settings from named arguments: commands and estimators fill in the same defaults and refuse the same names."""
+
+from __future__ import annotations
+
+import pytest
+
+from linprobe.errors import ArgumentError
+from linprobe.estimators import ESTIMATORS
+from linprobe.methods import METHODS
+from linprobe.training.settings import Settings
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_commands_and_estimators_fill_in_the_same_defaults(name: str) -> None:
+    method = METHODS[name]
+    given = {"epsilon": 2.0} if method.spends else {}
+    ours, theirs = Settings.of_given(method, given), ESTIMATORS[name](**given).settings()
+    assert ours == theirs
+    assert list(ours.parameters) == list(theirs.parameters)  # the order in the manifest
+
+
+def test_other_arguments_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"noisy-gd has no argument eps; .*epsilon"):
+        Settings.of_given(METHODS["noisy-gd"], {"epsilon": 1.0, "eps": 3})
+    with pytest.raises(ArgumentError, match="needs the argument epsilon"):
+        Settings.of_given(METHODS["noisy-gd"], {})

@@ -36,7 +36,7 @@ from linprobe.methods import METHODS, Method
 from linprobe.options.declaration import arguments_of, estimator_name, hint
 from linprobe.training.engine import Sources, train
 from linprobe.training.runtime import Runtime
-from linprobe.training.settings import Settings
+from linprobe.training.settings import OF_LABELS, Settings
 
 HASHES = RowHashes()
 
@@ -268,8 +268,8 @@ class LinearProbe(LinearClassifier):
     def settings(self) -> Settings:
         """Settings for the engine, from the parameters of this estimator."""
         parameters = self.get_params(deep=False)
-        for public_fact in ("classes", "class_weight"):
-            parameters.pop(public_fact)
+        for name in OF_LABELS:
+            parameters.pop(name)
         return Settings.of(self.method, parameters)
 
     @staticmethod

@@ -21,6 +21,7 @@ RunFolder = str | os.PathLike[str]
 TEST_ACCURACY = "test accuracy"
 SELECTION = "selection"
 SELECTION_SHARE = 0.2
+OF_LABELS = ("classes", "class_weight")  # arguments about the labels, which are settled before training
 INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
 
 
@@ -87,7 +88,7 @@ class Settings:
         Raises:
             ArgumentError: an argument that the method does not have, or one without a default that is not given.
         """
-        arguments = {name: option for name, option in arguments_of(method.options).items() if name != "classes"}
+        arguments = {name: option for name, option in arguments_of(method.options).items() if name not in OF_LABELS}
         unknown = sorted(set(given) - set(arguments))
         if unknown:
             raise ArgumentError(

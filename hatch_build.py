@@ -1,4 +1,8 @@
-"""Builds the kernel in `linprobe/native/` on installation, where there is a C compiler."""
+"""Builds the kernel in `linprobe/native/` on installation, where there is a C compiler.
+
+The kernel asks at run time for AVX2 and AVX-512, so one wheel serves all processors of a platform. No flag below may
+name a processor.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 
 class KernelHook(BuildHookInterface):
-    """Without a compiler the wheel is pure Python, and products are NumPy's."""
+    """Without a compiler the wheel is pure Python, and products are NumPy's. LINPROBE_REQUIRE_KERNEL=1 fails then."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         package = Path(self.root) / "linprobe/native"
@@ -25,6 +29,8 @@ class KernelHook(BuildHookInterface):
         reason = build(package / "clipped_sum.c", library)
         if reason:
             library.unlink(missing_ok=True)
+            if os.environ.get("LINPROBE_REQUIRE_KERNEL") == "1":
+                raise RuntimeError(f"{reason}, and LINPROBE_REQUIRE_KERNEL=1 asks for the kernel")
             self.app.display_warning(f"{reason}; linprobe goes without its kernel and trains with NumPy alone")
             return
         build_data["artifacts"].append(f"/linprobe/native/{library.name}")

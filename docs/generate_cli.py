@@ -1,4 +1,7 @@
-"""Write docs/cli.md from the code: `python docs/generate_cli.py`. A test compares the file with `render`."""
+"""Write docs/cli.md and the manual page from the code: `python docs/generate_cli.py`.
+
+A test compares the files with `render`. generate_man.py has the manual page.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import typer
 
 import linprobe.cli
 from linprobe import errors
+from linprobe.cli._everywhere import EVERYWHERE
 
 TARGET = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
@@ -20,6 +24,21 @@ Results go to stdout. Notes, tables and errors go to stderr. If `-` is given for
 last line of standard input, so that commands can be joined with `|`.
 
 The [methods](methods/README.md) pages list the options and defaults of each method.
+"""
+
+CONFIG = """\
+`train --method NAME --help` prints only the options of that method.
+
+A key of a `--config` file is a flag without its dashes, or the name of an argument. Keys at the top are for the command
+that is run; those in a table named after a command are for that command. Flags on the command line win.
+
+    features = "features.h5"
+
+    [train]
+    method = "adamix"
+    eps = 3
+
+A `--log` file is readable by its owner only, as tables may show private figures.\
 """
 
 
@@ -76,14 +95,15 @@ def _exit_statuses() -> str:
 def render() -> str:
     """The whole page."""
     program: Any = typer.main.get_command(linprobe.cli.app)
-    rows = [_parameter_row(parameter) for parameter in program.params]
+    rows = [f"| `{words}` | {meaning} |  |" for words, meaning in EVERYWHERE]
+    rows += [_parameter_row(parameter) for parameter in program.params]
     common = "\n".join(["| option | meaning | default |", "| --- | --- | --- |", *rows])
     commands = [_command(name, command) for name, command in program.commands.items()]
     return "\n".join(
         [
             INTRODUCTION,
             "## Options of every command\n",
-            f"`-h` or `--help` after any command prints its help.\n\n{common}\n",
+            f"`-h` or `--help` after any command prints its help. {CONFIG}\n\n{common}\n",
             *commands,
             _exit_statuses(),
             "",
@@ -92,4 +112,7 @@ def render() -> str:
 
 
 if __name__ == "__main__":
+    import generate_man
+
     TARGET.write_text(render(), encoding="utf-8")
+    generate_man.write()

@@ -9,16 +9,25 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
+from math import ceil, exp
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
+from scipy.stats import norm
+
+from linprobe.accounting.calibrate import largest_mu
+from linprobe.accounting.tradeoff import tpr_limit
 from linprobe.methods import METHODS, Method
 from linprobe.methods.choice import CHOICES, Facts, choose
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
 
 DOCS = Path(__file__).parent
+ATTACKED = (0.1, 0.5, 1, 2, 3, 5, 8, 10)  # epsilons of the table of attacks
+FALSE_ALARMS = (0.01, 0.001)
+DELTA = 1e-5
 FIT_NEEDS = {"public": "`X_public`, `y_public`", "text": "`text_weights`, shape (n_features, n_classes)"}
 
 
@@ -91,17 +100,39 @@ def evidence() -> str:
 
 
 def reached() -> str:
-    """The README's table: methods by data set and budget, with two public rows per class."""
+    """The README's table: some methods by data set and budget, with two public rows per class."""
     columns = [(data, epsilon) for data in ("digits", "flowers102") for epsilon in (1.0, 3.0)]
     found = {(row["row"], row["data"], row["epsilon"]): row for row in _evidence() if row["shots"]}
     lines = []
-    for name in dict.fromkeys(name for name, _, epsilon in found if epsilon is not None):
+    for name in ("adamix", "noisy-gd", "dpsgd-f", "fully-private"):
         cells = [found.get((name, *column)) for column in columns]
         lines.append([name, *("" if cell is None else _shown(cell) for cell in cells)])
     for name, noted in (("only-public", "only-public, epsilon 0"), ("non-private", "non-private, no epsilon")):
         cells = [found.get((name, data, None)) for data, _ in columns]
         lines.append([noted, *("" if cell is None else _shown(cell) for cell in cells)])
     return _table(("method", *(f"{data}, eps {epsilon:g}" for data, epsilon in columns)), lines)
+
+
+def attack_success() -> str:
+    """The most that an attacker can reach: from epsilon and delta alone, and from mu of Gaussian DP."""
+    header = ("epsilon", "right guesses", *(f"found at {100 * rate:g} % false alarms" for rate in FALSE_ALARMS))
+    rates = np.array(FALSE_ALARMS)
+    any_method, all_rows = [], []
+    for epsilon in ATTACKED:
+        mu = largest_mu(epsilon, DELTA)
+        sure = (exp(epsilon) + DELTA) / (1 + exp(epsilon))
+        any_method.append([f"{epsilon:g}", *map(_limit, (sure, *tpr_limit(rates, epsilon, DELTA)))])
+        all_rows.append([f"{epsilon:g}", *map(_limit, (norm.cdf(mu / 2), *norm.cdf(norm.ppf(rates) + mu)))])
+    return (
+        f"Any method, from epsilon and delta alone:\n\n{_table(header, any_method)}\n\n"
+        f"Methods that sum over all rows, in one step or many:\n\n{_table(header, all_rows)}"
+    )
+
+
+def _limit(share: float) -> str:
+    """Per cent, rounded up."""
+    digits = 2 if share < 0.1 else 1
+    return f"{ceil(100 * 10**digits * share) / 10**digits:.{digits}f} %"
 
 
 def _epsilons(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -219,6 +250,7 @@ PAGES: dict[Path, list[Callable[[], str]]] = {
     DOCS / "python.md": [classes, arguments],
     DOCS / "methods" / "README.md": [methods, choices, measured],
     DOCS / "evidence.md": [evidence],
+    DOCS / "enough.md": [attack_success],
     DOCS.parent / "README.md": [reached],
 }
 

@@ -28,6 +28,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.refits import refit_warning
 from linprobe.data.owners import by_owner
 from linprobe.data.row_commitment import RowHashes
+from linprobe.data.row_weights import BALANCED, RowWeights, class_weights, sample_weights
 from linprobe.data.sources import ArraySource, Source
 from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyWarning, UsageError
 from linprobe.evaluation.metrics import class_scores, probabilities
@@ -80,8 +81,9 @@ class LinearProbe(LinearClassifier):
     Adjacency: zero-out. One private record is present, or its place is empty; the number of places is public. With
     `owners`, all private rows of one person are present, or none of them; the number of people is public.
 
-    Attributes set by `fit`:
-        those of `LinearClassifier`.
+    `fit` sets these attributes, and those of `LinearClassifier`.
+
+    Attributes:
         history_: public facts of each step.
         private_record_losses_: each private record's own privacy loss, in the order of `X`, or with `owners` each
             person's, in the order of `owners_`; `.epsilon(delta, worst_case)` turns it into epsilons (n_private,).
@@ -134,6 +136,7 @@ class LinearProbe(LinearClassifier):
         y_public: ArrayLike | None = None,
         text_weights: ArrayLike | None = None,
         owners: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Train on private rows `X` (n_private, n_features) with labels `y`, and public rows if given.
 
@@ -143,10 +146,13 @@ class LinearProbe(LinearClassifier):
             text_weights: class-name encodings (n_features, n_classes).
             owners: whose row each row of `X` is, shape (n_rows,): names or numbers. If given, people are protected with
                 all of their rows, and n_private is the number of people. None protects single rows.
+            sample_weight: public factors on the losses of the rows of `X`, shape (n_rows,), 0 or more. PUBLIC: no
+                epsilon covers weights that were computed from other private rows. Gradients are clipped after they are
+                weighted, so weights above 1 change little. They multiply those of the argument `class_weight`.
 
         Raises:
             ParameterError, UsageError: a parameter or combination that is not allowed.
-            DataError: labels outside the declared classes, NaN, wrong shapes.
+            DataError: labels outside the declared classes, NaN, wrong shapes, weights below 0.
             PrivacyError: delta of at least 1/n_private, or noise too small for one step.
 
         Warns:
@@ -162,8 +168,11 @@ class LinearProbe(LinearClassifier):
         if owners is not None:
             order, bounds, self.owners_ = self._people(np.asarray(owners), len(X))
             X, labels = X[order], labels[order]
+        by_row = None if sample_weight is None else sample_weights(sample_weight, len(X))
+        if by_row is not None and bounds is not None:
+            by_row = by_row[order]
         private = ArraySource(X, labels)
-        public = None
+        public, known = None, None
         if (X_public is None) != (public_labels is None):
             missing = "y_public" if public_labels is None else "X_public"
             raise UsageError(f"{missing} is None, but X_public and y_public belong together; give both or neither")
@@ -174,7 +183,8 @@ class LinearProbe(LinearClassifier):
                 raise DataError(
                     f"X_public has {len(rows)} rows and y_public {len(public_labels)}; allowed: equal numbers"
                 )
-            public = ArraySource(rows, self._indices(public_labels, "y_public"))
+            known = self._indices(public_labels, "y_public")
+            public = ArraySource(rows, known)
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
         hashes = None
         if self.method.spends:
@@ -183,7 +193,8 @@ class LinearProbe(LinearClassifier):
             if owners is not None:  # a person's rows may be in different fits; Python's hash has a secret key
                 people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
                 hashes = np.concatenate([hashes, people.view(np.uint64)])
-        return self._fit(Sources(private, len(self.classes_), public, text, bounds), hashes=hashes)
+        weights = self._weights(known, by_row)
+        return self._fit(Sources(private, len(self.classes_), public, text, bounds, weights), hashes=hashes)
 
     def fit_sources(
         self,
@@ -204,7 +215,17 @@ class LinearProbe(LinearClassifier):
             ledger: records each event before its result exists; None for a ledger in memory.
         """
         self.classes_ = self._declared_classes(None, None)
-        return self._fit(Sources(private, len(self.classes_), public, text_weights), runtime, ledger)
+        labels = None if public is None else np.concatenate([y for _, y in public.blocks()])
+        weights = self._weights(labels if self.class_weight == BALANCED else None)
+        return self._fit(Sources(private, len(self.classes_), public, text_weights, weights=weights), runtime, ledger)
+
+    def _weights(
+        self, public: NDArray[np.int64] | None, by_row: NDArray[np.float64] | None = None
+    ) -> RowWeights | None:
+        """The weights of private rows; `public` are labels of public rows."""
+        if self.class_weight is None:
+            return None if by_row is None else RowWeights(np.ones(len(self.classes_)), by_row)
+        return RowWeights(class_weights(self.class_weight, self.classes_.tolist(), public), by_row)
 
     def _protected(self, private: Source, public: Source | None) -> list[Source]:
         """The sources of rows that the method protects."""
@@ -247,7 +268,8 @@ class LinearProbe(LinearClassifier):
     def settings(self) -> Settings:
         """Settings for the engine, from the parameters of this estimator."""
         parameters = self.get_params(deep=False)
-        parameters.pop("classes")
+        for public_fact in ("classes", "class_weight"):
+            parameters.pop(public_fact)
         return Settings.of(self.method, parameters)
 
     @staticmethod

@@ -22,6 +22,7 @@ from linprobe.accounting import refits
 from linprobe.cli import run
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.gradients import host
 
 # no test measures time, so a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None)
@@ -51,6 +52,17 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests come first: no worker is left with one at the end, and none makes their fixtures a second time."""
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.fixture(scope="module", params=["numpy", "native"])
+def sums_by(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Clipped sums by NumPy, then by the kernel where it has room for that number of classes."""
+    if request.param == "native" and host.LIBRARY is None:
+        pytest.skip("the kernel is not built")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(host, "LIBRARY", None)
+        yield
 
 
 class Outcome(NamedTuple):

@@ -1,13 +1,13 @@
 """People with several rows: accuracy at equal epsilon against group privacy, and the cost of a step.
 
-    python benchmarks/people/run.py accuracy FILE.npz --json benchmarks/people/accuracy.json
+    python benchmarks/people/run.py accuracy FILE.npz --json benchmarks/people/accuracy.json [--rows 10]
     python benchmarks/people/run.py cost --json benchmarks/people/cost.json
 
-`FILE.npz` holds X_train, y_train, X_test and y_test. Its training rows are dealt to people with k rows each: at random,
-or so that the rows of a person have one class where possible. Each setting is trained three ways, all at the same
-epsilon and delta for a person:
+`FILE.npz` holds X_train, y_train, X_test, y_test and class_names. Its training rows are dealt to people with k rows
+each: at random, or so that the rows of a person have one class where possible. Each setting is trained three ways, all
+at the same epsilon and delta for a person:
 
-    owner   `owners=`: the gradients of a person are summed and clipped
+    owner   `--unit owner`: the gradients of a person are summed and clipped
     group   rows are protected, with k times the noise, so that k rows together cost epsilon
     one     one row of each person is used, and rows are protected
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,19 +28,23 @@ import numpy as np
 
 from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.calibrate import largest_mu
+from linprobe.commands.train import TrainRequest, train
+from linprobe.data.feature_file import Description
+from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.owners import by_owner
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows, Rows
 from linprobe.data.unit_rows import UnitRows
-from linprobe.estimators import NoisyGD
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.threads import blas_held_to_one_thread
+from linprobe.progress import Silent
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 from timing import machine, shortest
 
 DELTA = 1e-5
-ROWS = (3, 10)
+ROWS = (1, 3, 10)
 SHAPES = ((6144, 1280, 102), (6144, 1280, 10), (6144, 2048, 10), (20480, 512, 10))
 ROUNDS = 7
 
@@ -56,26 +61,46 @@ def dealt(y: np.ndarray, k: int, how: str, seed: int) -> np.ndarray:
 
 def trained(data: Any, epsilon: float, k: int, how: str, way: str, seed: int) -> float:
     """Test accuracy of one run whose people have epsilon."""
-    x, y = data["X_train"], data["y_train"]
-    owners = dealt(y, k, how, seed)
-    given: dict[str, Any] = {}
-    if way == "owner":
-        given["owners"] = owners
-    elif way == "group":
+    owners = dealt(data["y_train"], k, how, seed)
+    order = by_owner(owners)
+    if way == "one":
+        _, order = np.unique(owners, return_index=True)
+    if way == "group":
         epsilon = epsilon_of(largest_mu(epsilon, DELTA) / k, DELTA)
-    else:
-        _, first = np.unique(owners, return_index=True)
-        x, y = x[first], y[first]
-    probe = NoisyGD(epsilon=epsilon, delta=DELTA, classes=range(len(data["class_names"])), per_record=False)
-    return float(probe.fit(x, y, **given).score(data["X_test"], data["y_test"]))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.h5"
+        with FeatureWriter(file, Description(class_names=tuple(data["class_names"].tolist()))) as writer:
+            names = [f"p{owner}" for owner in owners[order]]
+            for group, rows, people in (("train", order, names), ("test", slice(None), None)):
+                x, y = data[f"X_{group}"][rows], data[f"y_{group}"][rows]
+                ids = [f"{group}/{row}" for row in range(len(y))]
+                writer.write_group(group, len(y), x.shape[1], [x], y, ids, owners=people)
+        request = TrainRequest(
+            "noisy-gd",
+            features=file,
+            epsilon=epsilon,
+            delta=DELTA,
+            unit="owner" if way == "owner" else "record",
+            per_record=False,
+            out=file.with_name("run"),
+            book=file.with_name("book"),
+        )
+        return float(train(request, Silent())["test_accuracy"])
 
 
-def accuracies(path: Path, epsilons: list[float], seeds: int) -> list[dict[str, Any]]:
-    """One object for each setting: mean and standard deviation of the test accuracy over the seeds."""
+def accuracies(path: Path, epsilons: list[float], seeds: int, rows: list[int]) -> list[dict[str, Any]]:
+    """One object for each setting: mean and standard deviation of the test accuracy over the seeds.
+
+    `rows` are numbers of rows a person.
+    """
     with np.load(path) as archive:
         data = dict(archive)
-    settings = [(1, "random", "owner"), (1, "random", "group")]
-    settings += [(k, how, way) for k in ROWS for how in ("random", "class") for way in ("owner", "group", "one")]
+    settings = [
+        (k, how, way)
+        for k in rows
+        for how in (("random",) if k == 1 else ("random", "class"))
+        for way in (("owner", "group") if k == 1 else ("owner", "group", "one"))
+    ]
     results = []
     for epsilon in epsilons:
         for k, how, way in settings:
@@ -127,11 +152,12 @@ def main() -> None:
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[3.0])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows a person")
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
     if given.study == "accuracy" and given.file is None:
         parser.error("accuracy needs a file")
-    found = costs() if given.study == "cost" else accuracies(given.file, given.epsilons, given.seeds)
+    found = costs() if given.study == "cost" else accuracies(given.file, given.epsilons, given.seeds, given.rows)
     given.json.write_text(json.dumps({"machine": machine(), "results": found}, indent=1) + "\n")
 
 

@@ -28,6 +28,8 @@ GRADIENT = "gradient"
 LARGEST_SPENT = 0.99
 BRACKET = 0.1
 ROOT_TOLERANCE = 3e-5
+SLOPE_STEP = 1e-3
+SAFE_SIDE = 2e-6  # more than the secant misses
 CUSTOMARY_SHARE = 0.1  # of 1/n_private; a larger delta is warned of
 SMALLEST_GUESS = 0.04  # below, exp(1 / sigma^2) overflows
 
@@ -154,14 +156,35 @@ def round_up(value: float, digits: int = 8) -> float:
     return rounded if rounded >= value else math.nextafter(value, math.inf)
 
 
-def smallest_multiplier(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> float:
+def smallest_multiplier(
+    epsilon_at: Callable[[float], float],
+    epsilon: float,
+    guess: float,
+    roughly: Callable[[float], float] | None = None,
+) -> float:
     """Smallest noise multiplier, to about three parts in 10^5 above, with `epsilon_at(multiplier) <= epsilon`.
 
-    `epsilon_at` falls with the multiplier; `guess` only saves evaluations.
+    `epsilon_at` falls with the multiplier. `guess`, and `roughly`, a faster approximation of `epsilon_at`, only save
+    evaluations.
 
     Raises:
         PrivacyError: no multiplier up to `MAX_SIGMA` is enough, since the accountant is too coarse for a small target.
     """
+    if roughly is None:
+        log_sigma = _root(epsilon_at, epsilon, guess)
+    else:
+        rough = _root(roughly, epsilon, guess)
+        slope = math.log(roughly(math.exp(rough)) / roughly(math.exp(rough + SLOPE_STEP))) / SLOPE_STEP
+        found = epsilon_at(math.exp(rough))
+        log_sigma = rough + math.log(found / epsilon) / slope if slope > 0 and 0 < found < math.inf else rough
+    sigma = round_up(math.exp(log_sigma + SAFE_SIDE))
+    while epsilon_at(sigma) > epsilon:
+        sigma = round_up(sigma * math.exp(ROOT_TOLERANCE))
+    return sigma
+
+
+def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> float:
+    """Logarithm of the multiplier at which `epsilon_at` is `epsilon`, to `ROOT_TOLERANCE`. Errors as its caller's."""
 
     def excess(log_sigma: float) -> float:
         return min(epsilon_at(math.exp(log_sigma)), 10 * epsilon) - epsilon
@@ -182,10 +205,7 @@ def smallest_multiplier(epsilon_at: Callable[[float], float], epsilon: float, gu
         raise PrivacyError(
             f"no noise multiplier found for epsilon {rounded_up(epsilon)}; give --sigma; please report this"
         )
-    sigma = round_up(math.exp(root))
-    while epsilon_at(sigma) > epsilon:
-        sigma = round_up(sigma * math.exp(ROOT_TOLERANCE))
-    return sigma
+    return float(root)
 
 
 def calibrate(
@@ -230,8 +250,8 @@ def calibrate(
     others = tuple(others)
     judge = choose_accountant(accountant, (*others, _steps(1.0, rate, 1)))
 
-    def epsilon_with(sigma: float, n_steps: int) -> float:
-        return composed_epsilon((*others, _steps(sigma, rate, n_steps)), delta, judge)
+    def epsilon_with(sigma: float, n_steps: int, *, rough: bool = False) -> float:
+        return composed_epsilon((*others, _steps(sigma, rate, n_steps)), delta, judge, rough=rough)
 
     spent = composed_epsilon(others, delta, judge)
     affordable = spent <= LARGEST_SPENT * epsilon
@@ -245,7 +265,12 @@ def calibrate(
     def least_multiplier(n_steps: int) -> float:
         guess = _multiplier_of(left / n_steps, rate)
         if judge != "gdp":
-            return smallest_multiplier(lambda sigma: epsilon_with(sigma, n_steps), epsilon, guess)
+            return smallest_multiplier(
+                lambda sigma: epsilon_with(sigma, n_steps),
+                epsilon,
+                guess,
+                lambda sigma: epsilon_with(sigma, n_steps, rough=True),
+            )
         sigma = round_up(guess)
         while epsilon_with(sigma, n_steps) > epsilon:
             sigma = math.nextafter(sigma, math.inf)

@@ -9,17 +9,21 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 
 from linprobe.cli import (
+    _stderr,
     account,
     attack,
     audit,
     budget,
     compare,
+    doctor,
     evaluate,
+    export,
     extract,
     import_,
     info,
@@ -33,14 +37,17 @@ from linprobe.cli import (
     tune,
     verify,
 )
+from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
 from linprobe.cli._flags import flag_of_argument
-from linprobe.errors import LinprobeError, printable
+from linprobe.cli._help import Command
+from linprobe.errors import LinprobeError, UsageError
 
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 app = typer.Typer(
     name="linprobe",
     help="Differentially private linear probing on frozen features.",
+    epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -57,6 +64,7 @@ for command in (
     report,
     verify,
     release,
+    export,
     info,
     methods,
     plan,
@@ -64,8 +72,11 @@ for command in (
     audit,
     compare,
     budget,
+    doctor,
 ):
     command.register(app)
+for registered in app.registered_commands:
+    registered.cls = Command
 
 
 def _version(wanted: bool) -> None:
@@ -81,13 +92,12 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")] = False,
 ) -> None:
     """Differentially private linear probing on frozen features."""
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"linprobe: error: {printable(' '.join(message.split()))}", file=sys.stderr)
+    _stderr.line(f"linprobe: error: {' '.join(message.split())}", always=True)
     return status
 
 
@@ -97,6 +107,16 @@ def _hint(error: Any) -> str:
     meant = None if name is None else flag_of_argument(name.lstrip("-").replace("-", "_"))
     known = [flag for parameter in error.ctx.command.params for flag in parameter.opts] if meant else []
     return f" Did you mean {meant}?" if meant in known else ""
+
+
+def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
+    """The value that was given for the option of an error, which typer does not name."""
+    parameter = getattr(error, "param", None)
+    given = [value for flag, value in pairwise(words) if flag in getattr(parameter, "opts", ())]
+    given += [
+        values[parameter.name] for values in defaults.values() if parameter is not None and parameter.name in values
+    ]
+    return f"; got {given[0]!r}" if given and str(given[0]) not in error.format_message() else ""
 
 
 def _drop_output() -> None:
@@ -112,11 +132,31 @@ def _reader_left() -> int:
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit status. An error is one line on stderr, with a traceback only for --debug."""
-    debug = "--debug" in arguments
-    # --debug is allowed anywhere: people append it to a command that failed
-    arguments = [word for word in arguments if word != "--debug"]
     try:
-        status = app(arguments or ["--help"], prog_name="linprobe", standalone_mode=False)
+        everywhere, words = taken_out(arguments)
+        with _stderr.as_asked(quiet=everywhere.quiet, log=everywhere.log, words=arguments):
+            return _run(words, everywhere)
+    except UsageError as error:
+        return _fail(str(error), error.exit_status)
+
+
+def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
+    """The values of the config file for the command, as typer takes them."""
+    if everywhere.config is None:
+        return {}
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    name = next((word for word in words if not word.startswith("-")), "")
+    if name not in commands:
+        return {}
+    return {name: defaults_from(everywhere.config, name, commands[name].params, commands)}
+
+
+def _run(words: list[str], everywhere: Everywhere) -> int:
+    """`run` without the options of every command."""
+    debug, defaults = everywhere.debug, dict[str, Any]()
+    try:
+        defaults = _defaults(words, everywhere)
+        status = app(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_left()
@@ -139,7 +179,8 @@ def run(arguments: list[str]) -> int:
             raise
         if hasattr(error, "format_message"):  # typer's own usage errors
             command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
-            return _fail(f"{error.format_message()}{_hint(error)} See {command} --help.", 2)
+            text = error.format_message().removesuffix(".")
+            return _fail(f"{text}{_got(error, words, defaults)}.{_hint(error)} See {command} --help.", 2)
         with suppress(ValueError):  # stdout may be no file
             try:
                 sys.stdout.flush()

@@ -8,11 +8,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from linprobe.cli import _stderr
 from linprobe.errors import printable
+
+LOG_WIDTH = 120
 
 
 def _console() -> Console:
@@ -21,7 +23,7 @@ def _console() -> Console:
 
 def note(text: str) -> None:
     """Print one line on stderr."""
-    print(printable(text), file=sys.stderr)
+    _stderr.line(text)
 
 
 class TerminalProgress:
@@ -37,7 +39,7 @@ class TerminalProgress:
 
     def start(self, total: int, what: str = "training") -> None:
         """Show the bar, of unknown length if `total` is 0."""
-        if not sys.stderr.isatty():
+        if _stderr.is_quiet() or not sys.stderr.isatty():
             return
         if self._bar is not None:
             self._bar.stop()
@@ -68,12 +70,11 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
         grid.add_column(name, justify="right" if place else "left")
     for row in rows:
         grid.add_row(*map(printable, row))
-    _console().print(grid)
-
-
-def plain(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Rows for `table` in which a bracket is a bracket, not markup."""
-    return [tuple(escape(cell) for cell in row) for row in rows]
+    if not _stderr.is_quiet():
+        _console().print(grid)
+    log = _stderr.log()
+    if log is not None:
+        Console(file=log, width=LOG_WIDTH, highlight=False, markup=False).print(grid)
 
 
 def figure(value: float | None, form: str = ".4g") -> str:

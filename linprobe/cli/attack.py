@@ -35,7 +35,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run a membership inference attack on a run.
 
-        The attack tells private rows from test rows by their scores. Its results are private.
+        The attack tells private rows from test rows by their scores; of a run with --unit owner, private people from
+        test people. Its results are private.
         """
         from linprobe.cli import _terminal
         from linprobe.commands.attack import AttackRequest, attack, limit_percent
@@ -60,7 +61,7 @@ def register(app: typer.Typer) -> None:
             return
         of = f", {result['shadows']} shadow probes" if lira else ""
         typer.echo(f"attack            {result['attack']}{of}")
-        typer.echo(f"records           {result['members']} members, {result['non_members']} non-members")
+        typer.echo(f"{result['compared']:<18}{result['members']} members, {result['non_members']} non-members")
         interval = "" if result["auc_low"] is None else f" ({result['auc_low']:.4f} to {result['auc_high']:.4f}, 95 %)"
         typer.echo(f"AUC               {result['auc']:.4f}{interval}")
         limits = result["tpr_limit_at_fpr"] or {}

@@ -33,6 +33,9 @@ def register(app: typer.Typer) -> None:
         confidence: Annotated[
             float, typer.Option(help="Confidence of the lower bound, at least 0.5, below 1.")
         ] = 0.999,
+        unit: Annotated[
+            str, typer.Option(help="record or owner: what a canary is, a row or a person with 3 rows.")
+        ] = "record",
         device: Annotated[str, typer.Option(help="cuda or cuda:N: audit training on that GPU too.")] = "cpu",
         as_json: Json = False,
     ) -> None:
@@ -55,6 +58,7 @@ def register(app: typer.Typer) -> None:
             canaries=canaries,
             confidence=confidence,
             device=device,
+            unit=unit,
         )
         with _terminal.TerminalProgress() as progress:
             audited = audit(request, progress)
@@ -63,7 +67,7 @@ def register(app: typer.Typer) -> None:
         else:
             _terminal.table(
                 f"{method} at epsilon {rounded_up(audited['epsilon'])}, delta {rounded_up(delta)}; {runs} runs "
-                f"of {canaries} canaries, confidence {confidence:g}",
+                f"of {canaries} canaries{', each a person' if unit == 'owner' else ''}, confidence {confidence:g}",
                 [_row(test) for test in audited["tests"] if test["path"] == "all"]
                 + [_row(_largest(audited["tests"], path)) for path in audited["paths"]],
                 header=("test", "runs on", "epsilon at least", "mu at least", "correct guesses"),

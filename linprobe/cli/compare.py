@@ -68,6 +68,9 @@ def register(app: typer.Typer) -> None:
         book: Annotated[
             Path | None, typer.Option(help="Budget book of the training rows. [default: as for `linprobe train`]")
         ] = None,
+        unit: Annotated[
+            str, typer.Option(help="record or owner: what every run protects, a row or a person with all rows.")
+        ] = "record",
         as_json: Json = False,
     ) -> None:
         """Compare methods over several epsilons and seeds.
@@ -103,6 +106,7 @@ def register(app: typer.Typer) -> None:
             attack=attack,
             jobs=jobs,
             book=book,
+            unit=unit,
         )
         with _terminal.TerminalProgress() as progress:
             compared = compare(request, progress)

@@ -37,9 +37,9 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print_json(result)
         else:
-            _terminal.table(f"{result['test_rows']} test rows", _terminal.plain(overall_rows(result)))
+            _terminal.table(f"{result['test_rows']} test rows", overall_rows(result))
             header, rows, left_out = class_table(result)
-            _terminal.table("by class, with 95 % intervals", _terminal.plain(rows), header=header)
+            _terminal.table("by class, with 95 % intervals", rows, header=header)
             if left_out:
                 _terminal.note(f"{left_out} more classes are in --json")
             typer.echo(f"{result['test_accuracy']:.4f}")

@@ -254,7 +254,7 @@ def _batch_size(text: str) -> int | None:
 
 
 def _summary(outcome: Any, note: Any) -> None:
-    rows = ", ".join(f"{count} {group}" for group, count in outcome.rows.items())
+    rows = ", ".join(f"{count} {'unlabelled' if group == 'rows' else group}" for group, count in outcome.rows.items())
     note(f"{rows} rows, {outcome.n_features} features, {outcome.n_classes} classes")
     if outcome.extracted:
         rate = outcome.extracted / outcome.seconds

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from linprobe.cli._flags import given_options, train_flags, with_flags
-from linprobe.cli._shared import Json
+from linprobe.cli._shared import Json, print_json
+from linprobe.errors import printable
+
+if TYPE_CHECKING:
+    from linprobe.commands.train import TrainRequest
+
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print what the run would read, spend and write, and how long it takes."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +30,9 @@ def register(app: typer.Typer) -> None:
                 inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
             )
 
-    def train(as_json: bool, **given: Any) -> None:
+    parameters.append(inspect.Parameter("dry_run", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=DryRun))
+
+    def train(as_json: bool, dry_run: bool, **given: Any) -> None:
         """Train a probe and print the run folder.
 
         The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present,
@@ -31,7 +42,6 @@ def register(app: typer.Typer) -> None:
         """
         from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal
-        from linprobe.cli._shared import print_json
         from linprobe.commands import train as command
         from linprobe.commands.figures import guarantee_rows
         from linprobe.parallel import torch_group
@@ -44,6 +54,9 @@ def register(app: typer.Typer) -> None:
             options=options,
             **given,
         )
+        if dry_run:
+            _print_dry_run(request, as_json=as_json)
+            return
         with torch_group.group() as group:
             if group.rank > 0:
                 command.train(request, Silent(), group)
@@ -71,3 +84,16 @@ def register(app: typer.Typer) -> None:
         typer.echo(outcome["run"])
 
     app.command()(with_flags(train, parameters))
+
+
+def _print_dry_run(request: TrainRequest, *, as_json: bool) -> None:
+    from linprobe.cli import _terminal
+    from linprobe.commands.dry_run import dry_run, lines_of
+
+    with _terminal.TerminalProgress() as progress:
+        found = dry_run(request, progress)
+    if as_json:
+        print_json(found)
+        return
+    for name, text in lines_of(found):
+        typer.echo(printable(f"{name:<10} {text}"))

@@ -50,8 +50,9 @@ def register(app: typer.Typer) -> None:
         """Train with settings chosen on the private rows, and print the run folder.
 
         The guarantee is (epsilon, delta)-differential privacy of the whole choice under zero-out adjacency: one private
-        record is present, or its place is empty. --shrink chooses by noisy counts of right private rows after one run.
-        --grid makes a secret number of runs and keeps the one with the best noisy count; the others leave no trace.
+        record, or with --unit owner one person, is present, or the place is empty. --shrink chooses by noisy counts of
+        right private rows after one run. --grid makes a secret number of runs and keeps the one with the best noisy
+        count; the others leave no trace.
         """
         from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal

@@ -16,7 +16,7 @@ from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.accounting.spending import refuse_above, spending
+from linprobe.accounting.spending import Spending, refuse_above, spending
 from linprobe.atomic_files import held, replace_when_complete
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.row_commitment import row_commitment
@@ -189,6 +189,7 @@ def charged_selection(
     delta: float,
     cap: float | None,
     progress: Progress,
+    unit: str,
 ) -> Iterator[str]:
     """Charge a private selection to the budget book at `path`, before its first run. It counts in full however it ends.
 
@@ -196,7 +197,7 @@ def charged_selection(
     tell the number of runs.
 
     Args:
-        folder, out, cap, progress: as in `RunCharge`. methods: of the candidates. delta: of the guarantee.
+        folder, out, cap, progress, unit: as in `RunCharge`. methods: of the candidates. delta: of the guarantee.
 
     Yields: id of the run.
 
@@ -208,7 +209,7 @@ def charged_selection(
         run=run,
         name=str(out.absolute()),
         method="/".join(dict.fromkeys(methods)),
-        unit=RECORD,
+        unit=unit,
         private=True,
         delta=delta,
         releases=(),
@@ -222,6 +223,24 @@ def charged_selection(
     finally:
         with suppress(OSError):
             os.utime(path)
+
+
+def preview(
+    features: FeatureReader, given: Path | None, entry: Entry, cap: float | None
+) -> tuple[Path, Spending] | None:
+    """The book that a run would be charged to, and the cost of its runs with this one. Nothing is written.
+
+    Returns: None if there is no book of these rows, and none was given.
+
+    Raises:
+        PrivacyError: the run would exceed a cap. DataError: a damaged book.
+    """
+    if given is None and not (books_folder() / KEY).exists():
+        return None
+    path = book_of(features, given)
+    contents = book.read_book(path)
+    _check_caps(cap, entry.delta or 0.0)(contents, entry)
+    return path, spending([*contents.counted, entry])
 
 
 def _check_caps(cap: float | None, delta: float) -> Check:
@@ -244,7 +263,8 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> Non
     runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on these rows together cost"
     text = f"{runs} epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"
     if spent.not_private_runs:
-        text += f", and no epsilon covers {spent.not_private_runs} runs without privacy on these rows"
+        noun = "run" if spent.not_private_runs == 1 else "runs"
+        text += f", and no epsilon covers {spent.not_private_runs} {noun} without privacy on these rows"
     progress.note(f"{text} (budget book {path})")
 
 

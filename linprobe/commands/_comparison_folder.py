@@ -23,6 +23,7 @@ from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.selected_run import check_run
+from linprobe.runs.units import RECORD
 
 RUNS, STATED, SPENT, COMMITTED = "runs", "comparison.json", "spent.jsonl", "private_commitment.json"
 LOCK = ".lock"
@@ -73,12 +74,12 @@ class ComparisonFolder:
         self._known.add(key)
 
     def composed(self, delta: float) -> dict[str, Any]:
-        """The total cost of all runs that ever were here, for a record that was private in all of them.
+        """The total cost of all runs that ever were here, for a record or person private in all of them.
 
         The costs of private selections are added up, each at an equal part of `delta`.
 
         Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
-            epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant.
+            epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.
         """
         # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
         kept = [
@@ -112,6 +113,7 @@ class ComparisonFolder:
             "delta": delta,
             **(dict.fromkeys(("gdp_mu", "zcdp_rho")) if selections else gaussian_figures(releases)),
             "accountant": words,
+            "unit": self.of.get("unit", RECORD),
         }
 
     def begin(self) -> None:
@@ -147,7 +149,10 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
     if not is_new:
         theirs = _read_stated(stated)
         if theirs != of:
-            shown = [f"{one.get('features')} at delta {one.get('delta')}" for one in (theirs, of)]
+            shown = [
+                f"{one.get('features')} at delta {one.get('delta')} for unit {one.get('unit', RECORD)}"
+                for one in (theirs, of)
+            ]
             raise UsageError(f"{out} holds a comparison of {shown[0]}, not of {shown[1]}; give another --out")
     try:
         (out / RUNS).mkdir(parents=True, exist_ok=True)

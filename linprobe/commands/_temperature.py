@@ -6,7 +6,6 @@ from pathlib import Path
 
 from linprobe.commands._row_sources import check_width, open_features
 from linprobe.errors import DataError, UsageError
-from linprobe.evaluation.temperature import fit_temperature
 from linprobe.progress import Progress
 from linprobe.runs.run_folder import LoadedRun
 
@@ -22,6 +21,8 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress) -> f
         return 1.0
     if run.weights.ndim == 3:
         raise UsageError(f"run {run.folder} votes, so it has no temperature; leave out --calibrate")
+    from linprobe.evaluation.temperature import fit_temperature
+
     with open_features(public) as opened:
         if "public" not in opened.sizes:
             raise DataError(

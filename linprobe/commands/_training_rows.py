@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,8 +13,11 @@ from numpy.typing import NDArray
 from linprobe.commands._row_sources import FileSource, PublicRows, public_source
 from linprobe.commands._units import PrivateUnits, private_units
 from linprobe.data.feature_file import FeatureReader
-from linprobe.data.sources import Source
+from linprobe.data.owners import Bounds
+from linprobe.data.row_weights import RowWeights, class_weights
+from linprobe.data.sources import Source, whole_blocks
 from linprobe.evaluation.metrics import class_scores
+from linprobe.mechanisms.right_counts import SHARE_STEP
 from linprobe.methods import Method
 from linprobe.runs.units import OWNER
 from linprobe.training.engine import Sources
@@ -49,6 +53,7 @@ def rows_of(features: FeatureReader, other: FeatureReader | None, request: Train
 
     Raises:
         PrivacyError: a public row equals a private one, or a person has rows of both kinds.
+        ParameterError, DataError: as in `class_weights`.
     """
     # a method that joins public rows protects all rows
     shots = 0 if method.joins_public and request.public_shots else request.public_shots
@@ -61,18 +66,42 @@ def rows_of(features: FeatureReader, other: FeatureReader | None, request: Train
     if method.joins_public and public is not None:
         protected.append(public)
     n_classes = len(features.description.class_names)
-    sources = Sources(units.rows, n_classes, public, features.text_weights(), units.bounds)
+    weights = None
+    if request.class_weight is not None:
+        labels = None if public is None else np.concatenate([y for _, y in public.blocks()])
+        weights = RowWeights(class_weights(request.class_weight, features.description.class_names, labels))
+    sources = Sources(units.rows, n_classes, public, features.text_weights(), units.bounds, weights)
     return Rows(sources, public, units, protected, shots)
 
 
-def count_private(weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source) -> tuple[int, int]:
+def count_private(
+    weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds | None
+) -> tuple[float, float]:
     """Number of rows that a model labels right, and of rows that are not zero. A zero row, an empty place, counts in
     neither.
+
+    With `bounds`, the sum over people of the share of their rows that the model labels right, and the number of people
+    who have rows.
     """
+    if bounds is not None:
+        return _count_people(weights, bias, rows, bounds)
     right = total = 0
     for x, y in rows.blocks():
         present = np.any(x != 0, axis=1)
         # zero rows stay in the product: the rounding of a row's scores may depend on the number of rows
         hit = class_scores(x, weights, bias).argmax(axis=1) == y
         right, total = right + int((hit & present).sum()), total + int(present.sum())
+    return right, total
+
+
+def _count_people(
+    weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds
+) -> tuple[float, float]:
+    """`count_private` of people. Each is scored alone: rows of others would move the rows, and rounding with them."""
+    right, total = 0.0, 0
+    for x, y in whole_blocks(rows.blocks(), np.diff(bounds).tolist()):
+        present = np.any(x != 0, axis=1)
+        if present.any():
+            hit = class_scores(x[present], weights, bias).argmax(axis=1) == y[present]
+            right, total = right + math.floor(hit.mean() / SHARE_STEP) * SHARE_STEP, total + 1
     return right, total

@@ -15,9 +15,11 @@ from linprobe.accounting.tradeoff import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
 from linprobe.commands._output import new_files, writing
 from linprobe.commands._row_sources import FileSource, check_test_rows, features_of, open_features, public_source
-from linprobe.commands._units import private_units
+from linprobe.commands._units import PrivateUnits, private_units
 from linprobe.commands.verify import verified, verify_data
 from linprobe.data.feature_file import FeatureReader
+from linprobe.data.owners import owner_bounds
+from linprobe.data.row_weights import RowWeights
 from linprobe.data.sources import ArraySource, ChainedSource
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.attacks import (
@@ -29,6 +31,7 @@ from linprobe.evaluation.attacks import (
     likelihood_ratios,
     log_odds,
     membership,
+    sums_of_people,
 )
 from linprobe.methods import find_method
 from linprobe.parallel.jobs import unordered
@@ -36,7 +39,7 @@ from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs import run_folder
 from linprobe.runs.selected_run import limit_of_run
-from linprobe.runs.units import NOUNS, OWNER, unit_of
+from linprobe.runs.units import NOUNS, OWNER, RECORD, unit_of
 from linprobe.training import engine
 from linprobe.training.engine import Sources
 from linprobe.training.settings import Settings
@@ -72,10 +75,11 @@ class AttackRequest:
 
 
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    """Try to tell a run's private rows from the test rows of the same file. Private.
+    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private.
 
     Returns: run, manifest_digest, method, attack, auc, auc_low, auc_high, tpr_at_fpr, tpr_limit_at_fpr,
-        tpr_limit_from (in words), members, non_members, confidence, shadows, epsilon, delta, private_output.
+        tpr_limit_from (in words), compared (`rows` or `people`), members, non_members, confidence, shadows, epsilon,
+        delta, private_output.
 
     Raises:
         DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
@@ -92,16 +96,17 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     manifest = run.manifest
     with open_features(features_of(run, request.features)) as features:
         check_test_rows(features, "an attack compares with private rows", private=True)
-        members = _members(features, run)
+        units = _private(features, run)
         committed = verify_data(checked, features)
-        if committed is not None and not np.array_equal(members, committed):
+        if committed is not None and not np.array_equal(_members(units), committed):
             raise PrivacyError(
                 f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
             )
+        compared = _compared(units)
         if request.lira:
-            found, shadows = _lira(features, members, run, request, progress), request.shadows or SHADOWS
+            found, shadows = _lira(features, compared, run, request, progress), request.shadows or SHADOWS
         else:
-            found, shadows = _threshold(features, members, run, request.resamples), None
+            found, shadows = _threshold(compared, run, request.resamples), None
     limit = limit_of_run(manifest)
     result = {
         "run": str(run.folder),
@@ -111,8 +116,9 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         **_figures(found),
         "tpr_limit_at_fpr": None if limit is None else _by_rate(limit(np.array(FALSE_POSITIVE_RATES)).tolist()),
         "tpr_limit_from": None if limit is None else limit.source,
-        "members": int(members.sum()),
-        "non_members": features.sizes["test"],
+        "compared": compared.what,
+        "members": compared.n_inside,
+        "non_members": compared.n_outside,
         "confidence": CONFIDENCE,
         "shadows": shadows,
         "epsilon": manifest["epsilon"],
@@ -128,7 +134,7 @@ def threshold_auc(features: FeatureReader, run: run_folder.LoadedRun, resamples:
 
     Only the number of rows is compared with the run. The caller has trained the run or called `verify_data`.
     """
-    return _figures(_threshold(features, _members(features, run), run, resamples))
+    return _figures(_threshold(_compared(_private(features, run)), run, resamples))
 
 
 def _check(request: AttackRequest) -> None:
@@ -150,8 +156,8 @@ def _check(request: AttackRequest) -> None:
         raise ParameterError(f"jobs is {request.jobs}; allowed: 1 or more")
 
 
-def _members(features: FeatureReader, run: run_folder.LoadedRun) -> NDArray[np.bool_]:
-    """Which training rows were private according to the manifest, shape (n_train,)."""
+def _private(features: FeatureReader, run: run_folder.LoadedRun) -> PrivateUnits:
+    """The training rows that were private according to the manifest, and the people whose rows they are."""
     manifest = run.manifest
     if list(features.description.class_names) != run.class_names or features.n_features != run.weights.shape[-2]:
         here, there = (features.n_features, len(features.description.class_names)), run.weights.shape[-2:]
@@ -170,7 +176,12 @@ def _members(features: FeatureReader, run: run_folder.LoadedRun) -> NDArray[np.b
             f"{features.path} has {units.n_units} private {NOUNS[unit_of(manifest)]}; allowed for the run "
             f"{run.folder}: {manifest['n_private']}; give the file it was trained on with --features"
         )
-    return np.ones(features.sizes["train"], dtype=bool) if units.keep is None else units.keep
+    return units
+
+
+def _members(units: PrivateUnits) -> NDArray[np.bool_]:
+    """Which training rows are private, shape (n_train,)."""
+    return np.ones(units.rows.features.sizes["train"], dtype=bool) if units.keep is None else units.keep
 
 
 def _shots(manifest: dict[str, Any]) -> int | None:
@@ -178,27 +189,71 @@ def _shots(manifest: dict[str, Any]) -> int | None:
     return 0 if manifest["public_from"] == "nowhere" else manifest["public_shots"]
 
 
-def _threshold(
-    features: FeatureReader, members: NDArray[np.bool_], run: run_folder.LoadedRun, resamples: int
-) -> Membership:
-    inside = log_odds(features.blocks("train", members), run.weights, run.bias)
-    return membership(inside, log_odds(features.blocks("test"), run.weights, run.bias), resamples)
+@dataclass(frozen=True)
+class _Compared:
+    """Members and others: rows, or people with all of their rows.
+
+    Attributes:
+        inside, outside: rows of members and of others. n_inside, n_outside: numbers of rows, or of people.
+        sizes: number of rows of each person, members first; None where rows are compared.
+    """
+
+    inside: FileSource
+    outside: FileSource
+    n_inside: int
+    n_outside: int
+    sizes: NDArray[np.int64] | None = None
+
+    @property
+    def what(self) -> str:
+        """What is compared, in a word."""
+        return NOUNS[RECORD if self.sizes is None else OWNER]
+
+
+def _compared(units: PrivateUnits) -> _Compared:
+    """Private people and test people, if the run protects people and test rows have owners; else rows.
+
+    A test person with training or public rows is left out.
+
+    Raises:
+        DataError: nobody with test rows is without training rows.
+    """
+    features, inside = units.rows.features, units.rows
+    if units.bounds is None or not _owned(features, "test"):
+        outside = FileSource(features, "test")
+        return _Compared(inside, outside, inside.n_rows, outside.n_rows)
+    trained = {name for group in ("train", "public") if _owned(features, group) for name in features.owners(group)}
+    outside = FileSource(features, "test", np.array([owner not in trained for owner in features.owners("test")]))
+    if not outside.n_rows:
+        raise DataError(
+            f"{features.path} has test rows of people with training rows only; an attack on people needs others; give "
+            "a file whose test rows are of other people"
+        )
+    bounds, names = owner_bounds(features.owner_batches("test", outside.keep), f"group test of {features.path}")
+    sizes = np.concatenate([np.diff(units.bounds), np.diff(bounds)])
+    return _Compared(inside, outside, units.n_units, len(names), sizes)
+
+
+def _owned(features: FeatureReader, group: str) -> bool:
+    return group in features.sizes and features.has_owners(group)
+
+
+def _threshold(compared: _Compared, run: run_folder.LoadedRun, resamples: int) -> Membership:
+    rows = ChainedSource(compared.inside, compared.outside)
+    scores = log_odds(rows.blocks(), run.weights, run.bias)
+    if compared.sizes is not None:
+        scores = sums_of_people(scores, compared.sizes) / compared.sizes
+    return membership(scores[: compared.n_inside], scores[compared.n_inside :], resamples)
 
 
 def _lira(
-    features: FeatureReader,
-    members: NDArray[np.bool_],
-    run: run_folder.LoadedRun,
-    request: AttackRequest,
-    progress: Progress,
+    features: FeatureReader, compared: _Compared, run: run_folder.LoadedRun, request: AttackRequest, progress: Progress
 ) -> Membership:
-    """The likelihood-ratio attack. Each shadow probe trains on a random half of members and non-members together, with
-    the run's method, options and budget.
+    """The likelihood-ratio attack. Each shadow probe trains on a random half of members and others together, with the
+    run's method, options and budget. Where people are compared, halves are of people.
 
     Shadow probes are not released and spend nothing. Only the private output depends on them.
     """
-    from linprobe.estimators import ESTIMATORS
-
     manifest = run.manifest
     if manifest.get("tuning") is not None:
         raise UsageError(
@@ -207,11 +262,11 @@ def _lira(
         )
     # every shadow draws fresh noise, even if the run had a seed
     options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
-    settings = ESTIMATORS[manifest["method"]](**options).settings()
-    if unit_of(manifest) == OWNER:
+    settings = Settings.of_given(find_method(manifest["method"]), options)
+    if unit_of(manifest) == OWNER and compared.sizes is None:
         raise UsageError(
-            f"run {run.folder} protects people, and shadow probes are trained on halves of the rows; allowed: the "
-            "threshold attack; leave --lira out"
+            f"run {run.folder} protects people, and test rows of {features.path} have no owners, so shadow probes "
+            "cannot train on halves of all people; allowed: the threshold attack, or a file with owners of test rows"
         )
     if settings.first_run is not None:
         raise UsageError(
@@ -220,24 +275,31 @@ def _lira(
         )
     settings = replace(settings, per_record=False)
     public = _public_rows(features, request.public, run)
-    parts = [FileSource(features, "train", members), FileSource(features, "test")]
-    x, y = (np.concatenate(column) for column in zip(*ChainedSource(*parts).blocks(), strict=True))
-    halves = complementary_halves(request.shadows or SHADOWS, len(y))
-    odds = np.empty(halves.shape)
+    x, y = (
+        np.concatenate(column)
+        for column in zip(*ChainedSource(compared.inside, compared.outside).blocks(), strict=True)
+    )
+    sizes = np.ones(len(y), dtype=np.int64) if compared.sizes is None else compared.sizes
+    halves = complementary_halves(request.shadows or SHADOWS, len(sizes))
+    odds = np.empty((len(halves), len(y)))
     progress.start(len(halves), "shadow probes")
     text = features.text_weights()
+    by_class = manifest.get("class_weights")
+    weights = None if by_class is None else RowWeights(np.array(list(by_class.values())))
     n_classes = int(manifest["n_classes"])
-    shadows = (
-        (place, settings, Sources(ArraySource(x[half], y[half]), n_classes, public, text), x, y)
-        for place, half in enumerate(halves)
-    )
+
+    def half_of(half: NDArray[np.bool_]) -> Sources:
+        rows = np.repeat(half, sizes)
+        bounds = None if compared.sizes is None else np.concatenate([[0], np.cumsum(sizes[half])])
+        return Sources(ArraySource(x[rows], y[rows]), n_classes, public, text, bounds, weights)
+
+    shadows = ((place, settings, half_of(half), x, y) for place, half in enumerate(halves))
     for shadow, found in unordered(_shadow, shadows, request.jobs):
         odds[shadow] = found
         progress.step()
     target = log_odds(ArraySource(x, y).blocks(), run.weights, run.bias)
-    ratios = likelihood_ratios(target, odds, halves)
-    inside = parts[0].n_rows
-    return membership(ratios[:inside], ratios[inside:], request.resamples)
+    ratios = sums_of_people(likelihood_ratios(target, odds, np.repeat(halves, sizes, axis=1)), sizes)
+    return membership(ratios[: compared.n_inside], ratios[compared.n_inside :], request.resamples)
 
 
 def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.LoadedRun) -> ArraySource | None:

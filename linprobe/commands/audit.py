@@ -21,8 +21,10 @@ from linprobe.evaluation.audit_bounds import lower_bounds
 from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, find_method
-from linprobe.options import DEFAULT_DELTA
+from linprobe.options import DEFAULT_DELTA, RunOptions
+from linprobe.options.declaration import declared
 from linprobe.progress import Progress
+from linprobe.runs.units import OWNER, RECORD
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import schedule_of
 
@@ -30,6 +32,7 @@ DEFAULT_RUNS = 100
 DEFAULT_CANARIES = 100
 DEFAULT_CONFIDENCE = 0.999
 BACKGROUND_ROWS = 300
+BACKGROUND_PEOPLE = np.resize([1, 2, 3], BACKGROUND_ROWS // 2)  # rows of each person
 MOST_RUNS = 10_000
 MOST_CANARIES = 1000
 MOST_SCORES = 100_000_000  # 800 MB
@@ -41,7 +44,8 @@ NEVER_COVERED = ("feature files", "torch.distributed", "precisions below float32
 class AuditRequest:
     """The arguments of `linprobe audit`; None means the method's default.
 
-    `device` adds the paths on a GPU to those on the host. `insecure_seed` makes coin tosses and noise reproducible, for
+    `device` adds the paths on a GPU to those on the host. `unit` says whether a canary is a row, or a person with
+    several (`owner`). `insecure_seed` makes coin tosses and noise reproducible, for
     tests.
     """
 
@@ -54,6 +58,7 @@ class AuditRequest:
     canaries: int = DEFAULT_CANARIES
     confidence: float = DEFAULT_CONFIDENCE
     device: str = "cpu"
+    unit: str = RECORD
     insecure_seed: int | None = None
 
 
@@ -64,9 +69,9 @@ def audit(
 
     The audited code is the code that `train` runs, on every path in turn; tests pass another `mechanism`.
 
-    Returns: method, epsilon (claimed), delta, epsilon_lower_bound, confidence, runs, canaries, steps, noise_multiplier,
-        sampling_rate, paths (covered), products (`kernel` or `numpy`, of the paths on the host), not_covered, tests
-        (see `lower_bounds`).
+    Returns: method, unit, epsilon (claimed), delta, epsilon_lower_bound, confidence, runs, canaries, steps,
+        noise_multiplier, sampling_rate, paths (covered), products (`kernel` or `numpy`, of the paths on the host),
+        not_covered, tests (see `lower_bounds`).
     """
     method = find_method(request.method)
     if not method.spends:
@@ -75,6 +80,8 @@ def audit(
             f"method is {method.name!r}, which releases nothing with noise, so there is nothing to audit; "
             f"allowed: {spending}"
         )
+    declared(RunOptions)["unit"].check(request.unit)
+    people = BACKGROUND_PEOPLE if request.unit == OWNER else None
     paths = HOST_PATHS if request.device == "cpu" else HOST_PATHS + DEVICE_PATHS
     _check_sizes(request, 2 * len(paths))
     training = TrainRequest(
@@ -92,7 +99,7 @@ def audit(
         known = None if public is None or "public" not in method.needs else _rows(public, public.n_rows)
     settings = make_settings(training, method)
     Runtime(device=request.device).check(settings.options)
-    budget = settings.budget(background.n_rows + request.canaries)
+    budget = settings.budget((background.n_rows if people is None else len(people)) + request.canaries)
     if budget is None:
         raise ValueError(f"{method.name} spends and has no budget")
     if request.runs * request.canaries * budget.n_steps > MOST_SCORES:
@@ -113,12 +120,14 @@ def audit(
         on_run=progress.step,
         paths=paths,
         device=request.device,
+        people=people,
         mechanism=mechanism,
         insecure_seed=request.insecure_seed,
     )
     tests = lower_bounds(trials, request.delta, request.confidence)
     return {
         "method": method.name,
+        "unit": request.unit,
         "epsilon": composed_epsilon(budget.releases, budget.delta, budget.accountant),
         "delta": budget.delta,
         "epsilon_lower_bound": max(test["epsilon_lower_bound"] for test in tests),

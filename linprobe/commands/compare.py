@@ -21,6 +21,7 @@ from linprobe.commands._budget_book import book_of
 from linprobe.commands._comparison_folder import RUNS, ComparisonFolder, open_comparison
 from linprobe.commands._method_row import MethodRow as MethodRow
 from linprobe.commands._row_sources import DIGITS, check_test_rows, open_features
+from linprobe.commands._units import private_units
 from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.commands.train import TrainRequest, make_settings, train_on
 from linprobe.commands.tune import Tuning, settings_of, tune_on
@@ -29,7 +30,8 @@ from linprobe.data.feature_file import FeatureReader, LoadedFeatures
 from linprobe.errors import LinprobeError, ParameterError, UsageError
 from linprobe.evaluation.comparison import Result, Setting, boosts, summarise
 from linprobe.methods import METHODS
-from linprobe.options import DEFAULT_DELTA
+from linprobe.options import DEFAULT_DELTA, RunOptions
+from linprobe.options.declaration import declared
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent
@@ -41,6 +43,7 @@ from linprobe.reporting.comparison_table import markdown
 from linprobe.reporting.comparison_table import no_better as no_better
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
+from linprobe.runs.units import RECORD
 from linprobe.training.settings import method_options
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
@@ -64,6 +67,7 @@ class CompareRequest:
         jobs: processes; None for one per processor, at most 8.
         out: folder of the comparison. An earlier comparison in it is continued.
         book: budget book that every run is charged to; None for the one of the training rows.
+        unit: what every run protects, `record` or `owner`.
     """
 
     methods: Sequence[MethodRow]
@@ -78,6 +82,7 @@ class CompareRequest:
     attack: bool = False
     jobs: int | None = None
     book: Path | None = None
+    unit: str = RECORD
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,8 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
     if request.features is None and not request.shots and not request.public:
         request = replace(request, shots=(DIGITS_SHOTS,))
     of = {"features": DIGITS if request.features is None else str(request.features.resolve()), "delta": request.delta}
+    if request.unit != RECORD:
+        of["unit"] = request.unit
     with ExitStack() as stack:
         features = _shared(stack, request.features)
         others = {_name(path): _shared(stack, path) for path in request.public if path is not None}
@@ -123,7 +130,8 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
         if missing:
             charged = book_of(opened, request.book).absolute()  # read the rows once for all runs
             missing = [replace(run, request=replace(run.request, book=charged)) for run in missing]
-            _announce(missing, opened.sizes["train"], request.delta, progress)
+            n_units = private_units(opened, None, request.unit, None, 0).n_units
+            _announce(missing, n_units, request.delta, progress)
             progress.start(len(missing), "comparing")
         try:
             arguments = [(run, features, others.get(run.setting.public)) for run in missing]
@@ -139,9 +147,9 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
         return _written(request, folder, planned, results, _commonest(opened))
 
 
-def _announce(missing: Sequence[_Planned], n_rows: int, delta: float, progress: Progress) -> None:
-    """Note the number of runs without privacy before they are trained, and a delta that is large for the rows."""
-    warning = large_delta(delta, n_rows) if any(run.spends for run in missing) else None
+def _announce(missing: Sequence[_Planned], n_units: int, delta: float, progress: Progress) -> None:
+    """Note the number of runs without privacy before they are trained, and a delta that is large for the units."""
+    warning = large_delta(delta, n_units) if any(run.spends for run in missing) else None
     if warning is not None:
         progress.note(warning)
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
@@ -152,6 +160,7 @@ def _announce(missing: Sequence[_Planned], n_rows: int, delta: float, progress: 
 
 
 def _check(request: CompareRequest) -> None:
+    declared(RunOptions)["unit"].check(request.unit)
     if not request.methods:
         raise UsageError("methods is empty; allowed: names from `linprobe methods`; give --methods adamix,noisy-gd")
     names = [row.name for row in request.methods]
@@ -242,6 +251,7 @@ def _plan(request: CompareRequest, public_digests: dict[str, str], sizes: dict[s
                     public=path,
                     public_shots=shots,
                     split_seed=seed,
+                    unit=request.unit,
                     **_budget(row, epsilon, request.delta),
                 )
                 folder = request.out / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
@@ -256,6 +266,8 @@ def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_d
     started_from = read_manifest(Path(first))["manifest_digest"] if first and Path(first).is_dir() else ""
     identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
     identity += [setting.shots, public_digest, asked.split_seed]
+    if asked.unit != RECORD:
+        identity.append(asked.unit)
     if row.tuning is not None:
         identity.append(asdict(row.tuning))
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]

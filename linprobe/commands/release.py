@@ -20,7 +20,7 @@ from linprobe.reporting.registry_claim import Publisher, registry_claim
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.derived import RELEASED
-from linprobe.runs.manifest import RUN_FILES, TEST_FIGURES, file_digest, read_manifest
+from linprobe.runs.manifest import OPTIONAL_FILES, RUN_FILES, file_digest, read_manifest
 
 CARD, CLAIM = RELEASED
 PUBLISHED = re.compile(r"published_histogram_\d+\.json")
@@ -88,10 +88,10 @@ def _public_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
     histograms = {release["file"] for release in manifest["published"] if release["file"] is not None}
     names = list(manifest["files"])
     for name in names:
-        if name not in (*RUN_FILES, TEST_FIGURES) and not (name in histograms and PUBLISHED.fullmatch(name)):
+        if name not in (*RUN_FILES, *OPTIONAL_FILES) and not (name in histograms and PUBLISHED.fullmatch(name)):
             raise PrivacyError(
                 f"the manifest of {folder} lists {name!r}, which is no public file of a run; allowed: "
-                f"{', '.join(RUN_FILES)}, {TEST_FIGURES} and published histograms; do not publish this run"
+                f"{', '.join((*RUN_FILES, *OPTIONAL_FILES))} and published histograms; do not publish this run"
             )
     with np.load(folder / run_folder.MODEL, allow_pickle=False) as archive:
         if set(archive.files) != MODEL_ARRAYS:

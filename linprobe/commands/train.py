@@ -21,7 +21,9 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
+from linprobe.commands._run_config import config_text
 from linprobe.commands._test_rows import accuracy_of, figures_of
+from linprobe.commands._tracking import refuse_tracking, send
 from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands._units import PrivateUnits, fewer_protected
 from linprobe.data.digits import DIGITS_SHOTS
@@ -33,7 +35,7 @@ from linprobe.evaluation.metrics import class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.methods.choice import Chosen
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
-from linprobe.options.declaration import declared
+from linprobe.options.declaration import arguments_of, declared
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 from linprobe.runs import run_folder, signature
@@ -95,19 +97,16 @@ class TrainRequest(Confirmation, RunOptions, Choice):
 
 
 def make_settings(request: TrainRequest, method: Method) -> Settings:
-    """Settings for the engine; arguments that are not given have the defaults of the method's estimator.
+    """Settings for the engine; arguments that are not given have their defaults.
 
     Raises:
         ParameterError, UsageError: an option that is not allowed.
     """
-    from linprobe.estimators import ESTIMATORS
-
-    estimator = ESTIMATORS[method.name]
-    return estimator(**_parameters(request, method, estimator._get_param_names())).settings()
+    return Settings.of_given(method, _parameters(request, method, arguments_of(method.options)))
 
 
 def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -> dict[str, Any]:
-    """Parameters for the method's estimator; `known` are the names of all its parameters."""
+    """Arguments of the method by name; `known` are the names of all that it has."""
     declared(RunOptions)["preset"].check(request.preset)
     settings: dict[str, Any] = dict(request.options or {})
     sigma, centre, condition = request.sigma, request.centre, request.condition
@@ -192,7 +191,10 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     method = find_method(str(request.method))
     settings = make_settings(request, method)  # a wrong option is reported before data is read
     with opened(request, method, progress, group) as (features, other, completed):
-        return train_on(features, other, completed, settings, progress, group, choice)
+        config = config_text(completed, method)
+        outcome = train_on(features, other, completed, settings, progress, group, choice, config)
+    send(request, outcome, progress)
+    return outcome
 
 
 def with_method(request: TrainRequest) -> tuple[TrainRequest, Chosen | None]:
@@ -217,6 +219,7 @@ def opened(
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
     signing_key_of(request, group)  # a wrong key is told before the data is read
+    refuse_tracking(request, method)
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
     shots = request.public_shots
@@ -251,8 +254,12 @@ def train_on(
     progress: Progress,
     group: Group = ALONE,
     choice: Chosen | None = None,
+    config: str | None = None,
 ) -> dict[str, Any]:
-    """`train` on checked feature files, open or in memory; `other` contains public rows, `choice` says why a method."""
+    """`train` on checked feature files, open or in memory; `other` contains public rows, `choice` says why a method.
+
+    `config` is the text of the run's config file; None for a run that no options of `linprobe train` repeat.
+    """
     started = time.perf_counter()
     signing_key = signing_key_of(request, group)
     method, out = settings.method, request.out or _default_out(request)
@@ -268,6 +275,7 @@ def train_on(
             public_digest=None if public is None or method.joins_public else public.digest(),
             text_weights=sources.text_weights,
             unit=sources.unit,
+            class_weights=None if sources.weights is None else sources.weights.by_class,
         )
 
     def count_right(weights: NDArray[np.float32], bias: NDArray[np.float32]) -> int:
@@ -318,6 +326,7 @@ def train_on(
                 private_records(rows.units, protected, trained),
                 signing_key,
                 measured,
+                config,
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:
@@ -419,6 +428,9 @@ def manifest_of(
         "public_file": None if request.public is None else str(request.public),
         "split_seed": request.split_seed,
         "per_owner_rows": request.per_owner_rows,
+        "class_weights": None
+        if rows.sources.weights is None
+        else dict(zip(names, rows.sources.weights.by_class.tolist(), strict=True)),
         "public_digest": None if public is None or settings.method.joins_public else public.digest(),
         **accuracy_of(features, trained, measured),
         "tuning": None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},

@@ -49,7 +49,6 @@ from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.selected_run import selected_statement
-from linprobe.runs.units import OWNER
 from linprobe.training import engine
 from linprobe.training.engine import Trained
 from linprobe.training.runtime import Runtime
@@ -134,7 +133,8 @@ class Tuning:
 def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str, Any]:
     """Train with the settings that are right most often on private rows; the whole choice costs `request.epsilon`.
 
-    Guarantee: (epsilon, delta)-DP of everything that is returned or left on disk, under zero-out of one private row.
+    Guarantee: (epsilon, delta)-DP of everything that is returned or left on disk, under zero-out of one private row, or
+    of one person with `unit` owner.
 
     Returns: as `train`, without the seconds, and `tuning`, the choice as in the manifest.
 
@@ -146,10 +146,13 @@ def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str,
         if request.method is not None:
             raise UsageError("option method is in --grid and given as well; leave one out")
         request = replace(request, method=methods[0])
+    if request.log_to is not None:
+        raise UsageError(
+            f"log-to is {request.log_to}, but a tracker would see how long the choice took, which is secret; leave it "
+            "out of tune"
+        )
     if request.resume or request.insecure_seed or request.noise_seed is not None:
         raise UsageError("tune neither resumes nor takes a seed; leave them out, or use linprobe train")
-    if request.unit == OWNER:
-        raise UsageError("unit is 'owner', but tune protects single rows only; allowed: record, or linprobe train")
     request, choice = with_method(request)
     method = find_method(str(request.method))
     candidates = settings_of(request, tuning)
@@ -291,7 +294,15 @@ def _select(
         with (
             run_folder.new_run_folder(out) as folder,
             charged_selection(
-                book_of(features, request.book), folder, out, methods, event, delta, request.cap, progress
+                book_of(features, request.book),
+                folder,
+                out,
+                methods,
+                event,
+                delta,
+                request.cap,
+                progress,
+                rows.sources.unit,
             ) as run_id,
         ):
             progress.note(

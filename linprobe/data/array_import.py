@@ -14,6 +14,7 @@ from linprobe.data.array_files import array_names, fits, load_torch, open_array,
 from linprobe.data.feature_file import GROUPS, PRIVATE, Description, check_class_names
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import Arrays, class_list, label_indices, settle_labels
+from linprobe.data.limits import too_large
 from linprobe.data.owners import OWNER, by_owner
 from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
 from linprobe.errors import DataError, UsageError, reading
@@ -116,6 +117,11 @@ def _read_one(source: Path, columns: tables.Columns, progress: tables.Counter | 
 def _to_numpy(value: Any, source: Path) -> Any:
     import torch
 
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        longest = max(map(len, value), default=0)
+        if too_large(4 * longest * len(value), source.stat().st_size):
+            raise ValueError(f"a text has {longest} characters, too long for a list of {len(value)}")
+        return np.array(value, dtype=np.str_)  # class names, labels or ids
     tensor = torch.as_tensor(value).detach()
     if not fits(tensor, source):
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} is not dense and real, or larger than the file")

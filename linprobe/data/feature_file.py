@@ -221,9 +221,8 @@ class FeatureFile(FeatureReader):
         self._extents: dict[str, Extents | None] = {}
         self.path = shown_as or path
         if not path.is_file():
-            raise DataError(
-                f"feature file {path} does not exist; make one with `linprobe extract` or `linprobe import`"
-            )
+            what = "is not a file" if path.exists() else "does not exist"
+            raise DataError(f"feature file {path} {what}; make one with `linprobe extract` or `linprobe import`")
         try:
             self._file = h5py.File(path, "r")
         except OSError as error:

@@ -21,6 +21,7 @@ from linprobe.data.precision import (
     widened,
 )
 from linprobe.data.preprocessing import Preprocessing, row_norms
+from linprobe.data.row_weights import RowWeights
 from linprobe.data.sources import BLOCK_ROWS, RawBlocks, Source, whole_blocks
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
@@ -74,6 +75,7 @@ class Block:
         bounds: rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,); None if each row is a unit.
         pairs: of its rows, if kept from an earlier pass.
         translation: of the rows in `stored`, when they are used; None for rows as they are, and for people.
+        weights: public factors on the losses of the rows, shape (b,), float64; None for ones.
     """
 
     start: int
@@ -84,6 +86,7 @@ class Block:
     bounds: NDArray[np.int64] | None = None
     pairs: Pairs | None = None
     translation: Translation | None = None
+    weights: NDArray[np.float64] | None = None
 
     @property
     def n_units(self) -> int:
@@ -103,7 +106,8 @@ class Block:
     def chosen(self, places: NDArray[np.int64]) -> Block:
         """The rows at some places of the block, shape (m,), widened; each is a unit by itself."""
         x = replace(self.rows, places=places).wide()
-        return Block(self.start, x, self.y[places], self.norms[places])
+        weights = None if self.weights is None else self.weights[places]
+        return Block(self.start, x, self.y[places], self.norms[places], weights=weights)
 
 
 LazyBlock = Callable[[], Block]  # loads its block when called
@@ -168,10 +172,17 @@ class ArrayRows(Rows):
         x: shape (n_rows, n_features): float32, float16, or the bits of bfloat16 in uint16.
         y: class indices, shape (n_rows,), or float targets, shape (n_rows, n_targets).
         block_rows: rows per block, at most BLOCK_ROWS; changes no result beyond rounding.
+        weights: public factors on the losses of the rows, shape (n_rows,); None for ones.
     """
 
-    def __init__(self, x: NDArray[Any], y: ArrayLike, block_rows: int = BLOCK_ROWS) -> None:
-        self.x = x
+    def __init__(
+        self,
+        x: NDArray[Any],
+        y: ArrayLike,
+        block_rows: int = BLOCK_ROWS,
+        weights: NDArray[np.float64] | None = None,
+    ) -> None:
+        self.x, self.weights = x, weights
         y = np.asarray(y)
         self.y = y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64, copy=False)
         self.n_rows, self.n_features = x.shape
@@ -183,10 +194,11 @@ class ArrayRows(Rows):
 
     def _block(self, start: int, n: int, sampled: NDArray[np.bool_] | None = None) -> Block:
         here = slice(start, start + n)
-        return Block(start, self.x[here], self.y[here], self.norms[here], None if sampled is None else sampled[here])
+        return replace(self._chosen(start, here), sampled=None if sampled is None else sampled[here])
 
     def _chosen(self, start: int, rows: slice | NDArray[np.intp]) -> Block:
-        return Block(start, self.x[rows], self.y[rows], self.norms[rows])
+        weights = None if self.weights is None else self.weights[rows]
+        return Block(start, self.x[rows], self.y[rows], self.norms[rows], weights=weights)
 
     def cut(self, sizes: Iterable[int], keep: NDArray[np.bool_] | None = None) -> Iterator[LazyBlock]:
         """All rows in blocks of the given sizes; only those where `keep` (n_rows,) is true, if it is given."""
@@ -222,6 +234,7 @@ class StreamedRows(Rows):
         n_features: width in training space.
         preprocessing: applied to each block.
         precision: rows are rounded to it, so that they equal rows in memory bit for bit.
+        weights: public factors on the losses of the rows; None for ones.
     """
 
     def __init__(
@@ -231,30 +244,37 @@ class StreamedRows(Rows):
         n_features: int,
         preprocessing: Preprocessing,
         precision: Precision = "float32",
+        weights: RowWeights | None = None,
     ) -> None:
-        self._read = read
+        self._read, self._weights = read, weights
         self.n_rows = n_rows
         self.n_features = n_features
         self._preprocessing = preprocessing
         self._precision = precision
 
-    def _block(self, start: int, raw: NDArray[np.floating], y: NDArray[np.int64]) -> Block:
+    def _block(
+        self, start: int, raw: NDArray[np.floating], y: NDArray[np.int64], weights: NDArray[np.float64] | None
+    ) -> Block:
         x = widened(narrowed(self._preprocessing.apply(raw), self._precision))
-        return Block(start, x, y, row_norms(x))
+        return Block(start, x, y, row_norms(x), weights=weights)
+
+    def _weights_of(self, start: int, y: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        return None if self._weights is None else self._weights.of(start, y)
 
     def cut(self, sizes: Iterable[int], keep: NDArray[np.bool_] | None = None) -> Iterator[LazyBlock]:
         """All rows in blocks of the given sizes; only those where `keep` (n_rows,) is true, if it is given."""
         start = 0
         for raw, y in _prefetch(whole_blocks(self._read(), sizes), self.n_features):
             kept = slice(None) if keep is None else keep[start : start + len(y)]
-            yield partial(self._block, start, raw[kept], y[kept])
+            weights = self._weights_of(start, y)
+            yield partial(self._block, start, raw[kept], y[kept], None if weights is None else weights[kept])
             start += len(y)
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order. The iterator reads them; a lazy block preprocesses its own."""
         start = 0
         for raw, y in _prefetch(whole_blocks(self._read()), self.n_features):
-            yield partial(self._block, start, raw, y)
+            yield partial(self._block, start, raw, y, self._weights_of(start, y))
             start += len(y)
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
@@ -276,18 +296,24 @@ class StreamedRows(Rows):
         places, done = np.flatnonzero(sampled), 0
         for raw, _ in taken:
             here = places[done : done + len(raw)]
-            block = self._block(start, raw, here)
+            block = self._block(start, raw, here, None)
             x[here], norms[here] = block.x, block.norms
             done += len(raw)
-        return Block(start, x, np.concatenate([y for _, y in taken]), norms, sampled)
+        y = np.concatenate([labels for _, labels in taken])
+        return Block(start, x, y, norms, sampled, weights=self._weights_of(start, y))
 
 
 def prepare(
-    source: Source, preprocessing: Preprocessing, precision: Precision = "float32", processes: int = 1
+    source: Source,
+    preprocessing: Preprocessing,
+    precision: Precision = "float32",
+    processes: int = 1,
+    weights: RowWeights | None = None,
 ) -> ArrayRows | StreamedRows:
     """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
 
-    Each of `processes` processes on this machine is assumed to prepare a source of this size.
+    Each of `processes` processes on this machine is assumed to prepare a source of this size. `weights` are those of
+    the rows.
 
     Raises:
         UsageError: an unknown precision, or one that cannot hold the bias column exactly.
@@ -302,7 +328,7 @@ def prepare(
     n_features = source.n_features + bool(preprocessing.intercept)
     storage = np.dtype(STORAGE[precision])
     if not available_memory.fits(processes * storage.itemsize * source.n_rows * n_features):
-        return StreamedRows(source.blocks, source.n_rows, n_features, preprocessing, precision)
+        return StreamedRows(source.blocks, source.n_rows, n_features, preprocessing, precision, weights)
     x = aligned_empty((source.n_rows, n_features), storage)
     y = np.empty(source.n_rows, dtype=np.int64)
     start = 0
@@ -310,7 +336,7 @@ def prepare(
         here = slice(start, start + len(raw))
         x[here], y[here] = narrowed(preprocessing.apply(raw), precision), labels
         start += len(raw)
-    return ArrayRows(x, y)
+    return ArrayRows(x, y, weights=None if weights is None else weights.of(0, y))
 
 
 class ShardRows(Rows):
@@ -361,16 +387,23 @@ def shard_bounds(n_rows: int, group: Group) -> tuple[int, int]:
     return first, stop
 
 
-def prepare_shard(source: Source, preprocessing: Preprocessing, precision: Precision, group: Group) -> Rows:
+def prepare_shard(
+    source: Source,
+    preprocessing: Preprocessing,
+    precision: Precision,
+    group: Group,
+    weights: RowWeights | None = None,
+) -> Rows:
     """`prepare` for the shard of `source` of this process. Shard sizes differ by `SHARD_ROWS` rows at most.
 
     Raises:
         UsageError: more processes than blocks of `SHARD_ROWS` rows.
     """
     if group.size == 1:
-        return prepare(source, preprocessing, precision)
+        return prepare(source, preprocessing, precision, weights=weights)
     first, stop = shard_bounds(source.n_rows, group)
-    shard = prepare(source.shard(first, stop), preprocessing, precision, group.local_size)
+    mine = None if weights is None else weights.shard(first, stop)
+    shard = prepare(source.shard(first, stop), preprocessing, precision, group.local_size, mine)
     return ShardRows(shard, first, source.n_rows)
 
 
@@ -475,4 +508,10 @@ class TranslatedRows(ChangedRows):
 def join(*sets: Rows) -> ArrayRows:
     """The rows of several sets in memory, one set after another."""
     blocks = [block for rows in sets for block in rows.blocks()]
-    return ArrayRows(np.concatenate([block.x for block in blocks]), np.concatenate([block.y for block in blocks]))
+    weights = None
+    if any(block.weights is not None for block in blocks):
+        weights = np.concatenate(
+            [np.ones(len(block.y)) if block.weights is None else block.weights for block in blocks]
+        )
+    x, y = np.concatenate([block.x for block in blocks]), np.concatenate([block.y for block in blocks])
+    return ArrayRows(x, y, weights=weights)

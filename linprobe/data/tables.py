@@ -10,7 +10,7 @@ import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -139,8 +139,10 @@ def _numbers(
     rows: Sequence[tuple[int, list[str]]], places: Sequence[int], names: Sequence[str], source: Path
 ) -> NDArray[np.float32]:
     """The features of some lines, (rows, features)."""
+    kept = np.isin(np.arange(len(rows[0][1])), places).tolist()
+    cells = chain.from_iterable(compress(row, kept) for _, row in rows)
     try:
-        values = np.array([[float(row[place]) for place in places] for _, row in rows])
+        values = np.fromiter(map(float, cells), np.float64, len(rows) * len(places)).reshape(len(rows), -1)
     except ValueError:
         for number, row in rows:
             for place, name in zip(places, names, strict=True):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from linprobe.data.owners import Bounds
 from linprobe.data.precision import Precision, widened
 from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import (
     ArrayRows,
     Block,
@@ -122,7 +123,12 @@ def _of_units(load: LazyBlock, start: int, bounds: Bounds) -> Block:
 
 
 def prepare_units(
-    source: Source, bounds: Bounds | None, preprocessing: Preprocessing, precision: Precision, group: Group
+    source: Source,
+    bounds: Bounds | None,
+    preprocessing: Preprocessing,
+    precision: Precision,
+    group: Group,
+    weights: RowWeights | None = None,
 ) -> Rows:
     """`prepare_shard` of the rows of people; of rows if `bounds` is None. A person is in one shard.
 
@@ -130,10 +136,12 @@ def prepare_units(
         UsageError: as in `prepare_shard`; there is one process at most for every `SHARD_ROWS` people.
     """
     if bounds is None:
-        return prepare_shard(source, preprocessing, precision, group)
+        return prepare_shard(source, preprocessing, precision, group, weights)
     if group.size == 1:
-        return UnitRows(prepare(source, preprocessing, precision), bounds)
+        return UnitRows(prepare(source, preprocessing, precision, weights=weights), bounds)
     first, stop = shard_bounds(len(bounds) - 1, group)
     mine = bounds[first : stop + 1]
-    shard = prepare(source.shard(int(mine[0]), int(mine[-1])), preprocessing, precision, group.local_size)
+    first_row, stop_row = int(mine[0]), int(mine[-1])
+    here = None if weights is None else weights.shard(first_row, stop_row)
+    shard = prepare(source.shard(first_row, stop_row), preprocessing, precision, group.local_size, here)
     return ShardRows(UnitRows(shard, mine - mine[0]), first, len(bounds) - 1)

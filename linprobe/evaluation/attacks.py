@@ -8,6 +8,10 @@ ratios against shadow models (LiRA, Algorithm 1), true-positive rates at small f
     loss_i   = -log p_i = log(1 + e^-o_i)
     ratio_i  = log N(o_i; mean_i,in, v_in) - log N(o_i; mean_i,out, v_out)
 
+Where people are compared, the threshold attack takes the mean of o_i over the rows of a person, which is comparable for
+people with few and with many rows. The likelihood ratio of a person is the sum of those of the rows, as if they were
+independent given membership.
+
 The loss falls as o_i rises, so both rank records alike; o_i still distinguishes records whose p_i rounds to 1. In this
 module a higher score means "more likely a member". Every result is computed from private rows without noise: private.
 """
@@ -111,6 +115,13 @@ def _auc(members: NDArray[np.int64], others: NDArray[np.int64]) -> float:
     return float(members @ below / (members.sum() * others.sum()))
 
 
+def sums_of_people(scores: Scores, sizes: NDArray[np.int64]) -> Scores:
+    """Sums of scores (n_rows,) over each person's rows, shape (n_people,); they have `sizes` rows, in order."""
+    total = np.zeros(len(sizes))
+    np.add.at(total, np.repeat(np.arange(len(sizes)), sizes), scores)
+    return total
+
+
 def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]) -> Scores:
     """ratio_i: log likelihood ratio of the target's log odds, trained with record i against without it; nats, (n,).
 
@@ -133,14 +144,14 @@ def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]
     return ratio
 
 
-def complementary_halves(n_sets: int, n_rows: int) -> NDArray[np.bool_]:
-    """Random halves of the rows, (n_sets, n_rows), in complementary pairs; every row is in exactly half of them.
+def complementary_halves(n_sets: int, n_units: int) -> NDArray[np.bool_]:
+    """Random halves of the rows or people, (n_sets, n_units), in complementary pairs; each is in exactly half of them.
 
     The seed is fixed: membership in a shadow model need not be secret.
     """
     rng = np.random.default_rng(1)
-    halves = np.zeros((n_sets, n_rows), dtype=bool)
+    halves = np.zeros((n_sets, n_units), dtype=bool)
     for one in range(0, n_sets, 2):
-        halves[one, rng.permutation(n_rows)[: n_rows // 2]] = True
+        halves[one, rng.permutation(n_units)[: n_units // 2]] = True
         halves[one + 1] = ~halves[one]
     return halves

@@ -14,6 +14,9 @@ its own contribution, so m canaries are m independent trials, and R runs are n =
 gradient at zero weights: mean over classes minus indicator of its label. If canary i is out, z is standard normal; if
 it is in, the mean of z is about 1/sigma in every release that samples it. The adversary sees every release, as the
 accountants assume.
+
+Where people are audited, a canary is a person with `CANARY_ROWS` rows, all of them the unit vector of the column, and
+background rows belong to people too.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from linprobe.parallel.thread_group import in_group
 from linprobe.parallel.threads import blas_held_to_one_thread
 
 GRADIENT = "gradient"
+CANARY_ROWS = 3  # of a person; clipped one by one, they would move a sum by 3 clip norms
 
 MechanismFactory = Callable[..., GaussianMechanism]
 SamplerFactory = Callable[[NoiseSource, float], PoissonSampler]
@@ -117,6 +121,7 @@ def play(
     on_run: Callable[[], None],
     paths: Sequence[Path] = HOST_PATHS,
     device: str = "cpu",
+    people: NDArray[np.int64] | None = None,
     mechanism: MechanismFactory = GaussianMechanism,
     sampler: SamplerFactory = PoissonSampler,
     insecure_seed: int | None = None,
@@ -128,6 +133,7 @@ def play(
         background, public: rows in training space, the same in every run.
         on_run: called after every run.
         paths: taken in turn. device: where the rows of device paths are, such as `cuda`.
+        people: number of background rows of each person in turn, to audit people; None to audit rows.
         mechanism, sampler: audited in place of the production classes.
         insecure_seed: makes coin tosses and noise reproducible, for tests of the audit.
     """
@@ -135,11 +141,16 @@ def play(
     labels = np.arange(canaries) % n_classes
     directions = 1 / n_classes - np.eye(n_classes)[labels]
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    first, n_places = background.n_features, background.n_rows + canaries
-    x = np.concatenate([_padded(background.x, canaries), np.eye(canaries, first + canaries, first, dtype=np.float32)])
-    y = np.concatenate([background.y, labels])
-    order = np.random.default_rng(0).permutation(n_places)  # canaries in every shard
-    x, y = x[order], y[order]
+    first, of_canary = background.n_features, 1 if people is None else CANARY_ROWS
+    planted = np.eye(canaries, first + canaries, first, dtype=np.float32).repeat(of_canary, axis=0)
+    x = np.concatenate([_padded(background.x, canaries), planted])
+    y = np.concatenate([background.y, labels.repeat(of_canary)])
+    sizes = np.r_[np.ones(background.n_rows, dtype=int) if people is None else people, np.full(canaries, of_canary)]
+    order = np.random.default_rng(0).permutation(len(sizes))  # canaries in every shard
+    by_place = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
+    rows_in_order = np.concatenate([by_place[place] for place in order])
+    x, y = x[rows_in_order], y[rows_in_order]
+    bounds = None if people is None else np.r_[0, np.cumsum(sizes[order])]
     known = None if public is None else ArrayRows(_padded(public.x, canaries), public.y)
     inside = coins.random((runs, canaries)) < 0.5
     on_device = choose_backend(device)
@@ -149,8 +160,8 @@ def play(
         """The scores of a run, as one member of its group computes them."""
         path = paths[run % len(paths)]
         backend = on_device if path.rows == "device" else HOST
-        present = np.concatenate([np.ones(background.n_rows, dtype=bool), inside[run]])[order]
-        rows, kept = rows_on(path, Places(x, y, present), group, sampled=schedule.sampling_rate < 1)
+        present = np.r_[np.ones(len(sizes) - canaries, dtype=bool), inside[run]][order]
+        rows, kept = rows_on(path, Places(x, y, present, bounds), group, sampled=schedule.sampling_rate < 1)
         source = NoiseSource(None if insecure_seed is None else insecure_seed * runs + run)
         source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
         problem = Problem(

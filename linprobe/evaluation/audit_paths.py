@@ -9,6 +9,8 @@ still leaves the record out:
 - Blocks of all rows keep the place: zeros, with a norm so large that the clip factor is zero too. Its gradient is zero
   in every geometry, and it has no weight in a sum around an origin.
 - Blocks of samples hold no row for it; the record is not in the data.
+
+Where a place is that of a person, a person who is absent has no rows, as in `train`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, Block, Blocks, LazyBlock, Rows, ShardRows, StreamedRows
 from linprobe.data.sources import ArraySource
+from linprobe.data.unit_rows import UnitRows
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK
 from linprobe.methods import Run
 from linprobe.parallel.process_group import Group
@@ -57,19 +60,30 @@ DEVICE_PATHS = tuple(Path("device", observed) for observed in (True, False))
 
 @dataclass(frozen=True)
 class Places:
-    """The places of a data set: rows x (n, n_features), labels y (n,), and whether each is `present`, shape (n,)."""
+    """The places of a data set, each of a row or of a person.
+
+    Attributes:
+        x, y: rows (n, n_features), and labels (n,). present: whether each place has its rows, shape (n_places,).
+        bounds: rows of person u are bounds[u] to bounds[u + 1], shape (n_places + 1,); None if each row is a place.
+    """
 
     x: NDArray[np.float32]
     y: NDArray[np.int64]
     present: NDArray[np.bool_]
+    bounds: NDArray[np.int64] | None = None
 
     def shard(self, group: Group) -> tuple[int, Places]:
         """The first place of a rank, and its places."""
-        units = -(-len(self.y) // WORDS_PER_BLOCK)
-        bounds = (units * rank // group.size * WORDS_PER_BLOCK for rank in (group.rank, group.rank + 1))
-        first, stop = (min(len(self.y), bound) for bound in bounds)
-        here = slice(first, stop)
-        return first, Places(self.x[here], self.y[here], self.present[here])
+        n = len(self.present)
+        units = -(-n // WORDS_PER_BLOCK)
+        ends = (units * rank // group.size * WORDS_PER_BLOCK for rank in (group.rank, group.rank + 1))
+        first, stop = (min(n, end) for end in ends)
+        present = self.present[first:stop]
+        if self.bounds is None:
+            return first, Places(self.x[first:stop], self.y[first:stop], present)
+        bounds = self.bounds[first : stop + 1]
+        here = slice(bounds[0], bounds[-1])
+        return first, Places(self.x[here], self.y[here], present, bounds - bounds[0])
 
 
 def rows_on(path: Path, places: Places, group: Group, *, sampled: bool) -> tuple[Rows, NDArray[np.bool_] | None]:
@@ -81,18 +95,31 @@ def rows_on(path: Path, places: Places, group: Group, *, sampled: bool) -> tuple
     Returns: the rows, and where this rank's places are present; None if absent records have no place.
     """
     first, mine = places.shard(group)
+    if mine.bounds is not None:
+        people: Rows = _people_on(path, mine, mine.bounds)
+        return (people if group.size == 1 else ShardRows(people, first, len(places.present))), None
     gone = sampled and not path.observed
     x, y = (mine.x[mine.present], mine.y[mine.present]) if gone else (mine.x * mine.present[:, None], mine.y)
-    if path.rows == "streamed":
-        source = ArraySource(x, y)
-        rows: Rows = StreamedRows(source.blocks, len(y), x.shape[1], Preprocessing())
-    else:
-        rows = ArrayRows(x, y)
+    rows: Rows = _stored(path, x, y)
     if gone:
         rows = _Gone(rows, mine.present)
     if group.size > 1:
         rows = ShardRows(rows, first, len(places.y))
     return rows, None if gone else mine.present
+
+
+def _stored(path: Path, x: NDArray[np.float32], y: NDArray[np.int64]) -> ArrayRows | StreamedRows:
+    if path.rows == "streamed":
+        return StreamedRows(ArraySource(x, y).blocks, len(y), x.shape[1], Preprocessing())
+    return ArrayRows(x, y)
+
+
+def _people_on(path: Path, places: Places, bounds: NDArray[np.int64]) -> UnitRows:
+    """The people of a rank. Those who are absent have no rows."""
+    sizes = np.diff(bounds)
+    keep = np.repeat(places.present, sizes)
+    left = np.concatenate([[0], np.cumsum(sizes * places.present)])
+    return UnitRows(_stored(path, places.x[keep], places.y[keep]), left)
 
 
 class _Gone(Rows):
@@ -148,7 +175,7 @@ class AuditedRun(Run):
     """A run of `train` on data with empty places.
 
     Attributes:
-        present: where this rank's places are present; None if absent records have no place, or on a device, where
+        present: where this rank's places are present; None if absent records have no rows, or on a device, where
             zeros are enough as no method there changes rows or clips around an origin.
     """
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from linprobe.evaluation.metrics import class_scores, probabilities
 
@@ -63,8 +63,6 @@ def class_figures(
         of a class with no rows or with all), confusion_matrix (rows: true class, columns: predicted class; None above
         `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
     """
-    from sklearn.metrics import confusion_matrix, multilabel_confusion_matrix
-
     n_classes = weights.shape[-1]
     width = max(1, SCORES_A_PASS // n_rows)
     passes = -(-n_classes // width)
@@ -88,10 +86,7 @@ def class_figures(
     for first in range(width, n_classes, width) if ranked else ():
         auroc += class_auroc(y, score(slice(first, first + width))[-1], first)
     ranks = [value for value in auroc if value is not None]
-    every = np.arange(n_classes)
-    cells = multilabel_confusion_matrix(y, predicted, labels=every)  # by class: true or other, predicted or not
-    right, missed, wrong = cells[:, 1, 1], cells[:, 1, 0], cells[:, 0, 1]
-    n, called = right + missed, right + wrong
+    n, called, right = (np.bincount(values, minlength=n_classes) for values in (y, predicted, y[predicted == y]))
     commonest = int(n.argmax())
     error, bins = calibration(confidence, predicted == y)
     matrix = n_classes <= MOST_CLASSES_IN_MATRIX
@@ -115,9 +110,14 @@ def class_figures(
                 names, right.tolist(), n.tolist(), called.tolist(), auroc or [None] * n_classes, strict=True
             )
         },
-        "confusion_matrix": confusion_matrix(y, predicted, labels=every).tolist() if matrix else None,
+        "confusion_matrix": _confusion(y, predicted, n_classes).tolist() if matrix else None,
         "calibration": bins,
     }
+
+
+def _confusion(y: Counts, predicted: Counts, n_classes: int) -> Counts:
+    """Numbers of rows by true class and predicted class, (n_classes, n_classes)."""
+    return np.bincount(y * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
 def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:
@@ -126,13 +126,19 @@ def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:
     Args:
         y: class indices (n,). share: probabilities of those classes, (n, number of classes).
     """
-    from sklearn.metrics import roc_auc_score
-
     areas: list[float | None] = []
     for place, column in enumerate(share.T, first):
         mine = y == place
-        areas.append(float(roc_auc_score(mine, column)) if 0 < mine.sum() < len(y) else None)
+        areas.append(_auroc(mine, column) if 0 < mine.sum() < len(y) else None)
     return areas
+
+
+def _auroc(mine: NDArray[np.bool_], score: Floats) -> float:
+    """The share of pairs of a row of `mine` and another row in which the former has the higher score, from ranks."""
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - (count - 1) / 2  # the mean rank of equal scores
+    n = int(mine.sum())
+    return float((rank[place[mine]].sum() - n * (n + 1) / 2) / (n * (len(mine) - n)))
 
 
 def calibration(confidence: Floats, right: NDArray[np.bool_]) -> tuple[float, list[dict[str, float]]]:
@@ -156,7 +162,7 @@ def calibration(confidence: Floats, right: NDArray[np.bool_]) -> tuple[float, li
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
     """Wilson's interval, at `CONFIDENCE`, of a share that `hits` of `n` independent rows have; n at least 1."""
-    z = float(ndtri((1 + CONFIDENCE) / 2))
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     middle = (hits + z**2 / 2) / (n + z**2)
     half = z / (n + z**2) * math.sqrt(hits * (n - hits) / n + z**2 / 4)
     return (0.0 if hits == 0 else middle - half), (1.0 if hits == n else middle + half)

@@ -7,12 +7,20 @@ n_classes) with bias (n_voters, n_classes). Each voter has one vote; ties go to 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from linprobe.data.preprocessing import normalise_rows
+
+Real = TypeVar("Real", np.float32, np.float64)
+
+
+def softmax(scores: NDArray[Real]) -> NDArray[Real]:
+    """exp(scores) of each row divided by their sum, (b, n_classes)."""
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def class_scores(
@@ -25,7 +33,7 @@ def class_scores(
     votes = np.zeros((len(unit), weights.shape[2]))
     rows = np.arange(len(unit))
     for one, offset in zip(weights, bias, strict=True):
-        probability = scipy.special.softmax(unit @ one + offset, axis=1)
+        probability = softmax(unit @ one + offset)
         votes[rows, probability.argmax(axis=1)] += 1
         votes += probability / (len(weights) + 1)
     return votes
@@ -37,7 +45,7 @@ def probabilities(
     """Class probabilities (b, n_classes) from `class_scores`: softmax of scores / temperature, or shares of votes."""
     if weights.ndim == 3:
         return np.asarray(np.floor(scores) / len(weights), dtype=np.float64)
-    return np.asarray(scipy.special.softmax(scores / temperature, axis=1), dtype=np.float64)
+    return softmax(scores / temperature)
 
 
 def predictions(

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice, reading
 from linprobe.extraction.alike import backbone_like, check_alone
 from linprobe.extraction.assemble import TEXT, assemble, write_text
@@ -134,7 +134,9 @@ def _restore_threads(folder: Path, device: torch.device) -> None:
 
 def _describe(source: ImageSource, backbone: Backbone, progress: Progress) -> None:
     """Note images, classes, network and weights."""
-    images = ", ".join(f"{len(members)} {name}" for name, members in source.groups.items())
+    images = ", ".join(
+        f"{len(members)} {'unlabelled' if name == UNLABELLED else name}" for name, members in source.groups.items()
+    )
     progress.note(
         f"{source.name}: {images} images, {len(source.class_names)} classes; {backbone.name}, "
         f"{backbone.weights or 'no'} weights"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.owners import by_owner
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.sources.base import ImageSource, Members
 
@@ -30,7 +31,7 @@ class OwnedMembers:
     """
 
     def __init__(self, members: Members, owners: NDArray[np.str_]) -> None:
-        self._members, self._order = members, np.argsort(owners, kind="stable")
+        self._members, self._order = members, by_owner(owners)
         self.owners = owners[self._order]
 
     @property

@@ -113,7 +113,7 @@ class _Worker:
             self._take_units(block)
             return
         sample = None if block.sampled is None else Sample.of(block.sampled, self._rate)
-        if self._fused is not None:
+        if self._fused is not None and block.weights is None:
             self._take_fused(block, self._fused, sample)
         elif sample is None or self._observed:
             self._take_rows(block, sample)
@@ -126,9 +126,9 @@ class _Worker:
         clip, x = self._clip, block.x
         if self._weights is not None:
             block = replace(block, stored=double(x), translation=None)  # norms in a geometry are products too
-            r, _ = residuals_of(block.x @ self._weights.T, block.y, clip.loss)
+            r, _ = residuals_of(block.x @ self._weights.T, block.y, clip.loss, weights=block.weights)
         else:
-            r, _ = residuals_of(self._scores(self._products, x), block.y, clip.loss)
+            r, _ = residuals_of(self._scores(self._products, x), block.y, clip.loss, weights=block.weights)
         r_norms = residual_norms(r)
         norms = clip.geometry.norms(block, r, r_norms, self._multiply)
         factors = clip_factors(norms, clip.clip_norm, clip.margin)
@@ -162,8 +162,7 @@ class _Worker:
             lengths = taken.factors * taken.lengths
             clip.contributions[here] = relative_contributions(lengths, clip.clip_norm, clip.margin)
         if clip.geometry.weighs:
-            joined = taken.factors if block.sampled is None else taken.factors * block.sampled
-            self.wide_weight.add(joined.sum(keepdims=True))
+            self.wide_weight.add(taken.weight)
 
     def _scores(self, products: Products, x: Array) -> Array:
         if not self._observed and isinstance(products, ClippingProducts):
@@ -219,11 +218,12 @@ def clipped_sum(
 ) -> ClippedSum:
     """Sum over rows of per-example gradients, each clipped to `clip_norm`, at `weights` (n_features, n_classes).
 
-    Where the rows of a person are one unit, the gradients of each person are summed and the sum is clipped.
-    Sensitivity under zero-out of one record, or of one person: `clip_norm`, in the geometry given. Clip factors are
-    computed from the same residuals as the sum. `subspace` applies to the contributions, not to the sum. Contributions
-    are empty without `per_record`, or if the blocks of `rows` contain only sampled rows. `all_reduce` adds the sums of
-    all processes. The sum has the same bits for any number of threads and of processes.
+    Where the rows of a person are one unit, the gradients of each person are summed and the sum is clipped. Weights of
+    rows multiply their gradients before they are clipped or summed. Sensitivity under zero-out of one record, or of one
+    person: `clip_norm`, in the geometry given. Clip factors are computed from the same residuals as the sum. `subspace`
+    applies to the contributions, not to the sum. Contributions are empty without `per_record`, or if the blocks of
+    `rows` contain only sampled rows. `all_reduce` adds the sums of all processes. The sum has the same bits for any
+    number of threads and of processes.
 
     Raises:
         DivergedError: weights too large for float32 scores, on the host.

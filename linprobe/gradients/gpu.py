@@ -65,12 +65,17 @@ class DeviceRows(Rows):
         x = torch.from_numpy(rows.x)
         self._x = (x.view(torch.bfloat16) if rows.x.dtype == np.uint16 else x).to(device)
         self._y, self._norms = torch.from_numpy(rows.y).to(device), torch.from_numpy(rows.norms).to(device)
+        self._weights = None if rows.weights is None else torch.from_numpy(rows.weights).to(device)
         self.device = device
         self.n_rows, self.n_features = rows.n_rows, rows.n_features
 
     def _block(self, start: int) -> Block:
-        here = slice(start, start + DEVICE_ROWS)
-        return Block(start, self._x[here].float(), self._y[here], self._norms[here])  # type: ignore[arg-type]
+        return self._rows(start, slice(start, start + DEVICE_ROWS))
+
+    def _rows(self, start: int, here: slice) -> Block:
+        weights = None if self._weights is None else self._weights[here]
+        x, y, norms = self._x[here].float(), self._y[here], self._norms[here]
+        return Block(start, x, y, norms, weights=weights)  # type: ignore[arg-type]
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""
@@ -101,7 +106,7 @@ class DeviceUnitRows(DeviceRows):
         bounds = self._bounds[start : start + DEVICE_UNITS + 1]
         here = slice(int(bounds[0]), int(bounds[-1]))
         bounds = bounds - bounds[0]
-        x, y, norms = self._x[here].float(), self._y[here], self._norms[here]
+        block = self._rows(start, here)
         if start not in self._pairs:
             pairs = pairs_of(bounds)
             placed: dict[str, Any] = {
@@ -110,8 +115,8 @@ class DeviceUnitRows(DeviceRows):
                 if entry.name != "formed" and isinstance(value := getattr(pairs, entry.name), np.ndarray)
             }
             pairs = replace(pairs, **placed)
-            self._pairs[start] = replace(pairs, inner=inner_products(x, pairs))
-        return Block(start, x, y, norms, bounds=bounds, pairs=self._pairs[start])  # type: ignore[arg-type]
+            self._pairs[start] = replace(pairs, inner=inner_products(block.stored, pairs))
+        return replace(block, bounds=bounds, pairs=self._pairs[start])
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All people in order."""

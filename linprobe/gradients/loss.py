@@ -31,12 +31,17 @@ def residuals(x: Array, y: Array, weights: Array, loss: Loss = "softmax") -> Arr
     return residuals_of(x @ weights, y, loss)[0]
 
 
-def residuals_of(scores: Array, y: Array, loss: Loss, *, with_loss: bool = False) -> tuple[Array, Any]:
+def residuals_of(
+    scores: Array, y: Array, loss: Loss, *, with_loss: bool = False, weights: Array | None = None
+) -> tuple[Array, Any]:
     """Residuals of scores (b, n_classes), in place, and the summed loss of the rows, or 0 unless `with_loss`.
 
     `y` has class indices (b,), or for squared loss also real targets (b, n_classes). The loss is cross-entropy in
-    nats, or half the squared residuals; on a GPU it is a tensor of shape ().
+    nats, or half the squared residuals; on a GPU it is a tensor of shape (). `weights` (b,) multiply losses and
+    residuals.
     """
+    if weights is not None:
+        return _weighted_residuals(scores, y, loss, with_loss, weights)
     xp, value = namespace(scores), 0.0
     if loss == "softmax":
         scores -= xp.max(scores, axis=1, keepdims=True)
@@ -53,6 +58,20 @@ def residuals_of(scores: Array, y: Array, loss: Loss, *, with_loss: bool = False
     if loss == "squared" and with_loss:
         value = xp.sum(double(scores) ** 2) / 2
     return scores, value
+
+
+def _weighted_residuals(scores: Array, y: Array, loss: Loss, with_loss: bool, weights: Array) -> tuple[Array, Any]:
+    xp, value = namespace(scores), 0.0
+    if with_loss and loss == "softmax":
+        wide = double(scores)
+        most = xp.max(wide, axis=1, keepdims=True)
+        losses = xp.log(xp.sum(xp.exp(wide - most), axis=1)) + most[:, 0] - wide[numbers_like(y), y]
+        value = xp.sum(weights * losses)
+    r, _ = residuals_of(scores, y, loss)
+    if with_loss and loss == "squared":
+        value = xp.sum(weights[:, None] * double(r) ** 2) / 2
+    r *= weights[:, None]
+    return r, value
 
 
 def residual_norms(r: Array) -> Array:
@@ -100,7 +119,7 @@ def loss_gradient_and_norms(
     narrow = checked_weights(single(weights))
 
     def of_block(block: Block) -> tuple[Any, Array, Array]:
-        r, value = residuals_of(block.x @ narrow, block.y, loss, with_loss=True)
+        r, value = residuals_of(block.x @ narrow, block.y, loss, with_loss=True, weights=block.weights)
         return value, r.T @ block.x, block.norms * residual_norms(r)
 
     total, summed_loss, norms = backend.zeros(*weights.shape[::-1]), 0.0, []

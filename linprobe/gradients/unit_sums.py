@@ -19,7 +19,7 @@ bound: without it, rounding relative to l would not be bounded relative to the c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -48,10 +48,12 @@ class ClippedUnits(NamedTuple):
     Attributes:
         factors: c_u, shape (n_units,); 0 for a person without rows.
         lengths: norm of each person's gradient in the geometry, shape (n_units,).
+        weight: sum of the factors of the people who joined the sum, shape (1,).
     """
 
     factors: Array
     lengths: Array
+    weight: Array
 
 
 @dataclass(frozen=True)
@@ -73,57 +75,94 @@ class UnitClip:
     def add(self, block: Block, total: ExactSum) -> ClippedUnits:
         """Add sum_u c_u S_u over the people of a block, (n_classes, n_features), to `total`.
 
-        People outside the sample (`block.sampled`) get a factor, but do not join the sum.
+        People outside the sample (`block.sampled`) get a factor, but do not join the sum. The sum reads the rows of the
+        sample only: those of others would move these rows, whose scores would then be rounded otherwise.
         """
+        if block.sampled is None:
+            return self._add(block, total)
+        taken = self._add(block, None)
+        return taken._replace(weight=self._add(_joined(block, block.sampled), total).weight)
+
+    def _add(self, block: Block, total: ExactSum | None) -> ClippedUnits:
+        """`add` for all people of a block; only their factors and lengths if `total` is None."""
         pairs = block.pairs or pairs_of(_bounds(block))
-        taken = ClippedUnits(_zeros(self.weights, block.n_units), _zeros(self.weights, block.n_units))
+        factors, lengths = _zeros(self.weights, block.n_units), _zeros(self.weights, block.n_units)
         formed = pairs.formed
         if self.geometry.forms:
             formed = np.flatnonzero(np.diff(_bounds(block)))
         elif len(pairs.owner):
-            self._add_few(block, pairs, total, taken)
+            self._add_few(block, pairs, total, factors, lengths)
         if len(formed):
-            self._add_formed(block, formed.tolist(), total, taken)
-        return taken
+            self._add_formed(block, formed.tolist(), total, factors, lengths)
+        return ClippedUnits(factors, lengths, factors.sum(0, keepdims=True))
 
-    def _add_few(self, block: Block, pairs: Pairs, total: ExactSum, taken: ClippedUnits) -> None:
-        """`add` for the people with few rows each."""
+    def _add_few(self, block: Block, pairs: Pairs, total: ExactSum | None, factors: Array, lengths: Array) -> None:
+        """`_add` for the people with few rows each."""
         x, y, owner = widened(block.stored[pairs.rows]), block.y[pairs.rows], pairs.owner
+        weights = None if block.weights is None else block.weights[pairs.rows]
         if self.products is None:
             x = double(x)
-            r = residuals_of(x @ self.weights.T, y, self.loss)[0]
-            wide, lengths = r, ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
+            r = residuals_of(x @ self.weights.T, y, self.loss, weights=weights)[0]
+            wide, row_lengths = r, ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
         else:
             r, r_norms = self.products.placeless_residuals(x, y)
-            wide, lengths = double(r), block.norms[pairs.rows] * r_norms
+            if weights is not None:
+                r *= single(weights)[:, None]
+                r_norms = r_norms * single(weights)
+            wide, row_lengths = double(r), block.norms[pairs.rows] * r_norms
         inner = inner_products(block.stored, pairs) if pairs.inner is None else pairs.inner
         inner = inner * (wide[pairs.first] * wide[pairs.second]).sum(-1)
-        spread, own = (segment_sums(values, owner, pairs.counts) for values in (lengths, lengths**2))
+        spread, own = (segment_sums(values, owner, pairs.counts) for values in (row_lengths, row_lengths**2))
         squared = own + 2 * segment_sums(inner, pairs.pair_owner, pairs.pair_counts)
         along = self.geometry.along(x, r)
         along = along if isinstance(along, float) else segment_sums(along, owner, pairs.counts)
         norms = self.geometry.unit_norms(squared, along, spread)
         most = MOST_CANCELLATION * self.geometry.amplification(self.clip_norm)
         c = clip_factors(namespace(norms).maximum(norms, spread / most), self.clip_norm, self.margin)
-        taken.factors[pairs.units], taken.lengths[pairs.units] = c[pairs.units], norms[pairs.units]
-        factors = c[owner] if block.sampled is None else c[owner] * block.sampled[owner]
+        factors[pairs.units], lengths[pairs.units] = c[pairs.units], norms[pairs.units]
+        if total is None:
+            return
         if self.products is None:
-            total.add((r * factors[:, None]).T @ x)
+            total.add((r * c[owner][:, None]).T @ x)
         else:
-            r *= single(factors)[:, None]
+            r *= single(c[owner])[:, None]
             self.products.add(total, r, x)
 
-    def _add_formed(self, block: Block, units: Sequence[int], total: ExactSum, taken: ClippedUnits) -> None:
-        """`add` for the people whose gradients are formed."""
+    def _add_formed(
+        self, block: Block, units: Sequence[int], total: ExactSum | None, factors: Array, lengths: Array
+    ) -> None:
+        """`_add` for the people whose gradients are formed."""
         term = namespace(self.weights).zeros_like(self.weights)
         for unit in units:
             gradient = _formed(block, unit, self.weights, self.loss)
             norm = self.geometry.norm_of(gradient.T)
             c = clip_factors(norm, self.clip_norm, self.margin)
-            taken.factors[unit], taken.lengths[unit] = c, norm
-            if block.sampled is None or block.sampled[unit]:
+            factors[unit], lengths[unit] = c, norm
+            if total is not None:
                 term += c * gradient
-        total.add(term)
+        if total is not None:
+            total.add(term)
+
+
+def _joined(block: Block, sampled: NDArray[np.bool_]) -> Block:
+    """The people of a block who are in the sample, with their rows."""
+    bounds = _bounds(block)
+    sizes = np.diff(bounds)
+    rows = np.flatnonzero(np.repeat(sampled, sizes))
+    bounds = np.concatenate([[0], np.cumsum(sizes[sampled])])
+    pairs = pairs_of(bounds)
+    if block.pairs is not None and block.pairs.inner is not None:
+        pairs = replace(pairs, inner=block.pairs.inner[sampled[block.pairs.pair_owner]])
+    weights = None if block.weights is None else block.weights[rows]
+    return Block(
+        block.start,
+        block.stored[rows],
+        block.y[rows],
+        block.norms[rows],
+        bounds=bounds,
+        pairs=pairs,
+        weights=weights,
+    )
 
 
 def _bounds(block: Block) -> NDArray[np.int64]:
@@ -143,7 +182,8 @@ def _formed(block: Block, unit: int, weights: Array, loss: Loss) -> Array:
     for start in range(int(first), int(stop), BLOCK_ROWS):
         rows = slice(start, min(start + BLOCK_ROWS, int(stop)))
         x = double(widened(block.stored[rows]))
-        total += residuals_of(x @ weights.T, block.y[rows], loss)[0].T @ x
+        own = None if block.weights is None else block.weights[rows]
+        total += residuals_of(x @ weights.T, block.y[rows], loss, weights=own)[0].T @ x
     return total
 
 

@@ -289,6 +289,7 @@ class Method:
         n_steps: default number of steps of a method whose steps cost more than a gradient; None for that of the others.
         resolve: (options, whether there are public rows) -> options without what public rows decide.
         shares: (options) -> parts of the budget for releases other than the steps.
+        weighs: whether weights of rows multiply all of its losses, private and public.
     """
 
     summary: str
@@ -304,6 +305,7 @@ class Method:
     n_steps: int | None = None
     resolve: Callable[[Any, bool], Any] = unchanged
     shares: Callable[[Any], tuple[Share, ...]] = no_shares
+    weighs: bool = False
 
     @property
     def name(self) -> str:

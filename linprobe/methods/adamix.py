@@ -95,4 +95,5 @@ METHOD = Method(
     options=AdaMixOptions,
     fit=fit,
     needs=("private", "public"),
+    weighs=True,
 )

@@ -42,7 +42,7 @@ from linprobe.gradients.newton_sum import newton_sum, parts_of
 from linprobe.gradients.second_moment import lower_triangle
 from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights, reference_weights
 from linprobe.methods._iterates import Iterates
-from linprobe.options import DPNewtonOptions
+from linprobe.options import NEWTON_STEPS, DPNewtonOptions
 from linprobe.parallel import available_memory
 
 LARGEST_Q = 2 / math.sqrt(27)
@@ -100,5 +100,5 @@ METHOD = Method(
     options=DPNewtonOptions,
     fit=fit,
     needs=("private",),
-    n_steps=8,
+    n_steps=NEWTON_STEPS,
 )

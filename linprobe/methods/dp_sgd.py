@@ -44,4 +44,5 @@ METHOD = Method(
     fit=fit,
     needs=("private",),
     sampling=Sampling(),
+    weighs=True,
 )

@@ -134,4 +134,5 @@ METHOD = Method(
     sampling=Sampling(),
     resolve=resolve,
     shares=shares,
+    weighs=True,
 )

@@ -28,4 +28,5 @@ METHOD = Method(
     needs=("private",),
     joins_public=True,
     centres=False,
+    weighs=True,
 )

@@ -61,4 +61,5 @@ METHOD = Method(
     options=NGDOptions,
     fit=fit,
     needs=("private", "public"),
+    weighs=True,
 )

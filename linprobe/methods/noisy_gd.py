@@ -73,4 +73,5 @@ METHOD = Method(
     options=NoisyGDOptions,
     fit=fit,
     needs=("private",),
+    weighs=True,
 )

@@ -33,4 +33,5 @@ METHOD = Method(
     needs=("private",),
     spends=False,
     private=False,
+    weighs=True,
 )

@@ -25,4 +25,5 @@ METHOD = Method(
     fit=fit,
     needs=("public",),
     spends=False,
+    weighs=True,
 )

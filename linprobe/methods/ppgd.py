@@ -53,4 +53,5 @@ METHOD = Method(
     options=PPGDOptions,
     fit=fit,
     needs=("private", "public"),
+    weighs=True,
 )

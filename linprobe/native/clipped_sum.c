@@ -77,7 +77,12 @@ struct rows {
 #define LANES 4
 #include "vectors.h"
 
-#if defined(__x86_64__) && !defined(PLAIN)
+/* The widest vectors that are used, in floats: the processor is asked at run time, and tests set a smaller limit. */
+#ifndef WIDEST
+#define WIDEST 16
+#endif
+
+#if defined(__x86_64__)
 
 typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
 #define KERNEL(name) avx2_##name
@@ -94,9 +99,9 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 #include "vectors.h"
 
 #define CALL(name, ...)                                                                                                \
-    (__builtin_cpu_supports("avx512f")                                 ? avx512_##name(__VA_ARGS__)                    \
-     : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? avx2_##name(__VA_ARGS__)                      \
-                                                                       : plain_##name(__VA_ARGS__))
+    (WIDEST >= 16 && __builtin_cpu_supports("avx512f")                                ? avx512_##name(__VA_ARGS__)     \
+     : WIDEST >= 8 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? avx2_##name(__VA_ARGS__)       \
+                                                                                      : plain_##name(__VA_ARGS__))
 #else
 #define CALL(name, ...) plain_##name(__VA_ARGS__)
 #endif

@@ -23,6 +23,7 @@ DEFAULT_STEPS = 50
 CENTRED_STEPS = 400  # around a private mean, or a public one if classes have many rows
 MANY_ROWS = 1000
 SAMPLED_STEPS = 200
+NEWTON_STEPS = 8
 SAMPLING_RATE = 0.15
 
 Accountant = Literal["auto", "gdp", "pld", "rdp"]
@@ -33,6 +34,7 @@ Loss = Literal["softmax", "squared"]
 Output = Literal["last", "average", "weighted", "ema", "vote"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Reference = Literal["init", "zero"]
+Tracker = Literal["mlflow", "tensorboard", "wandb"]
 
 # Options of `linprobe train` that are not arguments of estimators.
 
@@ -65,6 +67,12 @@ class RunOptions:
     )
     per_owner_rows: int | None = option(
         None, "Most rows of a person that are used, with --unit owner.", unset="all", least=1
+    )
+    class_weight: str | None = option(
+        None,
+        "Public weights of classes, LABEL=WEIGHT,... or a JSON file, or public: one over the number of public rows.",
+        unset="1 for every class",
+        metavar="LABEL=W,...",
     )
     precision: Precision = option("float32", "Type of rows in memory", after="; the last two need half the memory")
     device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.")
@@ -100,6 +108,9 @@ class RunOptions:
         "Budget book.",
         unset="one for these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
     )
+    log_to: Tracker | None = option(
+        None, "Send the public facts of the run to an experiment tracker", after="; never a private figure"
+    )
     sign: Path | None = option(None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY")
 
 
@@ -128,6 +139,9 @@ class Classes:
     """The classes, which must not come from private labels."""
 
     classes: Any = option(None, "List of classes.", unset="those of the public labels")
+    class_weight: Any = option(
+        None, "Public weights by class, or 'public' for one over the number of public rows.", unset="1 for every class"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +153,7 @@ class Noise:
         None,
         "Number of steps; the noise follows.",
         unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} around a private mean, or a public one with {MANY_ROWS} rows per "
-        f"class; {SAMPLED_STEPS} with Poisson sampling",
+        f"class; {SAMPLED_STEPS} with Poisson sampling; {NEWTON_STEPS} dp-newton",
         asked="steps",
     )
 

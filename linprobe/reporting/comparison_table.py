@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from linprobe.accounting.figures import gaussian_words, rounded_up
+from linprobe.runs.units import ONE
 
 Header = tuple[str, ...]
 Rows = list[tuple[str, ...]]
@@ -63,13 +64,13 @@ def no_better(compared: dict[str, Any]) -> str | None:
 
 def footer(composed: dict[str, Any]) -> str:
     """The total cost of all runs of a comparison, in one or two sentences."""
-    text = "no run released anything with noise"
+    text, one = "no run released anything with noise", ONE[composed["unit"]]
     if composed["private_runs"]:
         text = (
             f"{composed['private_runs']} runs released something with noise: together epsilon "
-            f"{rounded_up(composed['epsilon'])} at delta {rounded_up(composed['delta'])} for a record private in all "
+            f"{rounded_up(composed['epsilon'])} at delta {rounded_up(composed['delta'])} for {one} private in all "
             f"of them ({composed['accountant']}; {gaussian_words(composed['gdp_mu'], composed['zcdp_rho'])}); "
-            "a record that was public in any of them had no protection there"
+            f"{one} that was public in any of them had no protection there"
         )
     if composed["not_private_runs"]:
         text += (

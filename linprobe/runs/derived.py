@@ -23,7 +23,13 @@ CHECKED = frozenset(
         *("published", "test_balanced_accuracy", "per_record_commitment", "unit", "selection"),
     )
 )
-UNCHECKED_FILES = ("model.npz", "history.csv", "test_figures.json", *RELEASED)  # at most their digests are compared
+UNCHECKED_FILES = (
+    "model.npz",
+    "history.csv",
+    "test_figures.json",
+    "config.toml",
+    *RELEASED,
+)  # at most their digests are compared
 
 
 def mechanism_text(sampled: bool, unit: str) -> str:

@@ -42,11 +42,14 @@ from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 MANIFEST_FORMAT = 3
 RUN_FILES = ("model.npz", "ledger.jsonl", "history.csv")  # those of every run
 TEST_FIGURES = "test_figures.json"  # of a run with public test rows
+CONFIG = "config.toml"  # of a run of linprobe train
+OPTIONAL_FILES = (TEST_FIGURES, CONFIG)
 PUBLIC_QUANTITIES = (
     "public rows and their labels",
     "test rows, unless declared private, and the accuracy on them",
     "class names and their number",
     "method, options, clip norms, steps, noise multipliers",
+    "weights of classes and rows, if given",
 )
 # gdp is a closed form; the other accountants compute on grids, which may round differently on another machine
 STATED_TOLERANCE = {"gdp": 1e-12, "pld": 1e-6, "rdp": 1e-9}
@@ -282,7 +285,7 @@ def _recomputed(
         found = manifest[name]
         if (value is None) != (found is None) or (value is not None and abs(found - value) > 1e-9 * value):
             raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}")
-    unit = _checked_unit(manifest)
+    unit = checked_unit(manifest)
     if manifest["guarantee"] != guarantee_text(stated, delta, releases, insecure=not manifest["private"], unit=unit):
         raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
     if not accountants_agree(accountant, stated, cross_check):
@@ -348,7 +351,7 @@ def _nothing_released(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checked_unit(manifest: dict[str, Any]) -> str:
+def checked_unit(manifest: dict[str, Any]) -> str:
     """The unit of privacy, with which adjacency and number of units agree."""
     unit = unit_of(manifest)
     n_units = manifest.get("n_units", manifest["n_private"])

@@ -20,7 +20,7 @@ LONGEST_TEXT = 1 << 16
 MOST_ENTRIES = 1 << 20
 SHOWN = 60  # characters of a wrong value in an error
 RUN_FILE = re.compile(
-    r"model\.npz|ledger\.jsonl|history\.csv|test_figures\.json|published_histogram_[1-9][0-9]{0,5}\.json"
+    r"model\.npz|ledger\.jsonl|history\.csv|test_figures\.json|config\.toml|published_histogram_[1-9][0-9]{0,5}\.json"
 )
 WITH_NOISE = ("delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check")
 
@@ -188,6 +188,7 @@ KEYS: Mapping[str, Kind] = {
     "public_shots": none_or(WHOLE),
     "public_file": none_or(TEXT),
     "per_owner_rows": later(none_or(COUNT)),
+    "class_weights": later(none_or(by_name(SHARE))),
     "split_seed": Kind("a whole number", lambda value: isinstance(value, int) and _is_whole(abs(value))),
     "public_digest": later(none_or(DIGEST)),
     "test_rows": one_of("public", "private", "none"),
@@ -223,12 +224,15 @@ def check_keys(manifest: Mapping[str, Any]) -> None:
     if unknown:
         raise ValueError(
             f"files lists {shown(unknown[0])}, which is no public file of a run; allowed: model.npz, ledger.jsonl, "
-            "history.csv, test_figures.json and published_histogram_N.json"
+            "history.csv, test_figures.json, config.toml and published_histogram_N.json"
         )
     if "selection" in manifest and not CHOSEN.holds(manifest.get("tuning")):
         raise ValueError(f"tuning is {shown(manifest.get('tuning'))} beside selection; allowed: {CHOSEN.words}")
     if len(manifest["class_names"]) != manifest["n_classes"]:
         raise ValueError(f"n_classes is {manifest['n_classes']} for {len(manifest['class_names'])} class_names")
+    weights = manifest.get("class_weights")
+    if weights is not None and list(weights) != manifest["class_names"]:
+        raise ValueError("class_weights has other classes than class_names")
     if (manifest["private"] and manifest["epsilon"] is None) or not math.isfinite(manifest["epsilon"] or 0):
         raise ValueError("epsilon is null, and private is true; allowed: a number")
 

@@ -1,6 +1,7 @@
 """The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
 
-A run with public test rows also has `test_figures.json`, a signed run `manifest.json.sig`. No pickle
+A run with public test rows also has `test_figures.json`, one of `linprobe train` `config.toml`, a signed run
+`manifest.json.sig`. No pickle
 anywhere. `per_record.npz` has mode 0600 and must not be published.
 """
 
@@ -40,7 +41,16 @@ from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyErro
 from linprobe.parallel.process_group import Group
 from linprobe.runs.claim import refuse_existing
 from linprobe.runs.diverged import keep_charge
-from linprobe.runs.manifest import MANIFEST_FORMAT, RUN_FILES, TEST_FIGURES, check_manifest, read_manifest, seal
+from linprobe.runs.manifest import (
+    CONFIG,
+    MANIFEST_FORMAT,
+    OPTIONAL_FILES,
+    RUN_FILES,
+    TEST_FIGURES,
+    check_manifest,
+    read_manifest,
+    seal,
+)
 from linprobe.runs.signature import sign
 from linprobe.runs.units import unit_of
 
@@ -307,8 +317,8 @@ def write_manifest(
     signing_key: Ed25519PrivateKey | None = None,
 ) -> dict[str, Any]:
     """Seal and write `manifest.json`, after its signature if there is a key for one; returns the sealed manifest."""
-    figures = [TEST_FIGURES] if (folder / TEST_FIGURES).exists() else []
-    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, (*RUN_FILES, *figures, *extra_files))
+    optional = [name for name in OPTIONAL_FILES if (folder / name).exists()]
+    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, (*RUN_FILES, *optional, *extra_files))
     text = json_text(sealed)
     if signing_key is not None:
         sign(folder, text.encode(), signing_key)
@@ -326,15 +336,21 @@ def write_run(
     private: PrivateRecords | None,
     signing_key: Ed25519PrivateKey | None = None,
     test_figures: dict[str, Any] | None = None,
+    config: str | None = None,
 ) -> dict[str, Any]:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
     `test_figures` are those of public test rows, as `class_figures` gives them; None without public test rows.
+    `config` is the text of its config file.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
     write_model(folder, weights, bias, private=not manifest["private"])
     write_history(folder, history)
-    (folder / TEST_FIGURES).unlink(missing_ok=True)  # left by a process that was killed
+    for name in OPTIONAL_FILES:
+        (folder / name).unlink(missing_ok=True)  # left by a process that was killed
+    if config is not None:
+        with replace_when_complete(folder / CONFIG, "w") as stream:
+            stream.write(config)
     if test_figures is not None:
         write_json(folder / TEST_FIGURES, test_figures)
     private_commitment = per_record_commitment = None

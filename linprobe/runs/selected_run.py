@@ -24,15 +24,16 @@ from linprobe.runs.manifest import (
     check_digests,
     check_manifest,
     check_seed,
+    checked_unit,
     limit_of,
 )
 from linprobe.runs.run_folder import LEDGER
-from linprobe.runs.units import ADJACENCIES, RECORD, unit_of
+from linprobe.runs.units import ADJACENCIES, OWNER, PROTECTED, RECORD, unit_of
 
-MECHANISM = (
-    "private selection: the best of a geometric number of runs by a noisy count of right private rows; each run is "
-    "Gaussian noise on clipped sums, composed"
-)
+COUNT = {
+    RECORD: "a noisy count of right private rows",
+    OWNER: "a noisy sum over people of the share of their rows that are right",
+}
 CROSS_CHECK = "Renyi DP of repeated selection (dp-accounting)"
 COPIED = ("noise_multiplier", "sampling_rate", "steps")
 
@@ -42,11 +43,19 @@ def accountant_words(accountant: str) -> str:
     return f"privacy profile of private selection, single runs by {ACCOUNTANTS[accountant]}"
 
 
-def selected_guarantee(epsilon: float, delta: float) -> str:
+def mechanism_words(unit: str) -> str:
+    """The selection in words."""
+    return (
+        f"private selection: the best of a geometric number of runs by {COUNT[unit]}; each run is Gaussian noise on "
+        "clipped sums, composed"
+    )
+
+
+def selected_guarantee(epsilon: float, delta: float, unit: str) -> str:
     """The guarantee in one sentence."""
     return (
-        f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of the private rows (private selection) "
-        f"under {ADJACENCIES[RECORD]}"
+        f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of {PROTECTED[unit]} (private selection) "
+        f"under {ADJACENCIES[unit]}"
     )
 
 
@@ -72,8 +81,8 @@ def selected_statement(
         )
     return {
         **run,
-        "guarantee": selected_guarantee(epsilon, delta),
-        "mechanism": MECHANISM,
+        "guarantee": selected_guarantee(epsilon, delta, unit_of(run)),
+        "mechanism": mechanism_words(unit_of(run)),
         "epsilon": epsilon,
         "delta": delta,
         "epsilon_target": epsilon_target,
@@ -99,7 +108,7 @@ def words_of(manifest: dict[str, Any]) -> tuple[str, str] | None:
     if manifest["accountant"] is None:
         return None
     if "selection" in manifest:
-        return MECHANISM, CROSS_CHECK
+        return mechanism_words(unit_of(manifest)), CROSS_CHECK
     checker = ACCOUNTANTS[CROSS_CHECKS[accountant_of(manifest)]]
     return mechanism_text(manifest["sampling_rate"] < 1, unit_of(manifest)), checker
 
@@ -126,10 +135,9 @@ def _recomputed(manifest: dict[str, Any], event: SelectionEvent) -> dict[str, An
         raise PrivacyError("the manifest says that a selected run is not private, which none is; do not trust it")
     if not (delta > 0 and delta * manifest["n_private"] < 1):
         raise PrivacyError(
-            f"delta is {rounded_up(delta)} for {manifest['n_private']} private rows; allowed: above 0 and below 1/N"
+            f"delta is {rounded_up(delta)} for {manifest['n_private']} private units; allowed: above 0 and below 1/N"
         )
-    if unit_of(manifest) != RECORD or manifest["adjacency"] != ADJACENCIES[RECORD]:
-        raise PrivacyError("the manifest's unit or adjacency is not that of a selected run; do not trust it")
+    unit = checked_unit(manifest)
     if manifest["selection"] != event.as_dict():
         raise PrivacyError("the manifest's selection is not the ledger's; do not trust it")
     steps = Releases("gradient", manifest["noise_multiplier"], manifest["sampling_rate"], manifest["steps"])
@@ -139,7 +147,7 @@ def _recomputed(manifest: dict[str, Any], event: SelectionEvent) -> dict[str, An
     epsilon, cross_check = selection_epsilon(event, delta, accountant), selection_cross_check(event, delta)
     if stated < epsilon * (1 - STATED_TOLERANCE["pld"]):
         raise PrivacyError(f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}")
-    if manifest["guarantee"] != selected_guarantee(stated, delta):
+    if manifest["guarantee"] != selected_guarantee(stated, delta, unit):
         raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
     # both figures are upper bounds, as for sampled sums
     if not (math.isfinite(stated) and accountants_agree("pld", stated, cross_check)):

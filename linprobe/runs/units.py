@@ -15,6 +15,7 @@ ADJACENCIES = {
 }
 PROTECTED = {RECORD: "the private rows", OWNER: "people, each with all of their private rows"}
 COUNTED = {RECORD: "number of private records", OWNER: "number of people with private rows"}
+ONE = {RECORD: "a record", OWNER: "a person"}
 NOUNS = {RECORD: "rows", OWNER: "people"}
 
 

@@ -218,6 +218,7 @@ def run_identity(
     public_digest: str | None,
     text_weights: NDArray[np.floating] | None,
     unit: str,
+    class_weights: NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
     """What a resumed run must share with the unfinished one, besides the private rows."""
     first = None if settings.first_run is None else file_digest(Path(settings.first_run) / MODEL)
@@ -231,6 +232,7 @@ def run_identity(
         "text weights": None if text_weights is None else hashlib.sha256(text_weights.tobytes()).hexdigest(),
         "first model": first,
         "unit": unit,
+        "class weights": None if class_weights is None else class_weights.tolist(),
         "linprobe": __version__,
         "NumPy": np.__version__,
         "kernel": "NumPy" if native.LIBRARY is None else "native",

@@ -25,6 +25,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
+from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import Rows, prepare
 from linprobe.data.sources import ChainedSource, Source
 from linprobe.data.unit_rows import prepare_units
@@ -65,13 +66,16 @@ class Sources:
         text_weights: class-name encodings, shape (n_features, n_classes), or None.
         bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row
             is a unit of privacy by itself.
+        weights: public factors on the losses of the private rows; None for ones. Public rows have those of their
+            classes.
     """
 
     private: Source
     n_classes: int
     public: Source | None = None
     text_weights: NDArray[np.floating] | None = None
-    bounds: NDArray[np.int64] | None = None
+    bounds: Bounds | None = None
+    weights: RowWeights | None = None
 
     @property
     def n_units(self) -> int:
@@ -115,7 +119,8 @@ class Trained:
     selected: Selected | None = None
 
 
-Counted = Callable[[NDArray[np.float32], NDArray[np.float32], Source], tuple[int, int]]
+Bounds = NDArray[np.int64]
+Counted = Callable[[NDArray[np.float32], NDArray[np.float32], Source, Bounds | None], tuple[float, float]]
 
 
 def _nothing(*_: object) -> None:
@@ -146,8 +151,9 @@ def train(
             into steps. An error that it raises ends the run.
         on_start: called with the number of steps. on_step: called after every step.
         count_right: (weights, bias) -> number of right private test rows, if `settings.test_epsilon` pays for it.
-        count_private: (weights, bias, private rows) -> numbers of right rows and of all rows, zero rows left out of
-            both; called if `settings.shrink` pays for it. A row must not change what another counts.
+        count_private: (weights, bias, private rows, bounds of `sources`) -> numbers of right rows and of all rows, zero
+            rows left out of both; with bounds, sums over people as in `linprobe.mechanisms.right_counts`. Called if
+            `settings.shrink` pays for it. A unit must not change what another counts.
 
     Raises:
         ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
@@ -158,6 +164,7 @@ def train(
     backend = choose_backend(runtime.device)
     runtime.check(settings.options)
     _refuse_units(sources, settings)
+    _refuse_weights(sources, settings)
     sources = _with_roles(sources, method)
     private, public, n_units = sources.private, sources.public, sources.n_units
     settings = settings.with_public(public is not None)
@@ -171,10 +178,13 @@ def train(
     on_budget(budget)
 
     space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
-    rows = (
-        prepare_units(private, sources.bounds, space, runtime.precision, group) if "private" in method.needs else None
-    )
-    known = None if public is None else prepare(public, preprocessing, runtime.precision)
+    bounds = sources.bounds if method.spends else None  # without clipping, the rows of a person are rows like others
+    weighting = sources.weights
+    rows = None
+    if "private" in method.needs:
+        rows = prepare_units(private, bounds, space, runtime.precision, group, weighting)
+    others = None if weighting is None else weighting.of_others
+    known = None if public is None else prepare(public, preprocessing, runtime.precision, weights=others)
     source = _noise_source(settings.insecure_seed, group)
     keeper = None
     if runtime.keep is not None and budget is not None and rows is not None:
@@ -199,7 +209,7 @@ def train(
             schedule = schedule_of(budget)
             on_budget(budget)
         rows = None  # frees their memory
-        rows = prepare_units(private, sources.bounds, preprocessing, runtime.precision, group)
+        rows = prepare_units(private, bounds, preprocessing, runtime.precision, group, weighting)
     problem = Problem(
         private.n_features + bool(preprocessing.intercept),
         sources.n_classes,
@@ -217,12 +227,12 @@ def train(
     selected = None
     if settings.shrink and count_private is not None:
         candidates = [_folded(preprocessing, fitted.shrunk(factor)) for factor in settings.shrink]
-        counts = [count_private(*one, private) if group.rank == 0 else (0, 0) for one in candidates]
+        counts = [count_private(*one, private, sources.bounds) if group.rank == 0 else (0, 0) for one in candidates]
         tracked = rows.n_local if rows is not None and settings.per_record else 0
         clipped = right_counts(counts, tracked)
         placed = replace(clipped, value=backend.put(clipped.value), contributions=backend.put(clipped.contributions))
         released = mechanism.release(placed, schedule.others[SELECTION], purpose=SELECTION)
-        selected = best_of(settings.shrink, on_host(released.value)[:, 0], schedule.others[SELECTION], private.n_rows)
+        selected = best_of(settings.shrink, on_host(released.value)[:, 0], schedule.others[SELECTION], n_units)
         fitted = fitted.shrunk(selected.shrink)
     weights, bias = _folded(preprocessing, fitted)
     right = None
@@ -263,6 +273,8 @@ def budgets(sources: Sources, settings: Settings) -> tuple[Budget, ...]:
     Raises:
         As `train`, before it reads private rows.
     """
+    _refuse_units(sources, settings)
+    _refuse_weights(sources, settings)
     sources = _with_roles(sources, settings.method)
     private, public = sources.private, sources.public
     settings = settings.with_public(public is not None)
@@ -271,7 +283,9 @@ def budgets(sources: Sources, settings: Settings) -> tuple[Budget, ...]:
     possible = [settings]
     if settings.condition == MEAN:
         possible.append(replace(settings, condition="none"))
-    found = [_budget(one, sources, preprocessing) for one in possible]
+    first = _first_model(settings, sources)
+    inherited = () if first is None else first.releases
+    found = [_budget(one, sources, preprocessing, inherited) for one in possible]
     return tuple(budget for budget in found if budget is not None)
 
 
@@ -294,12 +308,6 @@ def _refuse_units(sources: Sources, settings: Settings) -> None:
     if sources.bounds is None:
         return
     method = settings.method
-    if not method.spends:
-        spending = ", ".join(name for name, other in METHODS.items() if other.spends)
-        raise UsageError(
-            f"unit is 'owner', which does nothing for {method.name}, as it adds no noise; allowed: {spending}; leave "
-            "it out"
-        )
     if getattr(settings.options, "variant", "practical") == "theory":
         raise UsageError(
             "variant is 'theory' and unit 'owner', but the analysis bounds the gradient of one row; allowed: variant "
@@ -314,6 +322,17 @@ def _refuse_units(sources: Sources, settings: Settings) -> None:
         raise UsageError(
             f"method {method.name} protects public rows like private ones, but knows no owners of them; allowed with "
             "unit owner: no public rows; leave them out, or use noisy-gd"
+        )
+
+
+def _refuse_weights(sources: Sources, settings: Settings) -> None:
+    """UsageError for weights that the method would not use."""
+    method, variant = settings.method, getattr(settings.options, "variant", "practical")
+    if sources.weights is not None and (not method.weighs or variant == "theory"):
+        allowed = ", ".join(name for name, other in METHODS.items() if other.weighs)
+        raise UsageError(
+            f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "
+            "theory; leave them out"
         )
 
 
@@ -364,7 +383,8 @@ def _with_roles(sources: Sources, method: Method) -> Sources:
             "use a feature file with text/weights (in Python: text_weights)"
         )
     if method.joins_public and public is not None:
-        return replace(sources, private=ChainedSource(sources.private, public), public=None)
+        weights = None if sources.weights is None else sources.weights.with_more(public.n_rows)
+        return replace(sources, private=ChainedSource(sources.private, public), public=None, weights=weights)
     return replace(sources, public=public)
 
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, get_args
 
 from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
 from linprobe.accounting.events import Releases
-from linprobe.errors import ParameterError
+from linprobe.errors import ArgumentError, ParameterError
 from linprobe.methods import Method, Schedule
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MANY_ROWS, Init
-from linprobe.options.declaration import arguments_of, declared
+from linprobe.options.declaration import arguments_of, declared, hint
 
 RunFolder = str | os.PathLike[str]
 TEST_ACCURACY = "test accuracy"
@@ -79,6 +79,26 @@ class Settings:
         options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
         shared = {name: value for name, value in parameters.items() if name in _SHARED - own}
         return cls(method=method, options=options, first_run=first_run, parameters=dict(parameters), **shared)
+
+    @classmethod
+    def of_given(cls, method: Method, given: Mapping[str, Any]) -> Settings:
+        """`of`, where arguments that are not given have their declared defaults.
+
+        Raises:
+            ArgumentError: an argument that the method does not have, or one without a default that is not given.
+        """
+        arguments = {name: option for name, option in arguments_of(method.options).items() if name != "classes"}
+        unknown = sorted(set(given) - set(arguments))
+        if unknown:
+            raise ArgumentError(
+                f"{method.name} has no argument {unknown[0]}; its arguments are: {', '.join(arguments)}"
+                f"{hint(unknown[0], arguments)}"
+            )
+        parameters = {name: given.get(name, option.default) for name, option in arguments.items()}
+        missing = [name for name, value in parameters.items() if value is MISSING]
+        if missing:
+            raise ArgumentError(f"{method.name} needs the argument {missing[0]}; give it")
+        return cls.of(method, dict(sorted(parameters.items())))
 
     def with_public(self, has_public: bool) -> Settings:
         """The same settings with the options that the presence of public rows decides."""

@@ -111,13 +111,30 @@ def test_sampled_steps_never_overspend_and_one_more_would(accountant: str, rate:
 def test_sampled_steps_take_few_evaluations_of_the_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
 
-    def count(releases: tuple[Releases, ...], delta: float, accountant: str) -> float:
+    def count(releases: tuple[Releases, ...], delta: float, accountant: str, *, rough: bool = False) -> float:
         counted.append(releases)
-        return composed_epsilon(releases, delta, accountant)
+        return composed_epsilon(releases, delta, accountant, rough=rough)
 
     monkeypatch.setattr("linprobe.accounting.calibrate.composed_epsilon", count)
     calibrate(epsilon=2, delta=1e-5, n_private=100, noise_multiplier=2.2, sampling_rate=0.03, accountant="rdp")
     assert 3 <= len(set(counted)) <= 12
+
+
+@pytest.mark.parametrize(("epsilon", "rate", "steps"), [(3.0, 0.15, 200), (0.5, 0.5, 10)])
+def test_a_rough_search_leaves_few_exact_evaluations_and_spends_the_budget(
+    monkeypatch: pytest.MonkeyPatch, epsilon: float, rate: float, steps: int
+) -> None:
+    exact = set()
+
+    def note(releases: tuple[Releases, ...], delta: float, accountant: str, *, rough: bool = False) -> float:
+        if accountant == "pld" and not rough:
+            exact.add(releases)
+        return composed_epsilon(releases, delta, accountant, rough=rough)
+
+    monkeypatch.setattr("linprobe.accounting.calibrate.composed_epsilon", note)
+    budget = calibrate(epsilon=epsilon, delta=1e-5, n_private=1000, steps=steps, sampling_rate=rate)
+    assert len(exact - {()}) <= 3
+    assert epsilon * (1 - 1e-4) <= composed_epsilon(budget.releases, 1e-5, "pld") <= epsilon
 
 
 def test_sampling_every_row_by_another_accountant_never_overspends_by_the_exact_one() -> None:

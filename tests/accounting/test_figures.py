@@ -52,7 +52,7 @@ def test_every_text_with_an_epsilon_states_at_least_the_true_one():
     releases = [Releases("gradient", 9.8329807, 1.0, 50)]
     for epsilon in AWKWARD[:5]:
         claim = {"epsilon": epsilon, "delta": 1.00000001e-05, **gaussian_figures(releases)}
-        composed = {**claim, "private_runs": 2, "not_private_runs": 0, "accountant": "gdp"}
+        composed = {**claim, "unit": "record", "private_runs": 2, "not_private_runs": 0, "accountant": "gdp"}
         guarantee = guarantee_text(epsilon, claim["delta"], releases, insecure=False, unit="record")
         header, _ = comparison_table([{"method": "ngd", "epsilon": epsilon, "mean": 0.5, "std": None, "best": True,
                                        "public": None, "shots": None}], "{}")  # fmt: skip

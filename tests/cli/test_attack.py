@@ -21,7 +21,7 @@ from tests.cli.outcomes import NOISY, Cli, result_of
 KEYS = {
     "manifest_digest",
     "run", "method", "attack", "auc", "auc_low", "auc_high", "tpr_at_fpr", "tpr_limit_at_fpr", "tpr_limit_from",
-    "members", "non_members", "confidence", "shadows", "epsilon", "delta", "private_output",
+    "compared", "members", "non_members", "confidence", "shadows", "epsilon", "delta", "private_output",
 }  # fmt: skip
 LIRA = ["--lira", "--shadows", "16", "--jobs", "1", "--resamples", "0"]
 
@@ -88,7 +88,7 @@ def test_result_has_every_key_and_says_it_is_private(cli: Cli, trained_run: Path
     assert outcome.stderr == result["private_output"] + "\n"
     assert result["private_output"].startswith("PRIVATE: ")
     text = cli("attack", "-", "--features", features_file, "--resamples", "100", stdin=f"{trained_run}\n")
-    assert [line.split()[0] for line in text.stdout.splitlines()] == ["attack", "records", "AUC", "TPR", "TPR"]
+    assert [line.split()[0] for line in text.stdout.splitlines()] == ["attack", "rows", "AUC", "TPR", "TPR"]
     assert f"{result['auc']:.4f} ({result['auc_low']:.4f}" in text.stdout
 
 

@@ -24,7 +24,7 @@ def test_json_holds_the_claim_the_bound_and_every_test(cli: Cli) -> None:
     audited = result_of(outcome)
     assert outcome.stderr == ""
     assert list(audited) == [
-        *("method", "epsilon", "delta", "epsilon_lower_bound", "confidence", "runs", "canaries", "steps"),
+        *("method", "unit", "epsilon", "delta", "epsilon_lower_bound", "confidence", "runs", "canaries", "steps"),
         *("noise_multiplier", "sampling_rate", "paths", "products", "not_covered", "tests"),
     ]
     assert audited["paths"] == [

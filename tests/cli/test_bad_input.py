@@ -95,7 +95,7 @@ def wide_file(tmp_path_factory: pytest.TempPathFactory, private_file: Path) -> P
 # what it is: the words of the command ({name} is a file made above), the exit status, words of the message
 CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "no such file": (["train", "none.h5", *NOISY], 3, ["none.h5", "does not exist"]),
-    "a folder": (["train", "{folder}", *NOISY], 3, ["does not exist"]),
+    "a folder": (["train", "{folder}", *NOISY], 3, ["is not a file", "linprobe extract"]),
     "not HDF5": (["train", "{folder}/text.h5", *NOISY], 3, ["not an HDF5 file"]),
     "truncated": (["train", "{folder}/cut.h5", *NOISY], 3, ["is truncated"]),
     "incomplete": (["train", "{incomplete}", *NOISY], 3, ["incomplete"]),

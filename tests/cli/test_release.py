@@ -21,7 +21,10 @@ from tests.cli.outcomes import Cli
 
 yaml = pytest.importorskip("yaml")
 Refused = Callable[..., None]
-FILES = {"README.md", "claim.yaml", "manifest.json", "ledger.jsonl", "model.npz", "history.csv", "test_figures.json"}
+FILES = {
+    "README.md", "claim.yaml", "manifest.json", "ledger.jsonl", "model.npz", "history.csv", "test_figures.json",
+    "config.toml",
+}  # fmt: skip
 # sections and keys that the registry's schema allows; it refuses others
 SCHEMA = {
     "basic": "name data_curators intended_use data_product_type data_product_region description publication_date "

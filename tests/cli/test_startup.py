@@ -6,23 +6,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 NUMERICAL = {"numpy", "scipy", "sklearn", "h5py", "torch"}
-UNUSED_BY_TRAIN = {"torch", "dp_accounting", "matplotlib", "open_clip", "PIL", "sklearn.datasets"}
+UNUSED_BY_TRAIN = {"torch", "dp_accounting", "matplotlib", "open_clip", "PIL", "pandas"}
 UNUSED_BY_SMALL_COMMANDS = {"scipy.special", "scipy.optimize", "scipy.linalg", "scipy.stats", "sklearn", "autodp"}
 PROGRAM = """
 import sys
+from itertools import groupby
 import linprobe
 from linprobe import cli
-status = cli.run(sys.argv[1:])
+commands = [list(words) for then, words in groupby(sys.argv[1:], "THEN".__eq__) if not then]
+statuses = [cli.run(words) for words in commands]
 print(*sys.modules, file=sys.stderr)
-sys.exit(status)
+sys.exit(max(statuses))
 """
 
 
 def loaded_by(*words: object) -> set[str]:
-    """Names of the modules that a new process has imported after a command."""
+    """Names of the modules that a new process has imported after a command, or after several with THEN in between."""
     command = [sys.executable, "-c", PROGRAM, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return set(done.stderr.splitlines()[-1].split())
@@ -44,26 +47,30 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_computes_no_epsilon_loads_no_scientific_library(run: Path, features_file: Path) -> None:
-    for words in (["methods"], ["info", features_file], ["info", run]):
-        loaded = loaded_by(*words)
-        assert "linprobe.commands" in loaded
-        assert not loaded & (UNUSED_BY_TRAIN | UNUSED_BY_SMALL_COMMANDS), words
+    loaded = loaded_by("methods", "THEN", "info", features_file, "THEN", "info", run)
+    assert {"linprobe.commands.methods", "linprobe.commands.info"} <= loaded
+    assert not loaded & (UNUSED_BY_TRAIN | UNUSED_BY_SMALL_COMMANDS)
 
 
-def test_accuracies_load_no_accountant(run: Path) -> None:
-    loaded = loaded_by("evaluate", run)
-    assert "linprobe.evaluation.metrics" in loaded
-    assert not loaded & (UNUSED_BY_TRAIN | {"autodp"})
+def test_predictions_and_accuracies_load_no_scientific_library(run: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.npy"
+    np.save(rows, np.ones((3, 64), dtype=np.float32))
+    loaded = loaded_by("evaluate", run, "THEN", "predict", run, rows)
+    assert {"linprobe.commands.evaluate", "linprobe.commands.predict"} <= loaded
+    assert not loaded & (UNUSED_BY_TRAIN | UNUSED_BY_SMALL_COMMANDS)
 
 
-def test_verifying_a_run_on_all_rows_loads_neither_torch_nor_plots(run: Path) -> None:
-    assert not loaded_by("verify", run) & (UNUSED_BY_TRAIN - {"dp_accounting"})
+def test_accounting_loads_no_learning_library(run: Path, tmp_path: Path) -> None:
+    account = ["account", "--q", 1, "--sigma", 5, "--steps", 10, "--delta", "1e-5"]
+    loaded = loaded_by("verify", run, "THEN", "report", run, "--html", tmp_path / "page.html", "THEN", *account)
+    assert {f"linprobe.commands.{name}" for name in ("verify", "report", "account")} <= loaded
+    assert not loaded & ((UNUSED_BY_TRAIN | {"sklearn"}) - {"dp_accounting"})
 
 
 def test_training_on_digits_loads_only_what_it_needs(tmp_path: Path) -> None:
     loaded = loaded_by("train", "--method", "adamix", "--eps", "3", "--steps", "2", "--out", tmp_path / "run")
-    assert "linprobe.estimators" in loaded
-    assert not loaded & UNUSED_BY_TRAIN
+    assert "linprobe.training.engine" in loaded
+    assert not loaded & (UNUSED_BY_TRAIN | {"sklearn"})
 
 
 def test_an_unknown_backbone_is_refused_before_torch_is_loaded(tmp_path: Path) -> None:

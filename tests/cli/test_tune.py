@@ -58,7 +58,7 @@ def test_shrinkage_is_one_more_release_of_an_ordinary_run(cli: Cli, features_fil
 def test_the_best_count_chooses_the_weights(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     candidates = []
 
-    def prefer_the_second(weights: Any, bias: Any, rows: Any) -> tuple[int, int]:
+    def prefer_the_second(weights: Any, bias: Any, *rows: Any) -> tuple[int, int]:
         candidates.append(weights)
         return (400 if len(candidates) == 2 else 0), 400
 
@@ -76,7 +76,7 @@ def test_an_empty_place_changes_the_counts_by_at_most_the_sensitivity(n_models: 
     models = [(rng.standard_normal((5, 3)).astype(np.float32), np.float32([1, 0, 0])) for _ in range(n_models)]
 
     def counts(rows: Any) -> Any:
-        return right_counts([count_private(*model, ArraySource(rows, y)) for model in models], 30)
+        return right_counts([count_private(*model, ArraySource(rows, y), None) for model in models], 30)
 
     whole = counts(x)
     for place in range(30):

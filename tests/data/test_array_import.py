@@ -301,6 +301,13 @@ def _pickled_pt(folder: Path) -> Path:
     return folder / "all.pt"
 
 
+def _one_long_text_in_a_tensor_file(folder: Path) -> Path:
+    import torch
+
+    torch.save({"id_train": [*["a"] * 100_000, "b" * 10_000]}, folder / "all.pt")
+    return folder / "all.pt"
+
+
 def _empty_folder(folder: Path) -> Path:
     (folder / "empty").mkdir()
     return folder / "empty"
@@ -331,6 +338,7 @@ BAD_SOURCES: dict[str, tuple[Callable[[Path], Path], type[LinprobeError], list[s
     "pickled array": (_pickled, DataError, ["Python objects", "astype"]),
     "not a tensor file": (_file("X_train.pt", "hello"), DataError, ["cannot be read"]),
     "empty tensor file": (_file("X_train.pt", ""), DataError, ["cannot be read"]),
+    "long text in a tensor file": (_one_long_text_in_a_tensor_file, DataError, ["10000 characters", "100001"]),
     "tensor file with code": (_pickled_pt, DataError, ["cannot be read"]),
     "csv without label": (_file("train.csv", "a,b\n1,2\n"), DataError, ["label"]),
     "empty csv": (_file("train.csv", ""), DataError, ["label"]),
@@ -356,3 +364,22 @@ def test_tensors_of_half_precision_brain_floats_are_read(tmp_path: Path) -> None
     torch.save({**tensors, "X_train": tensors["X_train"].bfloat16()}, tmp_path / "all.pt")
     import_arrays([tmp_path / "all.pt"], tmp_path / "out.h5")
     assert np.allclose(read(tmp_path / "out.h5")[0], TRAIN, rtol=2**-7)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_text_in_a_tensor_file_may_be_a_list(tmp_path: Path, kind: type) -> None:
+    import torch
+
+    names = ["ant", "bee", "cat"]
+    content: dict[str, Any] = {"class_names": kind(names)}
+    for group, count in (("train", 30), ("test", 9)):
+        labels = np.arange(count) % 3
+        content[f"X_{group}"] = torch.eye(3)[labels] + torch.arange(count)[:, None] / 100
+        content[f"y_{group}"] = kind(names[label] for label in labels)
+        content[f"id_{group}"] = kind(f"{group}-{row}" for row in range(count))
+    torch.save(content, tmp_path / "all.pt")
+    import_arrays([tmp_path / "all.pt"], tmp_path / "out.h5")
+    with FeatureFile(tmp_path / "out.h5") as features:
+        assert list(features.description.class_names) == names
+        assert features.labels("train").tolist() == [row % 3 for row in range(30)]
+        assert features.ids("train")[:2] == ["train-0", "train-1"]

@@ -1,4 +1,4 @@
-"""docs/cli.md is what the generator writes."""
+"""docs/cli.md and the manual page are what the generators write."""
 
 from __future__ import annotations
 
@@ -20,6 +20,23 @@ def test_reference_is_what_the_generator_writes() -> None:
     assert written == load_script(DOCS / "generate_cli.py").render(), (
         "docs/cli.md is out of date; run: python docs/generate_cli.py"
     )
+
+
+def test_manual_page_is_what_the_generator_writes() -> None:
+    written = (DOCS / "man" / "linprobe.1").read_text(encoding="utf-8")
+    assert written == load_script(DOCS / "generate_man.py").render(), (
+        "docs/man/linprobe.1 is out of date; run: python docs/generate_cli.py"
+    )
+
+
+@pytest.mark.parametrize("name", list(PROGRAM.commands))
+def test_manual_page_names_every_option_of_every_command(name: str) -> None:
+    page = (DOCS / "man" / "linprobe.1").read_text(encoding="utf-8").replace("\\-", "-")
+    section = page.split(f"\n.SS linprobe {name}\n")[1].split("\n.S")[0]
+    for parameter in PROGRAM.commands[name].params:
+        for option in (*parameter.opts, *parameter.secondary_opts):
+            if option.startswith("-"):
+                assert f"\\fB{option}\\fR" in section
 
 
 @pytest.mark.parametrize("name", list(PROGRAM.commands))

@@ -262,10 +262,14 @@ def test_a_clipped_sum_is_its_parts_one_after_another(n_classes: int, bound: flo
 
 @pytest.mark.skipif(not SOURCE.exists() or shutil.which("cc") is None, reason="no C compiler, or no source")
 @pytest.mark.usefixtures("room_for_all")
-def test_the_copy_for_any_processor_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ["cc", "-O1", "-std=gnu11", "-DPLAIN", "-fPIC", "-shared", str(SOURCE), "-o", "plain.so", "-lm"]
-    subprocess.run(command, check=True, cwd=tmp_path)
-    monkeypatch.setattr(host, "LIBRARY", native.load(tmp_path / "plain.so"))
+@pytest.mark.parametrize("widest", [4, 8], ids=["any-processor", "avx2"])
+def test_the_copies_for_narrower_vectors_do_the_same(
+    widest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One library serves all processors: it asks for AVX-512 and AVX2 at run time."""
+    command = ["cc", "-O1", "-std=gnu11", f"-DWIDEST={widest}", "-fPIC", "-shared", str(SOURCE), "-o", "narrow.so"]
+    subprocess.run([*command, "-lm"], check=True, cwd=tmp_path)
+    monkeypatch.setattr(host, "LIBRARY", native.load(tmp_path / "narrow.so"))
     for n_rows, n_features, n_classes in [(5, 1, 1), (131, 77, 10), (300, 200, 5), (520, 40, 70), (64, 1024, 16)]:
         x, weights, y = normal(n_rows, n_features), normal(n_classes, n_features), RNG.integers(0, n_classes, n_rows)
         check(x, weights, normal(n_rows, n_classes))

@@ -26,15 +26,7 @@ D, C = 12, 5
 SIZES = (3, 1, 2, PAIRED_ROWS, PAIRED_ROWS + 1, 40, 5, 1, 2000)
 
 
-@pytest.fixture(autouse=True, scope="module", params=["numpy", "native"])
-def way(request):
-    """Sum by NumPy, in float64, then with the kernel, in float32 where that is proven."""
-    if request.param == "native" and host.LIBRARY is None:
-        pytest.skip("the kernel is not built")
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "numpy":
-            patch.setattr(host, "LIBRARY", None)
-        yield
+pytestmark = pytest.mark.usefixtures("sums_by")
 
 
 def people(sizes, seed: int = 0, d: int = D, c: int = C, scale: float = 1.0):

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from linprobe.data.precision import STORAGE, narrowed, widened
 from linprobe.data.rows import ArrayRows
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import Scale
 from linprobe.gradients.host import products
@@ -19,16 +18,7 @@ from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._subspace import top_left_subspace
 from tests.methods.test_subspace import projected
 
-
-@pytest.fixture(autouse=True, scope="module", params=["numpy", "native"])
-def way(request):
-    """Sum every shape by NumPy, then by the kernel if it has room for that number of classes."""
-    if request.param == "native" and host.LIBRARY is None:
-        pytest.skip("the kernel is not built")
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "numpy":
-            patch.setattr(host, "LIBRARY", None)
-        yield
+pytestmark = pytest.mark.usefixtures("sums_by")
 
 
 def random_rows(seed: int, n: int, d: int, c: int, scale: float = 1.0):

@@ -18,6 +18,7 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs import manifest
 from linprobe.training import settings
 from tests.replay.datasets import FEATURES, KINDS, NEIGHBOURS, write
+from tests.replay.people import PEOPLE, write_people
 
 BASE = "base"
 FIRST = "first"
@@ -56,9 +57,12 @@ def datasets(tmp_path_factory: pytest.TempPathFactory, _computed_once: None) -> 
     for kind, neighbours in KINDS.items():
         for name, filled in {BASE: None, **neighbours}.items():
             write(folder / kind / name, kind, filled)
-    first = folder / FIRST
-    words = ["train", str(folder / "private" / BASE / FEATURES), "--method", "noisy-gd", "--eps", "1", "--steps", "2"]
-    assert cli.run([*words, "--out", str(first)]) == 0
-    for name in (BASE, *NEIGHBOURS):
-        shutil.copytree(first, folder / "private" / name / FIRST)
+    for name, person in {BASE: None, **PEOPLE}.items():
+        write_people(folder / "people" / name, person)
+    for kind, neighbours, unit in (("private", NEIGHBOURS, "record"), ("people", PEOPLE, "owner")):
+        first = folder / f"{FIRST} of {kind}"
+        words = ["train", str(folder / kind / BASE / FEATURES), "--method", "noisy-gd", "--eps", "1", "--steps", "2"]
+        assert cli.run([*words, "--unit", unit, "--out", str(first)]) == 0
+        for name in (BASE, *neighbours):
+            shutil.copytree(first, folder / kind / name / FIRST)
     return folder

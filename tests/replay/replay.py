@@ -38,6 +38,7 @@ from linprobe.parallel import torch_group
 from linprobe.parallel.array_api import on_host
 from linprobe.runs.run_folder import INHERITED, MANIFEST, PER_RECORD
 from tests.replay.datasets import FEATURES, empty_places, leave_empty
+from tests.replay.people import leave_out
 from tests.replay.processes import in_processes
 
 KEY = bytes(range(9, 41))  # under which each place is in two of four samples at rate 1/2
@@ -45,7 +46,7 @@ RUN = Path("run")
 WATCHED = empty_places("joined")
 # the date; the random id; commitments to private rows under a random key that is private too; and the digest of all
 NOT_COMPARED = ("created", "run_id", "private_commitment", "per_record_commitment", "manifest_digest")
-SECONDS = re.compile(r"(seconds[^0-9\n]*)[0-9.]+")
+SECONDS = re.compile(r"(seconds)[^0-9\n]*[0-9.]+")  # with the blanks before, as many as the number needs
 
 
 class LeakError(AssertionError):
@@ -77,12 +78,22 @@ class Played:
 
 
 def play(
-    folder: Path, words: Sequence[str], empty: Collection[int], *, forced: Played | None = None, processes: int = 1
+    folder: Path,
+    words: Sequence[str],
+    empty: Collection[int],
+    *,
+    forced: Played | None = None,
+    processes: int = 1,
+    people: bool = False,
+    command: str = "train",
 ) -> Played:
-    """Run `linprobe train` on the data set in a folder; with `forced`, on the releases of that run."""
+    """Run `linprobe train` on the data set in a folder; with `forced`, on the releases of that run.
+
+    `command` takes the place of `train`. `empty` are places of rows, or with `people`, of people.
+    """
     tape = Tape(None if forced is None else forced.draws)
     stdout, stderr = io.StringIO(), io.StringIO()
-    given = ["train", FEATURES, "--out", str(RUN), *words]
+    given = [command, FEATURES, "--out", str(RUN), *words]
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory() as books,
@@ -92,8 +103,11 @@ def play(
     ):
         patch.chdir(folder)
         patch.setenv("XDG_STATE_HOME", books)  # or the second run would say what both cost
-        leave_empty(patch, empty)
-        tape.attach(patch, empty)
+        if people:
+            leave_out(patch, empty)
+        else:
+            leave_empty(patch, empty)
+        tape.attach(patch, () if people else empty)  # who has no rows may join a sample
         if processes == 1:
             status = cli.run(given)
         else:
@@ -153,7 +167,7 @@ class Tape:
         self._joined: dict[int, bool] = {}
 
     def attach(self, patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
-        """Patch the ledger, coin tosses, samples and noise. Empty places join no sample."""
+        """Patch the ledger, coin tosses, samples and noise. The places `empty` join no sample."""
         append, bernoulli, sample, words = Ledger.append, NoiseSource.bernoulli, PoissonSampler.draw, NoiseSource.words
 
         def appended(ledger: Ledger, event: GaussianEvent) -> None:

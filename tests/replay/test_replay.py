@@ -47,6 +47,11 @@ FURTHER = [
     ("dp-fc", "--centre none --intercept 1 --output vote --ensemble 2 --precision float16"),
     ("dp-newton", "--centre none --intercept 1 --no-per-record --precision float16"),
     ("prototypes", "--centre none --intercept 1000 --precision float16"),
+    ("noisy-gd", "--class-weight ant=1,bee=0.1,dog=0.5 --precision bfloat16"),
+    ("adamix", "--class-weight public"),
+    ("dp-sgd", "--class-weight bee=5"),
+    ("dp-sgd", "--class-weight bee=5 --no-per-record"),
+    ("fully-private", "--class-weight dog=9"),
     ("only-public", ""),
     ("zero-shot", ""),
 ]

@@ -618,7 +618,7 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) 
         run += 1
         out, drawn, recorded, resume = folder / f"run{run}", folder / f"drawn{run}", 0, False
         while not out.exists():
-            at = generator.randrange(1, n_points // 4)
+            at = generator.randrange(1, n_points // 2)
             request = asked(features, out, method, resume=resume)
 
             def attempt(request: TrainRequest = request, at: int = at, drawn: Path = drawn) -> int:

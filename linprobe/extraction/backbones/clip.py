@@ -6,6 +6,7 @@ of a mismatch, which lowers accuracy. Here the pretrained tag decides the activa
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, quietly, read_weights
+from linprobe.extraction.backbones._hub import hub_or_cache
 from linprobe.extraction.transform import ImageTransform
 
 DEFAULT_MODEL, DEFAULT_TAG = "RN50", "openai"
@@ -67,8 +69,9 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     fetched = tag is not None and weights is None and not random
     settings = {"force_quick_gelu": quick, **arguments}
     preset = {key: tag_config[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag_config}
+    unreachable = None
     try:
-        with quietly():
+        with quietly(), hub_or_cache() if fetched else nullcontext() as unreachable:
             model: Any = build_seeded(
                 lambda: open_clip.create_model(
                     model_name,
@@ -81,12 +84,12 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     except TypeError as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     except Exception as error:  # the Hugging Face client raises many types
-        reason = first_line(error)[:200]
+        reason = unreachable or first_line(error)[:200]
         if not fetched:
             raise UsageError(f"backbone {name} cannot be built ({reason}); change --backbone-arg") from None
         raise DataError(
             f"weights {tag} of {name} are not in open_clip's cache and cannot be fetched ({reason}); "
-            "give --weights FILE, or --random-weights for a test"
+            "fetch them on a machine with internet and give --weights FILE, or --random-weights for a test"
         ) from None
     notes: list[str] = []
     activation = "QuickGELU" if settings["force_quick_gelu"] else "GELU"
@@ -98,11 +101,13 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
                 f"name its tag, as in clip:{model_name}/openai"
             )
     model.eval()
+    downloads = "hf_tokenizer_name" in own.get("text_cfg", {})
+    unreachable = None
     try:
-        with quietly():
+        with quietly(), hub_or_cache() if downloads else nullcontext() as unreachable:
             tokenizer = open_clip.get_tokenizer(model_name)
     except Exception as error:  # some tokenizers are downloaded, or need another package
-        reason = first_line(error)[:200]
+        reason = unreachable or first_line(error)[:200]
         raise DataError(f"the tokenizer of {name} cannot be loaded ({reason}); name another clip:MODEL") from None
 
     def encode_text(prompts: list[str]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from timm.data.config import resolve_model_data_config
 
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, quietly, read_weights
+from linprobe.extraction.backbones._hub import hub_or_cache
 from linprobe.extraction.transform import ImageTransform
 
 
@@ -21,8 +23,9 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         near = timm.list_models(f"*{wanted.split('.')[0].split('_')[0]}*")[:5] or timm.list_models()[:5]
         raise UsageError(f"backbone {name} is not a network of timm; allowed: timm:NAME, such as {', '.join(near)}")
     fetched = not random and weights is None
+    unreachable = None
     try:
-        with quietly():
+        with quietly(), hub_or_cache() if fetched else nullcontext() as unreachable:
             model: Any = build_seeded(lambda: timm.create_model(wanted, pretrained=fetched, **arguments))
     except TypeError as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
@@ -36,9 +39,10 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
             raise UsageError(
                 f"backbone {name} names no weights of timm; allowed: {', '.join(tags) or 'none'}"
             ) from None
+        reason = unreachable or first_line(error)[:200]
         raise DataError(
-            f"weights of {name} are not in the Hugging Face cache and cannot be fetched ({first_line(error)[:200]}); "
-            "give --weights FILE, or --random-weights for a test"
+            f"weights of {name} are not in the Hugging Face cache and cannot be fetched ({reason}); "
+            "fetch them on a machine with internet and give --weights FILE, or --random-weights for a test"
         ) from None
     if weights is not None and not random:
         head = model.pretrained_cfg.get("classifier") or ()

@@ -1,0 +1,123 @@
+"""MkDocs hooks: pages that lie outside docs/, links to files that are no pages, and GitHub's Markdown.
+
+Pages are written for GitHub first. Here they become pages of the site: a link to a file of the repository that is no
+page leads to a copy under `files/`, and one to a folder becomes plain text.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[2]
+OUTSIDE = {
+    "features/README.md": "feature-files.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "docs/README.md": "map.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "README.md": "index.md",
+}
+SOURCE = {page: place for place, page in OUTSIDE.items() if page != "index.md"}
+LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^()\s#]+)(#[^()\s]*)?\)")
+BLOCK = re.compile(r"^```[\s\S]*?^```$|^(?:    .*\n)+", re.MULTILINE)  # of code
+CODE = re.compile(r"`[^`\n]+`")
+
+
+def on_config(config: Any) -> Any:
+    """List every decision after the index of decisions."""
+    for part in config.nav:
+        for entries in part.values():
+            for entry in entries:
+                if isinstance(entry, dict) and "Decisions" in entry:
+                    pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+                    entry["Decisions"] += [f"decisions/{page.name}" for page in pages]
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that lie outside docs/, and copies of linked files."""
+    for place, page in OUTSIDE.items():
+        if page in SOURCE:
+            files.append(File.generated(config, page, content=(ROOT / place).read_text(encoding="utf-8")))
+    linked = {place for file in files.documentation_pages() for place in _links(file.content_string, _place(file))}
+    for place in sorted(linked):
+        if _page(place) is None and (ROOT / place).is_file():
+            files.append(File.generated(config, f"files/{place}", abs_src_path=str(ROOT / place)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Follow links from where the page lies in the repository, and say to Python-Markdown what GitHub understands."""
+    place = _place(page.file)
+    here = posixpath.dirname(page.file.src_uri)
+
+    def link(found: re.Match[str]) -> str:
+        target = _target(found[2], place)
+        to = _page(target)
+        if to is None and (ROOT / target).is_dir():
+            return found[1]
+        if to is None and not (ROOT / target).exists():
+            return found[0]
+        return f"[{found[1]}]({posixpath.relpath(to or f'files/{target}', here or '.')}{found[3] or ''})"
+
+    parts: list[str] = []
+    end = 0
+    for block in BLOCK.finditer(markdown):
+        parts += [CODE.sub(_unescaped, LINK.sub(link, markdown[end : block.start()])), block[0]]
+        end = block.end()
+    return _lists("".join([*parts, CODE.sub(_unescaped, LINK.sub(link, markdown[end:]))]))
+
+
+def _links(markdown: str, place: str) -> list[str]:
+    return [_target(found[2], place) for found in LINK.finditer(BLOCK.sub("", markdown))]
+
+
+def _place(file: Any) -> str:
+    """Where the source of a page lies in the repository."""
+    return SOURCE.get(file.src_uri, f"docs/{file.src_uri}")
+
+
+def _target(link: str, place: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(place), link))
+
+
+def _page(place: str) -> str | None:
+    """The page or image of the site that is made from a file of the repository."""
+    if place in OUTSIDE:
+        return OUTSIDE[place]
+    inside = place.startswith("docs/") and (ROOT / place).is_file() and not place.endswith(".py")
+    return place.removeprefix("docs/") if inside else None
+
+
+def _unescaped(code: re.Match[str]) -> str:
+    """GitHub wants bars in the code of a table escaped; Python-Markdown shows the backslash."""
+    return code[0].replace("\\|", "|")
+
+
+def _lists(markdown: str) -> str:
+    """A blank line before each list: GitHub begins a list after a line of text, Python-Markdown does not."""
+    lines, code = [""], False
+    for line in markdown.splitlines():
+        code ^= line.startswith("```")
+        item = re.match(r"(?:[-*]|\d+\.) ", line)
+        text = lines[-1] and not re.match(r"(?:[-*]|\d+\.) |[ |#>]", lines[-1])
+        if item and text and not code and not _in_list(lines):
+            lines.append("")
+        lines.append(line)
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _in_list(lines: list[str]) -> bool:
+    """Whether the paragraph that ends with the last line belongs to an item of a list."""
+    for line in reversed(lines):
+        if not line:
+            return False
+        if re.match(r"(?:[-*]|\d+\.) ", line):
+            return True
+    return False

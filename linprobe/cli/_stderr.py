@@ -1,0 +1,75 @@
+"""What goes to stderr: lines for people, and a copy of them in a log file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+from linprobe.errors import UsageError, printable
+
+PRIVATE_MODE = 0o600  # tables may show private figures
+
+
+@dataclass
+class _State:
+    quiet: bool = False
+    log: TextIO | None = None
+
+
+_state = _State()
+
+
+def is_quiet() -> bool:
+    """Whether only errors are printed."""
+    return _state.quiet
+
+
+def log() -> TextIO | None:
+    """The log file, if there is one."""
+    return _state.log
+
+
+def line(text: str, *, always: bool = False) -> None:
+    """Print one line on stderr, unless the command is quiet, and log it. `always` prints it in any case."""
+    text = printable(text)
+    if always or not _state.quiet:
+        print(text, file=sys.stderr)
+    if _state.log is not None:
+        print(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}", file=_state.log, flush=True)
+
+
+@contextmanager
+def as_asked(*, quiet: bool, log: Path | None, words: list[str]) -> Iterator[None]:
+    """Be quiet inside the block, and append to a log file, which begins with the words of the command.
+
+    Raises:
+        UsageError: a log file that cannot be written.
+    """
+    global _state
+    before = _state
+    file: TextIO | None = None
+    if log is not None:
+        try:
+            descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_MODE)
+        except OSError as error:
+            raise UsageError(f"log file {log} cannot be written ({error.strerror}); give another --log FILE") from None
+        file = os.fdopen(descriptor, "a", encoding="utf-8")
+    _state = _State(quiet, file)
+    try:
+        if file is not None:
+            print(
+                f"{datetime.now(UTC).isoformat(timespec='seconds')} $ linprobe {printable(' '.join(words))}",
+                file=file,
+                flush=True,
+            )
+        yield
+    finally:
+        _state = before
+        if file is not None:
+            file.close()

@@ -1,0 +1,131 @@
+"""`linprobe export`: a trained probe in the format of other software."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linprobe._version import __version__
+from linprobe.atomic_files import replace_when_complete
+from linprobe.commands._output import new_files, writing
+from linprobe.commands._temperature import temperature_of
+from linprobe.commands.verify import verified
+from linprobe.errors import PrivacyError, UsageError
+from linprobe.exporting.probe import Probe
+from linprobe.progress import Progress
+from linprobe.runs import run_folder
+from linprobe.runs.units import unit_of
+
+FORMATS = {"safetensors": "safetensors", "onnx": "onnx", "sklearn": "skops", "torch": "torch"}
+"""Formats by the name for `--to`, and the package that each needs."""
+INPUT = "raw feature rows; each is divided by its L2 norm, and a zero row stays zero"
+OUTPUT = "softmax of rows @ weights + bias"
+VOTES = "every voter votes for its most probable class; shares of votes; ties go to the higher summed probability"
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """The arguments of `linprobe export`."""
+
+    run: Path
+    to: str
+    out: Path
+    calibrate: Path | None = None
+    overwrite: bool = False
+
+
+def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
+    """Write a verified run to a file; a run that is not private is exported with a warning.
+
+    Returns: the note that the file holds.
+
+    Raises:
+        UsageError: an unknown format or one whose package is missing, a run that votes where the format cannot, a run
+            too large for the format, or see `new_files` and `temperature_of`. PrivacyError: the run does not verify.
+            DataError: not a run folder, or see `temperature_of`.
+    """
+    _check_format(request.to)
+    inputs = [request.calibrate, *(request.run.iterdir() if request.run.is_dir() else ())]
+    with new_files(request.out, inputs=inputs, overwrite=request.overwrite):
+        manifest = verified(request.run).manifest
+        run = run_folder.load_run(request.run)
+        if run.manifest != manifest:
+            raise PrivacyError(f"run {request.run} changed while it was read; nothing was written; try again")
+        temperature = temperature_of(run, request.calibrate, progress)
+        scale = np.float32(temperature)
+        probe = Probe(run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature))
+        content = _bytes(request, probe)
+        writing(request.out, lambda: _write(request.out, content))
+    if not manifest["private"]:
+        progress.note(f"NOT PRIVATE: run {request.run} is {manifest['guarantee']}; do not publish {request.out}")
+    return probe.note
+
+
+def _check_format(name: str) -> None:
+    if name not in FORMATS:
+        raise UsageError(f"--to is {name!r}; allowed: {', '.join(FORMATS)}")
+    package = FORMATS[name]
+    if find_spec(package) is None:
+        raise UsageError(f"--to {name} needs {package}, which is not installed; pip install 'linprobe[{package}]'")
+
+
+def _bytes(request: ExportRequest, probe: Probe) -> bytes:
+    if request.to == "safetensors":
+        from linprobe.exporting.safetensors_file import safetensors_bytes
+
+        return safetensors_bytes(probe)
+    if request.to == "torch":
+        from linprobe.exporting.torch_file import torch_bytes
+
+        return torch_bytes(probe)
+    if request.to == "onnx":
+        from linprobe.exporting.onnx_file import fits, onnx_bytes
+
+        if not fits(probe):
+            raise UsageError(
+                f"run {request.run} has {probe.weights.nbytes / 2**30:.1f} GiB of weights; allowed in an ONNX file: "
+                "less than 2; give --to safetensors"
+            )
+        return onnx_bytes(probe)
+    if probe.votes:
+        raise UsageError(
+            f"run {request.run} votes, which no estimator of scikit-learn does with its rule for ties; give --to onnx, "
+            "or use linprobe.load_run, which is a classifier of scikit-learn"
+        )
+    from linprobe.exporting.sklearn_file import sklearn_bytes
+
+    return sklearn_bytes(probe)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replace_when_complete(path) as stream:
+        stream.write(content)
+
+
+def _note(run: run_folder.LoadedRun, temperature: float) -> dict[str, str]:
+    """What a file says of its run. It holds no path."""
+    manifest, extraction = run.manifest, run.manifest.get("extraction") or {}
+    values: dict[str, Any] = {
+        "linprobe": __version__,
+        "method": manifest["method"],
+        "guarantee": manifest["guarantee"],
+        "private": manifest["private"],
+        "epsilon": manifest["epsilon"],
+        "delta": manifest["delta"],
+        "unit": unit_of(manifest),
+        "run_digest": manifest["manifest_digest"],
+        "class_names": run.class_names,
+        "input": INPUT,
+        "output": VOTES if run.weights.ndim == 3 else OUTPUT,
+        "temperature": temperature,
+        "features": {name: extraction.get(name) for name in ("backbone", "weights", "weights_digest")},
+    }
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in values.items()
+    }

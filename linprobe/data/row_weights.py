@@ -1,0 +1,130 @@
+"""Public weights of rows: factors on their losses, by class, by row, or both.
+
+A weight multiplies the gradient of a row before it is clipped, so a clipped gradient is at most as long as without
+weights, whatever the weight. That bounds what a row adds. It does not protect the weights themselves: a weight computed
+from the labels of other private rows, such as one over the number of private rows of a class, would tell about them. So
+weights come from the user, who states that they are public, or from public rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.errors import DataError, ParameterError
+
+BALANCED = "public"  # in place of weights: one over the number of public rows of a class
+MOST_WEIGHT = 1e6
+Weighting = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RowWeights:
+    """The weights of the rows of a source.
+
+    Attributes:
+        by_class: factor of each class, shape (n_classes,), the largest 1.
+        by_row: factor of each row, shape (n_rows,), 0 or more; None for ones.
+    """
+
+    by_class: Weighting
+    by_row: Weighting | None = None
+
+    def of(self, start: int, y: NDArray[np.int64]) -> Weighting:
+        """Weights of the rows from `start` on, which have the labels y (b,)."""
+        weights = self.by_class[y]
+        return weights if self.by_row is None else weights * self.by_row[start : start + len(y)]
+
+    def shard(self, start: int, stop: int) -> RowWeights:
+        """The weights of rows `start` to `stop`."""
+        return self if self.by_row is None else RowWeights(self.by_class, self.by_row[start:stop])
+
+    def with_more(self, n_rows: int) -> RowWeights:
+        """The same, and for `n_rows` rows more the factors of their classes alone."""
+        return self if self.by_row is None else RowWeights(self.by_class, np.append(self.by_row, np.ones(n_rows)))
+
+    @property
+    def of_others(self) -> RowWeights:
+        """The weights of rows of another source: those of their classes."""
+        return RowWeights(self.by_class)
+
+
+def sample_weights(given: Any, n_rows: int) -> Weighting:
+    """Weights by row, shape (n_rows,).
+
+    Raises:
+        DataError: another shape, a weight outside 0 to `MOST_WEIGHT`, or zeros only.
+    """
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        weights = np.empty(0)
+    fits = weights.shape == (n_rows,) and bool(np.all((weights >= 0) & (weights <= MOST_WEIGHT)) and weights.any())
+    if not fits:
+        raise DataError(
+            f"sample_weight has shape {weights.shape} for {n_rows} rows, or weights outside 0 to {MOST_WEIGHT:g}, or "
+            "only zero sample weights; allowed: a public number in this range for each row, one of them above 0"
+        )
+    return weights
+
+
+def class_weights(
+    given: str | Mapping[Any, float], names: Sequence[Any], public: NDArray[np.int64] | None
+) -> Weighting:
+    """Weights by class, shape (n_classes,), divided by the largest. Classes that are not named have the weight 1.
+
+    Args:
+        given: weight by class; or text: `public`, `LABEL=WEIGHT,...`, or a JSON file with an object of weights.
+        names: classes in label order. public: labels of the public rows, for `public`; None without such rows.
+
+    Raises:
+        ParameterError: text of another form, an unknown class, or a weight that is not a finite number of 0 or more.
+        DataError: a class without public rows, or a file that cannot be read.
+    """
+    if isinstance(given, str) and given == BALANCED:
+        counts = np.zeros(len(names)) if public is None else np.bincount(public, minlength=len(names))
+        if not counts.all():
+            missing = names[int(np.argmin(counts))]
+            raise DataError(
+                f"class weight is {BALANCED!r}, and class {str(missing)!r} has no public rows; allowed: public rows of "
+                "every class, or weights that you state"
+            )
+        return np.asarray(counts.min() / counts, dtype=np.float64)
+    weight_of = _parsed(given) if isinstance(given, str) else dict(given)
+    unknown = [name for name in weight_of if name not in names]
+    if unknown:
+        raise ParameterError(
+            f"class weight names {str(unknown[0])!r}; allowed: {', '.join(str(name) for name in names[:10])}"
+            f"{', ...' if len(names) > 10 else ''}"
+        )
+    try:
+        weights = np.array([float(weight_of.get(name, 1.0)) for name in names])
+    except (TypeError, ValueError):
+        weights = np.full(len(names), math.nan)
+    if not (np.isfinite(weights).all() and weights.min() >= 0 and weights.max() > 0):
+        raise ParameterError(f"class weight is {given!r}; allowed: finite numbers of 0 or more, one of them above 0")
+    return np.asarray(weights / weights.max(), dtype=np.float64)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    if text.endswith(".json"):
+        try:
+            found = json.loads(Path(text).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"class weight {text} cannot be read ({error}); give a JSON object of weights") from None
+        if not isinstance(found, dict):
+            raise DataError(f"class weight {text} holds no JSON object; give one of class names and weights")
+        return found
+    pairs = [word.rpartition("=") for word in text.split(",")]
+    if not all(name and equals and weight for name, equals, weight in pairs) or len({p[0] for p in pairs}) < len(pairs):
+        raise ParameterError(
+            f"class weight is {text!r}; allowed: {BALANCED}, LABEL=WEIGHT,... with each label once, or a JSON file"
+        )
+    return {name: weight for name, _, weight in pairs}

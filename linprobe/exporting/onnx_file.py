@@ -1,0 +1,100 @@
+"""ONNX: a graph from raw rows to class names and probabilities, in operators of the standard domain.
+
+    m  = max(max |x|, least normal float32)         per row, so that squares neither overflow nor vanish
+    x' = x / m
+    u  = x' / max(||x'||_2, 1)                      ||x'||_2 >= 1 unless the row is zero, which stays zero
+    p  = softmax(u W + b)
+    label = class name of the largest p
+
+If the probe votes, p has the voters as first axis. The votes of a class are the voters whose p is largest there; the
+probability of a class is its share of votes, and ties go to the higher sum of p.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from onnx import GraphProto, NodeProto, TensorProto, checker, helper, numpy_helper
+
+from linprobe.exporting.probe import Probe
+
+OPSET, IR_VERSION = 17, 8  # of 2022: read by every onnxruntime since 1.12
+LARGEST = 2**31 - 2**20  # bytes; a protobuf message has less than 2 GiB
+
+
+def fits(probe: Probe) -> bool:
+    """Whether the weights fit into one ONNX file."""
+    return probe.weights.nbytes < LARGEST
+
+
+class _Graph:
+    """Nodes and constants in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+
+    def add(self, operator: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
+        """Add a node; returns the name of its output."""
+        output = name or f"{operator.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
+        return output
+
+    def constant(self, name: str, value: ArrayLike) -> str:
+        """Add a constant; returns its name."""
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+
+def onnx_bytes(probe: Probe) -> bytes:
+    """The file: input `features` (rows, n_features), outputs `label` (rows,) and `probabilities` (rows, n_classes)."""
+    graph, n_classes = _Graph(), len(probe.class_names)
+    unit = _unit_rows(graph)
+    scores = graph.add("MatMul", unit, graph.constant("weights", probe.weights))
+    bias = probe.bias[:, None] if probe.votes else probe.bias
+    shares = graph.add("Softmax", graph.add("Add", scores, graph.constant("bias", bias)), axis=-1, name=_name(probe))
+    ranking = _votes(graph, shares, len(probe.weights), n_classes) if probe.votes else shares
+    best = graph.add("ArgMax", ranking, axis=-1, keepdims=0)
+    graph.add("Gather", graph.constant("class_names", np.array(probe.class_names, dtype=object)), best, name="label")
+    made: GraphProto = helper.make_graph(
+        graph.nodes,
+        "linprobe",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", probe.weights.shape[-2]])],
+        [
+            helper.make_tensor_value_info("label", TensorProto.STRING, ["rows"]),
+            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["rows", n_classes]),
+        ],
+        graph.constants,
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(made, producer_name="linprobe", ir_version=IR_VERSION, opset_imports=opsets)
+    helper.set_model_props(model, probe.note)
+    checker.check_model(model, full_check=True)
+    return bytes(model.SerializeToString())
+
+
+def _name(probe: Probe) -> str:
+    return "shares" if probe.votes else "probabilities"
+
+
+def _unit_rows(graph: _Graph) -> str:
+    """Rows of norm 1 from `features`; a zero row stays zero."""
+    largest = graph.add("ReduceMax", graph.add("Abs", "features"), axes=[-1], keepdims=1)
+    least = graph.constant("least_normal", np.finfo(np.float32).tiny)
+    scaled = graph.add("Div", "features", graph.add("Max", largest, least))
+    norm = graph.add("ReduceL2", scaled, axes=[-1], keepdims=1)
+    return graph.add("Div", scaled, graph.add("Max", norm, graph.constant("one", np.float32(1))))
+
+
+def _votes(graph: _Graph, shares: str, n_voters: int, n_classes: int) -> str:
+    """Add the output `probabilities`, shares of votes; returns votes plus a fraction that breaks ties."""
+    voters, depth = graph.constant("voters_axis", np.array([0])), graph.constant("n_classes", np.int64(n_classes))
+    chosen = graph.add("ArgMax", shares, axis=-1, keepdims=0)
+    ballots = graph.add("OneHot", chosen, depth, graph.constant("off_on", np.array([0, 1], dtype=np.float32)), axis=-1)
+    votes = graph.add("ReduceSum", ballots, voters, keepdims=0)
+    graph.add("Div", votes, graph.constant("n_voters", np.float32(n_voters)), name="probabilities")
+    summed = graph.add("ReduceSum", shares, voters, keepdims=0)
+    fraction = graph.add("Div", summed, graph.constant("more_than_voters", np.float32(n_voters + 1)))
+    return graph.add("Add", votes, fraction)

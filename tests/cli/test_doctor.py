@@ -1,0 +1,59 @@
+"""`linprobe doctor`: findings, remedies and exit status."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from linprobe import native
+
+
+def findings(outcome) -> dict[str, dict[str, str]]:
+    return {each["name"]: each for each in json.loads(outcome.stdout)["findings"]}
+
+
+def test_every_finding_that_is_not_ok_has_a_remedy(cli) -> None:
+    outcome = cli("doctor", "--json")
+    assert outcome.status == 0
+    found = findings(outcome)
+    assert {"python", "kernel", "BLAS", "threads", "memory", "GPU", "budget books"} <= set(found)
+    for each in found.values():
+        assert each["state"] in ("ok", "limited")
+        assert bool(each["remedy"]) == (each["state"] != "ok"), each
+
+
+def test_the_text_names_the_version_and_every_finding(cli) -> None:
+    names = findings(cli("doctor", "--json"))
+    lines = cli("doctor").stdout.splitlines()
+    assert lines[0].startswith("linprobe ")
+    for name in names:
+        assert any(line[4:].startswith(name) for line in lines), name
+
+
+def test_a_missing_kernel_and_a_missing_extra_are_told(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(native, "LIBRARY", None)
+    monkeypatch.setenv("LINPROBE_NATIVE", "0")
+    monkeypatch.setattr(metadata, "requires", lambda name: ["h5py>=3", 'pyarrow>=17; extra == "arrow"'])
+    monkeypatch.setattr(metadata, "version", version)
+    outcome = cli("doctor", "--json")
+    found = findings(outcome)
+    assert (outcome.status, json.loads(outcome.stdout)["state"]) == (0, "limited")
+    assert "unset LINPROBE_NATIVE" in found["kernel"]["remedy"]
+    assert found["extra arrow"]["found"] == "without pyarrow"
+    assert found["extra arrow"]["remedy"] == "pip install 'linprobe[arrow]'"
+
+
+def test_a_place_for_budget_books_that_cannot_be_written_is_broken(
+    cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    outcome = cli("doctor", "--json")
+    assert outcome.status == 1
+    assert "XDG_STATE_HOME" in findings(outcome)["budget books"]["remedy"]

@@ -1,0 +1,133 @@
+"""Options that every command takes: --config, --log, --quiet; and the panels of help."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import stat
+from pathlib import Path
+
+import pytest
+import typer
+
+from linprobe.cli import _terminal, app
+from linprobe.cli._help import EXAMPLES, THEMES
+from linprobe.methods import METHODS
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+def test_a_config_file_gives_options_and_flags_win(cli, features_file: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'features = {json.dumps(str(features_file))}\nout = "run"\n[train]\nmethod = "noisy-gd"\neps = 2\n'
+        'steps = 3\nper_record = false\nscore-noise = 0.5\n[report]\nhtml = "report.html"\n'
+    )
+    outcome = cli("train", "--eps", "1.5", "--config", config, "--json")
+    assert outcome.status == 0, outcome.stderr
+    found = json.loads(outcome.stdout)
+    assert (found["run"], found["epsilon_target"], found["steps"]) == ("run", 1.5, 3)
+    options = json.loads((tmp_path / "run" / "manifest.json").read_text())["options"]
+    assert (options["score_noise"], options["per_record"]) == (0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("epz = 3", ["sets epz", "did you mean eps"]),
+        ("[trian]\neps = 3", ["[trian]", "train"]),
+        ("eps = true", ["eps", "True", "one number or text"]),
+        ("eps = [1, 2]", ["eps", "[1, 2]"]),
+        ("resume = 1", ["resume", "true, false"]),
+        ("eps == 3", ["not TOML", "eps = 3"]),
+        ('eps = "three"', ["three", "--eps"]),
+    ],
+)
+def test_a_wrong_config_file_is_one_line(cli, refused, tmp_path: Path, text: str, words: list[str]) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    refused(cli("train", "--config=run.toml"), 2, words)
+
+
+def test_a_config_file_that_is_missing_or_given_twice_is_refused(cli, refused) -> None:
+    refused(cli("train", "--config", "none.toml"), 2, ["none.toml", "No such file"])
+    refused(cli("train", "--config"), 2, ["--config FILE"])
+    refused(cli("train", "--config", "a", "--config", "b"), 2, ["a and b"])
+
+
+def test_quiet_prints_errors_only(cli, features_file: Path) -> None:
+    words = ("train", features_file, "--method", "noisy-gd", "--eps", "1", "--steps", "2")
+    assert cli(*words, "--out", "loud").stderr
+    quiet = cli("--quiet", *words, "--out", "quiet")
+    assert (quiet.status, quiet.stdout, quiet.stderr) == (0, "quiet\n", "")
+    wrong = cli("train", features_file, "--method", "noisy-gd", "--quiet")
+    assert wrong.status == 2
+    assert "give --eps" in wrong.stderr
+
+
+def test_a_log_has_the_command_the_notes_the_table_and_the_error(cli, features_file: Path, tmp_path: Path) -> None:
+    words = ("train", features_file, "--method", "noisy-gd", "--steps", "2", "--log", "log.txt", "--quiet")
+    assert cli(*words, "--eps", "1", "--out", "run").status == 0
+    assert cli(*words).status == 2
+    log = tmp_path / "log.txt"
+    lines = log.read_text().splitlines()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert sum(" $ linprobe train " in line for line in lines) == 2
+    assert any("noise multiplier" in line for line in lines)
+    assert "linprobe: error: method noisy-gd needs a privacy budget" in lines[-1]
+
+
+def test_a_log_that_cannot_be_written_stops_the_command(cli, refused) -> None:
+    refused(cli("methods", "--log", "no/folder/log.txt"), 2, ["no/folder/log.txt", "No such file"])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples_that_can_be_parsed(cli, name: str) -> None:
+    outcome = cli(name, "--help")
+    assert outcome.status == 0
+    assert "--config FILE.toml" in outcome.stdout
+    for example in EXAMPLES.get(name, ()):
+        assert f"linprobe {example}" in outcome.stdout
+        first, *words = shlex.split(example.split(" > ")[0])
+        assert first == name
+        if "--help" not in words:
+            COMMANDS[name].make_context(name, words)
+
+
+def test_help_of_train_has_a_panel_for_each_theme_and_every_option_once(cli) -> None:
+    text = cli("train", "--help").stdout
+    assert [line for line in text.splitlines() if line.rstrip(":") in THEMES] == [f"{theme}:" for theme in THEMES]
+    known = {parameter.name for name in ("train", "tune") for parameter in COMMANDS[name].params}
+    assert {name for names in THEMES.values() for name in names.split()} <= known | {"overwrite", "owner"}
+
+
+def test_help_with_a_method_shows_only_its_options(cli) -> None:
+    text = cli("train", "--method", "prototypes", "--help").stdout
+    assert "--eps" in text
+    assert "--out" in text
+    for left_out in ("--clip-norm", "--steps", "--condition", "--horizon"):
+        assert left_out not in text
+    for name in METHODS:
+        assert f"Only options that {name} takes" in " ".join(cli("train", "-m", name, "--help").stdout.split())
+
+
+def test_brackets_in_a_table_are_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    _terminal.table("[red] classes", [("cat[s]", "[/]")])
+    printed = capsys.readouterr().err
+    for text in ("[red] classes", "cat[s]", "[/]"):
+        assert text in printed
+
+
+def test_the_config_file_of_a_run_repeats_it(cli, features_file: Path, tmp_path: Path) -> None:
+    words = ("--method", "noisy-gd", "--eps", "1.5", "--steps", "3", "--no-per-record", "--score-noise", "1e-05")
+    assert cli("train", features_file, *words, "--split-seed", "2", "--public-shots", "1", "--out", "one").status == 0
+    again = cli("train", "--config", tmp_path / "one" / "config.toml", "--out", "two")
+    assert again.status == 0, again.stderr
+    assert "2 runs on these rows together" in again.stderr
+    first, second = (json.loads((tmp_path / run / "manifest.json").read_text()) for run in ("one", "two"))
+    for key in ("method", "epsilon", "steps", "options", "split_seed", "public_shots", "features", "n_private"):
+        assert first[key] == second[key], key
+    assert (tmp_path / "one" / "config.toml").read_text() == (tmp_path / "two" / "config.toml").read_text()
+    assert cli("verify", "one").status == 0
+    with (tmp_path / "one" / "config.toml").open("a") as stream:
+        stream.write("delta = 1e-9\n")
+    assert cli("verify", "one").status == 4

@@ -1,0 +1,89 @@
+"""`linprobe tune --unit owner`: a person pays for the choice like for a step, whatever the number of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.accounting.book import read_book
+from linprobe.commands._training_rows import count_private
+from linprobe.data.sources import ArraySource
+from linprobe.mechanisms.right_counts import right_counts
+from linprobe.runs.manifest import seal
+from linprobe.runs.run_folder import load_run
+from tests.cli.outcomes import Cli, result_of
+from tests.cli.test_owners import PEOPLE, write_owned
+
+SIZES = np.array([1, 2, 3, 40, 1, 7])
+GRID = ["--method", "noisy-gd", "--grid", "clip_norm=0.3,0.5", "--steps", "3", "--repetitions", "2", "--init", "zero"]
+SHRINK = ["--method", "noisy-gd", "--shrink", "0,0.5,1", "--steps", "3"]
+PRIVATE = ["--unit", "owner", "--eps", "3", "--json"]
+
+
+@pytest.fixture(scope="module")
+def owned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 training rows of 120 people. Do not change it."""
+    return write_owned(tmp_path_factory.mktemp("owned") / "owned.h5")
+
+
+@pytest.mark.parametrize("n_models", [1, 4])
+def test_a_person_changes_the_counts_by_at_most_the_sensitivity(n_models: int) -> None:
+    rng = np.random.default_rng(0)
+    bounds = np.concatenate([[0], np.cumsum(SIZES)])
+    n = int(bounds[-1])
+    x, y = rng.standard_normal((n, 5)).astype(np.float32), rng.integers(0, 3, n)
+    models = [(rng.standard_normal((5, 3)).astype(np.float32), np.float32([1, 0, 0])) for _ in range(n_models)]
+
+    def counts(keep: Any, sizes: Any) -> Any:
+        part = np.concatenate([[0], np.cumsum(sizes)])
+        return right_counts([count_private(*model, ArraySource(x[keep], y[keep]), part) for model in models], 6)
+
+    whole, alone = counts(np.ones(n, dtype=bool), SIZES), []
+    for person, size in enumerate(SIZES):
+        mine = (bounds[person] <= np.arange(n)) & (np.arange(n) < bounds[person + 1])
+        change = whole.value - counts(~mine, np.delete(SIZES, person)).value
+        assert np.linalg.norm(change) <= whole.sensitivity
+        alone.append(counts(mine, [size]).value)
+        np.testing.assert_array_equal(change, alone[-1])  # nobody else counts otherwise
+        blank = x.copy()
+        blank[mine] = 0
+        empty = right_counts([count_private(*model, ArraySource(blank, y), bounds) for model in models], 6)
+        np.testing.assert_array_equal(whole.value - empty.value, alone[-1])
+    assert max(np.abs(one).max() for one in alone) == 0.5
+
+
+@pytest.mark.parametrize("words", [GRID, SHRINK, [*GRID[:-2], "--shrink", "0,1"]])
+def test_the_choice_protects_people(cli: Cli, owned: Path, words: list[str]) -> None:
+    result = result_of(cli("tune", owned, *words, *PRIVATE, "--out", "run"))
+    assert (result["unit"], result["n_units"]) == ("owner", PEOPLE)
+    assert result["epsilon"] <= 3
+    manifest = load_run(Path("run")).manifest
+    assert "people, each with all of their private rows" in manifest["guarantee"]
+    assert cli("verify", "run", "--features", owned).status == 0
+    assert cli("attack", "run", "--resamples", 0).status == 0
+    assert cli("report", "run", "--html", "page.html").status == 0
+    (entry,) = read_book(Path(result_of(cli("budget", owned, "--json"))["book"])).counted
+    assert entry.unit == "owner"
+
+
+@pytest.mark.parametrize(("key", "value"), [("unit", "record"), ("n_units", 400), ("unit", "family")])
+def test_a_selection_with_another_unit_does_not_verify(cli: Cli, owned: Path, key: str, value: Any) -> None:
+    result_of(cli("tune", owned, *GRID, *PRIVATE, "--out", "run"))
+    path = Path("run/manifest.json")
+    manifest = json.loads(path.read_text())
+    files = [file.name for file in path.parent.iterdir() if file.name != path.name]
+    path.write_text(json.dumps(seal({**manifest, key: value}, path.parent, files)))
+    assert cli("verify", "run").status == 4
+
+
+def test_what_does_not_protect_people_is_refused_before_the_first_run(
+    cli: Cli, refused: Callable[..., None], owned: Path
+) -> None:
+    words = ["--method", "adamix", "--grid", "centre=none,public", "--variant", "theory", "--unit", "owner"]
+    refused(cli("tune", owned, *words, "--eps", "3", "--out", "run"), 2, ["unit"])
+    assert not Path("run").exists()

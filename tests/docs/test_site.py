@@ -1,0 +1,48 @@
+"""The site: every public name is in its reference, and links that leave docs/ lead to its pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+import linprobe
+from tests.docs.scripts import load_script
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_reference_has_every_public_name() -> None:
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    named = re.findall(r"^::: linprobe\.(?:estimators\.)?(\w+)$", page, flags=re.MULTILINE)
+    assert {*named} - {"LinearProbe", "LinearClassifier"} == {*linprobe.__all__} - {"__version__"}
+    assert len(named) == len({*named})
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    """docs/site/pages.py."""
+    pytest.importorskip("mkdocs")
+    return load_script(DOCS / "site" / "pages.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "written", "shown"),
+    [
+        ("extraction.md", "[files](../features/README.md#a)", "[files](feature-files.md#a)"),
+        ("methods/adamix.md", "[map](../README.md)", "[map](../map.md)"),
+        ("contributing.md", "[map](docs/README.md)", "[map](map.md)"),
+        ("release.md", "[list](../requirements-verify.txt)", "[list](files/requirements-verify.txt)"),
+        ("scaling.md", "[figures](../benchmarks/speed)", "figures"),
+        ("scaling.md", "[gone](../nowhere.md)", "[gone](../nowhere.md)"),
+        ("scaling.md", "    [code](../features/README.md)", "    [code](../features/README.md)"),
+        ("cli.md", "| `RUN\\|FILE` | a |", "| `RUN|FILE` | a |"),
+        ("cli.md", "Text:\n- one\n- two", "Text:\n\n- one\n- two"),
+        ("cli.md", "- one\n  more\n- two", "- one\n  more\n- two"),
+    ],
+)
+def test_github_markdown_becomes_that_of_the_site(pages: ModuleType, source: str, written: str, shown: str) -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=source))
+    assert pages.on_page_markdown(f"{written}\n", page) == f"{shown}\n"

@@ -1,0 +1,97 @@
+"""The audit of people finds code that clips rows, and passes the real code, on every path."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.commands.audit import AuditRequest, audit, check_audit
+from linprobe.data.rows import Block
+from linprobe.errors import ParameterError
+from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
+from linprobe.gradients.unit_sums import ClippedUnits, UnitClip
+from linprobe.mechanisms.sampling import SampledRows
+from linprobe.methods import METHODS
+from linprobe.parallel.process_group import Group
+from linprobe.parallel.thread_group import in_group
+from linprobe.progress import Silent
+from tests.evaluation.test_audit import audited_samples, caught, claim_on_samples
+
+PEOPLE = np.resize([1, 2, 3], 30)  # rows of each person among the toy rows
+SIZES = np.resize([1, 3, 2, 20], 200)
+SPENDING = [name for name, method in METHODS.items() if method.spends]
+
+
+def audited(method: str, **given: Any) -> dict[str, Any]:
+    asked = {"epsilon": 3.0, "runs": 12, "canaries": 60, "confidence": 0.95, "insecure_seed": 5, "unit": "owner"}
+    steps = {} if METHODS[method].one_step else {"steps": 10}
+    return audit(AuditRequest(method, **{**asked, **steps, **given}), Silent())
+
+
+@pytest.mark.parametrize("method", [name for name in SPENDING if METHODS[name].sampling is None])
+def test_the_real_code_passes(method: str) -> None:
+    found = audited(method, canaries=20)
+    check_audit(found)
+    assert found["unit"] == "owner"
+    assert found["paths"] == [str(path) for path in HOST_PATHS]
+
+
+def test_real_samples_of_people_pass() -> None:
+    assert not caught(audited_samples(people=PEOPLE), claim_on_samples())
+
+
+def clip_by_row(patch: pytest.MonkeyPatch) -> None:
+    add = UnitClip.add
+
+    def by_row(self: UnitClip, block: Block, total: Any) -> ClippedUnits:
+        before = total.total.copy()
+        of_people = add(self, block, total)
+        total.total[:] = before
+        sampled = None if block.sampled is None else np.repeat(block.sampled, np.diff(block.bounds))
+        add(self, replace(block, bounds=np.arange(len(block.y) + 1), pairs=None, sampled=sampled), total)
+        return of_people
+
+    patch.setattr(UnitClip, "add", by_row)
+
+
+def test_clipping_by_rows_is_found_on_every_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    clip_by_row(monkeypatch)
+    found = audited("noisy-gd", runs=18, canaries=100)
+    assert caught(found["tests"], found["epsilon"]) == set(found["paths"])
+
+
+def test_clipping_by_rows_is_found_on_every_path_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    clip_by_row(monkeypatch)
+    assert caught(audited_samples(24, 60, people=PEOPLE), claim_on_samples()) == {str(path) for path in HOST_PATHS}
+
+
+def test_a_sum_over_all_people_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SampledRows, "lazy_blocks", lambda self: self._rows.lazy_blocks())
+    assert caught(audited_samples(people=PEOPLE), claim_on_samples())
+
+
+@pytest.mark.parametrize("path", HOST_PATHS, ids=str)
+def test_absent_people_have_no_rows(path: Path) -> None:
+    bounds = np.r_[0, np.cumsum(SIZES)]
+    x = np.eye(len(SIZES), dtype=np.float32).repeat(SIZES, axis=0)
+    present = np.random.default_rng(0).random(len(SIZES)) < 0.5
+    places = Places(x, np.zeros(len(x), dtype=np.int64), present, bounds)
+
+    def member(group: Group) -> Any:
+        rows, kept = rows_on(path, places, group, sampled=False)
+        assert kept is None
+        assert rows.n_rows == len(SIZES)
+        blocks = list(rows.blocks())
+        return rows.first, np.concatenate([np.diff(block.bounds) for block in blocks]), sum(b.x.sum(0) for b in blocks)
+
+    found = in_group(path.n_ranks, member)
+    assert np.array_equal(np.concatenate([sizes for _, sizes, _ in found]), SIZES * present)
+    assert np.allclose(sum(total for _, _, total in found), SIZES * present)
+
+
+def test_an_unknown_unit_is_refused() -> None:
+    with pytest.raises(ParameterError, match="record, owner"):
+        audited("noisy-gd", unit="family")

@@ -1,0 +1,107 @@
+"""No run with `--unit owner` publishes anything of a person but its noised sums: every method, on every path."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.data import rows
+from linprobe.gradients import host
+from linprobe.methods import METHODS
+from linprobe.parallel import available_memory
+from tests.replay.conftest import BASE
+from tests.replay.people import ABSENT, PEOPLE
+from tests.replay.replay import Played, compare, play
+from tests.replay.test_replay import CASES, DEFAULTS, MEAN, named, words_of
+
+HUGE, MANY, LAST = PEOPLE
+
+
+def takes_people(case: tuple[str, str]) -> bool:
+    """Whether a case of rows is allowed for people."""
+    return METHODS[case[0]].spends and "--variant theory" not in case[1]
+
+
+def people_words(case: tuple[str, str]) -> list[str]:
+    """`words_of` for people. A method that protects public rows gets none, as they have no owners."""
+    words = [*words_of(*case), "--unit", "owner"]
+    if METHODS[case[0]].joins_public and "--public-shots" not in words:
+        words += ["--public-shots", "0"]
+    return words
+
+
+PEOPLE_CASES = [case for case in CASES if takes_people(case)]
+PARTS = [("dp-sgd", "--no-per-record"), ("fully-private", MEAN)]
+
+
+def replay(datasets: Any, case: tuple[str, str], neighbours: Collection[str] = (HUGE,), **how: Any) -> Played:
+    """Play a case on the base, then on every neighbour with the base's releases; returns the first."""
+    folder, words = datasets / "people", people_words(case)
+    base = play(folder / BASE, words, ABSENT, people=True, **how)
+    assert base.published["exit status"] == 0, base.published["stderr"]
+    for name in neighbours:
+        place = PEOPLE[name].place
+        other = play(folder / name, words, ABSENT - {place}, people=True, forced=base, **how)
+        compare(base, other, place)
+    return base
+
+
+@pytest.mark.parametrize("case", PEOPLE_CASES, **named)
+def test_a_neighbour_publishes_the_same_bits(case, datasets) -> None:
+    base = replay(datasets, case, PEOPLE if case in DEFAULTS else (HUGE, LAST))
+    assert base.published["manifest.json: unit"] == "owner"
+
+
+@pytest.mark.parametrize("case", DEFAULTS, **named)
+def test_a_neighbour_publishes_the_same_bits_by_numpy(case, datasets, monkeypatch) -> None:
+    monkeypatch.setattr(host, "LIBRARY", None)
+    replay(datasets, case)
+
+
+@pytest.mark.parametrize("case", DEFAULTS, **named)
+def test_a_neighbour_publishes_the_same_bits_by_the_kernel_for_many_classes(case, datasets, monkeypatch) -> None:
+    if host.LIBRARY is None:
+        pytest.skip("the kernel is not built")
+    monkeypatch.setattr(host, "NATIVE_CLASSES", 1)
+    replay(datasets, case)
+
+
+@pytest.mark.parametrize("case", [*DEFAULTS, *PARTS], **named)
+def test_a_neighbour_publishes_the_same_bits_from_streamed_rows(case, datasets, monkeypatch) -> None:
+    monkeypatch.setattr(available_memory, "fits", lambda n_bytes: False)
+    replay(datasets, case)
+
+
+@pytest.mark.parametrize("case", [*DEFAULTS, *PARTS], **named)
+def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, datasets, monkeypatch) -> None:
+    monkeypatch.setattr(rows, "SHARD_ROWS", 64)
+    replay(datasets, case, (HUGE, LAST), processes=2)
+
+
+@pytest.mark.parametrize("case", [case for case in DEFAULTS if METHODS[case[0]].on_device], **named)
+def test_a_neighbour_publishes_the_same_bits_on_a_device(case, datasets, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    from linprobe.gradients import gpu
+
+    monkeypatch.setattr(gpu, "check_device", lambda name: torch.device("cpu"))
+    replay(datasets, (case[0], f"{case[1]} --device cuda"), (HUGE, MANY))
+
+
+def test_a_neighbour_publishes_the_same_bits_where_private_rows_choose_the_shrinkage(datasets) -> None:
+    words = [*people_words(("adamix", "")), "--shrink", "0,0.5,1"]
+    base = play(datasets / "people" / BASE, words, ABSENT, people=True, command="tune")
+    assert base.draws[-1].event.purpose == "selection"
+    for name, person in PEOPLE.items():
+        absent = ABSENT - {person.place}
+        other = play(datasets / "people" / name, words, absent, people=True, forced=base, command="tune")
+        compare(base, other, person.place)
+        assert np.any(base.draws[-1].total != other.draws[-1].total)
+
+
+def test_everybody_is_in_one_sample_and_outside_another(datasets) -> None:
+    base = replay(datasets, ("dp-sgd", ""))
+    for place in ABSENT:
+        assert {draw.joined[place] for draw in base.draws} == {True, False}

@@ -1,0 +1,122 @@
+"""Leaks of people planted in the product. The replay must find each one, by the fault that it reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.commands import train as train_command
+from linprobe.data import unit_rows
+from linprobe.data.rows import Block
+from linprobe.data.unit_rows import UnitRows
+from linprobe.gradients import clipped_sum, second_moment, unit_sums
+from linprobe.gradients.unit_sums import ClippedUnits, UnitClip
+from linprobe.mechanisms.sampling import SampledRows
+from linprobe.methods._descent import Descent
+from linprobe.training import engine
+from tests.replay.conftest import BASE
+from tests.replay.people import ABSENT, PEOPLE
+from tests.replay.replay import LeakError, compare, play
+from tests.replay.test_people import people_words
+from tests.replay.test_replay import MEAN
+
+Patch = pytest.MonkeyPatch
+HUGE, MANY, LAST = PEOPLE
+
+
+def clip_by_row(patch: Patch) -> None:
+    """Gradients of rows are clipped, and people may have many."""
+    add = UnitClip.add
+
+    def by_row(self: UnitClip, block: Block, total: Any) -> ClippedUnits:
+        before = total.total.copy()
+        of_people = add(self, block, total)
+        total.total[:] = before
+        sampled = None if block.sampled is None else np.repeat(block.sampled, np.diff(block.bounds))
+        add(self, replace(block, bounds=np.arange(len(block.y) + 1), pairs=None, sampled=sampled), total)
+        return of_people
+
+    patch.setattr(UnitClip, "add", by_row)
+
+
+def no_products_of_pairs(patch: Patch) -> None:
+    """The norm of a person's sum is computed as if the rows were orthogonal."""
+    inner = unit_rows.inner_products
+    patch.setattr(unit_rows, "inner_products", lambda *given: 0 * inner(*given))
+
+
+def sum_in_place_of_mean(patch: Patch) -> None:
+    """The private mean sums all rows of a person, unclipped."""
+    means = unit_sums.unit_means
+    patch.setattr(clipped_sum, "unit_means", lambda block, x: means(block, x) * np.diff(block.bounds)[:, None])
+    patch.setattr(clipped_sum, "SMALLEST_MARGIN", -9.0)
+
+
+def second_moment_of_rows(patch: Patch) -> None:
+    """Second moments of rows are scaled to 1, not those of people."""
+    patch.setattr(second_moment, "outer_product_norms", lambda block, x: np.ones(block.n_units))
+
+
+def rows_sampled_with_people(patch: Patch) -> None:
+    """Sums are over all people."""
+    patch.setattr(SampledRows, "lazy_blocks", lambda self: self._rows.lazy_blocks())
+
+
+def number_of_rows(patch: Patch) -> None:
+    """The manifest counts the rows of all people."""
+    manifest, seen = train_command.manifest_of, []
+    _spied_rows(patch, lambda rows: seen.append(rows.rows.n_rows))
+    patch.setattr(train_command, "manifest_of", lambda *given: {**manifest(*given), "n_rows": seen[-1]})
+
+
+def divided_by_number_of_rows(patch: Patch) -> None:
+    """Steps divide by the number of rows."""
+    step, seen = Descent.step, []
+    _spied_rows(patch, lambda rows: seen.append(rows.rows.n_rows))
+    patch.setattr(Descent, "step", lambda self, gradient, **facts: step(self, gradient * (400 / seen[-1]), **facts))
+
+
+def rows_by_place(patch: Patch) -> None:
+    """Samples are read by BLAS with the rows of people outside, which move those of the sample."""
+    patch.setattr(unit_sums, "_joined", lambda block, sampled: replace(block, sampled=None))
+
+
+def _spied_rows(patch: Patch, look: Any) -> None:
+    """Call `look` with the rows of people that a run has prepared."""
+    prepare = engine.prepare_units
+
+    def prepared(*given: Any) -> UnitRows:
+        rows = prepare(*given)
+        look(rows)
+        return rows
+
+    patch.setattr(engine, "prepare_units", prepared)
+
+
+SUM, OUTSIDE = r"moved by \S+ sensitivities", "outside the sample"
+PLANTED = [
+    (clip_by_row, ("noisy-gd", ""), MANY, SUM),
+    (clip_by_row, ("dp-sgd", ""), MANY, SUM),
+    (no_products_of_pairs, ("noisy-gd", "--init zero"), LAST, SUM),
+    (sum_in_place_of_mean, ("noisy-gd", f"{MEAN} --public-shots 0 --init zero"), HUGE, SUM),
+    (second_moment_of_rows, ("dp-ls", ""), MANY, SUM),
+    (rows_sampled_with_people, ("dp-sgd", ""), LAST, OUTSIDE),
+    (rows_by_place, ("dp-sgd", ""), HUGE, OUTSIDE),
+    (number_of_rows, ("noisy-gd", ""), LAST, "published manifest.json: n_rows"),
+    (divided_by_number_of_rows, ("dp-sgd", ""), MANY, "published model.npz"),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "case", "name", "finding"), PLANTED, ids=[f"{case[0].__name__}-{case[1][0]}" for case in PLANTED]
+)
+def test_a_planted_leak_is_found(plant, case, name, finding, datasets, monkeypatch) -> None:
+    plant(monkeypatch)
+    words, place = people_words(case), PEOPLE[name].place
+    base = play(datasets / "people" / BASE, words, ABSENT, people=True)
+    other = play(datasets / "people" / name, words, ABSENT - {place}, people=True, forced=base)
+    with pytest.raises(LeakError, match=finding):
+        compare(base, other, place)

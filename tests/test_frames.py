@@ -1,0 +1,102 @@
+"""Estimators take frames of pandas and polars as they take arrays: rows, string labels, public rows and owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe import AdaMix, NoisyGD
+from linprobe.errors import PrivacyWarning
+
+pytestmark = pytest.mark.filterwarnings(f"ignore::{PrivacyWarning.__module__}.{PrivacyWarning.__name__}")
+
+NAMES = ["ant", "bee", "cat"]
+LABELS = np.arange(300) % 3
+TEXTS = np.array(NAMES)[LABELS]
+ROWS = (3 * np.eye(3, 6)[LABELS] + np.random.default_rng(0).standard_normal((300, 6))).astype(np.float32)
+COLUMNS = [f"f{place}" for place in range(6)]
+Series = Callable[[Any], Any]
+
+
+def fitted(rows: Any, labels: Any, classes: Any, **given: Any) -> NoisyGD:
+    return NoisyGD(epsilon=3, classes=classes, n_steps=5, insecure_seed=1).fit(rows, labels, **given)
+
+
+@pytest.fixture(params=["pandas", "polars"])
+def library(request: pytest.FixtureRequest) -> Any:
+    """The library, a maker of frames, and a maker of series."""
+    library = pytest.importorskip(request.param)
+    if request.param == "pandas":
+        index = [f"id{row}" for row in range(len(ROWS))]
+        return (
+            library,
+            lambda rows: library.DataFrame(rows, columns=COLUMNS, index=index[: len(rows)]),
+            lambda values: library.Series(values, index=index[: len(values)]),
+        )
+    return library, lambda rows: library.DataFrame(rows, schema=COLUMNS), library.Series
+
+
+def text_types(library: Any) -> list[Series]:
+    if library.__name__ == "pandas":
+        return [lambda series: series, lambda series: series.astype("category"), lambda series: series.astype("string")]
+    return [
+        lambda series: series,
+        lambda series: series.cast(library.Categorical),
+        lambda series: series.cast(library.Enum(NAMES)),
+    ]
+
+
+def test_frames_and_text_labels_give_what_arrays_give(library: Any) -> None:
+    module, frame, series = library
+    expected = fitted(ROWS, TEXTS, NAMES)
+    for cast in text_types(module):
+        probe = fitted(frame(ROWS), cast(series(TEXTS.tolist())), NAMES)
+        np.testing.assert_allclose(probe.coef_, expected.coef_, atol=1e-5)  # another order of summation
+        assert probe.feature_names_in_.tolist() == COLUMNS
+        assert probe.predict(frame(ROWS)).tolist() == expected.predict(ROWS).tolist()
+        assert probe.score(frame(ROWS), cast(series(TEXTS.tolist()))) > 0.9
+
+
+def test_whole_numbers_are_labels_too(library: Any) -> None:
+    module, frame, series = library
+    labels = series(LABELS.tolist())
+    assert fitted(frame(ROWS), labels, range(3)).score(frame(ROWS), labels) > 0.9
+    if module.__name__ == "pandas":
+        assert fitted(frame(ROWS), labels.astype("Int64"), range(3)).classes_.tolist() == [0, 1, 2]
+
+
+def test_public_rows_and_owners_may_be_frames(library: Any) -> None:
+    _, frame, series = library
+    rows, texts = frame(ROWS), series(TEXTS.tolist())
+    probe = AdaMix(epsilon=3, n_steps=5).fit(rows[30:], texts[30:], X_public=rows[:30], y_public=texts[:30])
+    assert probe.classes_.tolist() == NAMES
+    assert probe.privacy_["n_public"] == 30
+    people = [f"p{row // 3}" for row in range(300)]
+    assert len(fitted(rows, texts, NAMES, owners=series(people)).owners_) == 100
+
+
+def test_columns_in_another_order_are_refused(library: Any) -> None:
+    _, frame, series = library
+    rows = frame(ROWS)
+    with pytest.raises(ValueError, match="same order"):
+        fitted(rows, series(TEXTS.tolist()), NAMES).predict(rows[COLUMNS[::-1]])
+
+
+def test_a_missing_label_is_refused(library: Any) -> None:
+    _, frame, series = library
+    with pytest.raises(ValueError, match=r"NaN|None|labels|unknown"):
+        fitted(frame(ROWS), series([None, *TEXTS[1:].tolist()]), NAMES)
+
+
+def test_losses_are_in_the_order_of_the_index() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS, index=[f"id{row}" for row in range(len(ROWS))])
+    shuffled = frame.sample(frac=1, random_state=0)
+    labels = pandas.Series(TEXTS, index=frame.index)
+    probe = NoisyGD(epsilon=3, classes=NAMES, condition="none", n_steps=1)
+    first = probe.fit(frame, labels).private_record_losses_.mu
+    second = probe.fit(shuffled, labels[shuffled.index]).private_record_losses_.mu  # of step 1: without noise in it
+    np.testing.assert_allclose(pandas.Series(second, index=shuffled.index)[frame.index], first, rtol=1e-5)

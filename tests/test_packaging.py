@@ -1,0 +1,72 @@
+"""Packages: one version in all places, one kernel for all processors, and installations that insist on the kernel."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.docs.scripts import load_script
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def hook() -> ModuleType:
+    """hatch_build.py."""
+    pytest.importorskip("hatchling")
+    return load_script(ROOT / "hatch_build.py")
+
+
+def test_package_changelog_and_citation_name_one_version() -> None:
+    done = subprocess.run([sys.executable, ROOT / ".ci" / "version"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_tag_of_another_version_is_refused() -> None:
+    done = subprocess.run([sys.executable, ROOT / ".ci" / "version", "v99.0.0"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "99.0.0" in done.stdout
+
+
+def test_no_compiler_flag_names_a_processor(hook: ModuleType) -> None:
+    assert not [flag for flag in hook.FLAGS if flag.startswith("-m")]
+
+
+def test_a_kernel_that_is_asked_for_and_cannot_be_built_fails_the_installation(
+    hook: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    (tmp_path / "linprobe" / "native").mkdir(parents=True)
+    monkeypatch.setattr(hook.shutil, "which", lambda command: None)
+    builder: Any = hook.KernelHook.__new__(hook.KernelHook)
+    monkeypatch.setattr(hook.KernelHook, "root", str(tmp_path), raising=False)
+    monkeypatch.setattr(hook.KernelHook, "app", SimpleNamespace(display_warning=warnings.append), raising=False)
+    data: dict[str, Any] = {"artifacts": []}
+    builder.initialize("standard", data)
+    assert data == {"artifacts": []}
+    assert "no C compiler found" in warnings[0]
+    monkeypatch.setenv("LINPROBE_REQUIRE_KERNEL", "1")
+    with pytest.raises(RuntimeError, match="no C compiler found"):
+        builder.initialize("standard", data)
+
+
+def test_release_wheels_hold_the_kernel_for_every_python_that_the_package_takes() -> None:
+    wheels = PROJECT["tool"]["cibuildwheel"]
+    versions = re.findall(r"Python :: 3\.(\d+)", " ".join(PROJECT["project"]["classifiers"]))
+    assert wheels["build"] == [f"cp3{minor}-*" for minor in versions]
+    assert wheels["environment"]["LINPROBE_REQUIRE_KERNEL"] == "1"
+    assert wheels["macos"]["environment"]["LINPROBE_REQUIRE_KERNEL"] == "1"
+
+
+@pytest.mark.parametrize("workflow", ["ci.yml", "release.yml"])
+def test_workflows_run_what_a_contributor_runs(workflow: str) -> None:
+    text = (ROOT / ".github" / "workflows" / workflow).read_text(encoding="utf-8")
+    assert "- run: .ci/run" in text

@@ -117,9 +117,10 @@ def _start_long_training(features_file: Path, tmp_path: Path) -> subprocess.Pope
     raise AssertionError(f"training did not get under way: {process.communicate()}")
 
 
-def test_interrupted_training_says_so_and_leaves_nothing(features_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_training_says_so_and_leaves_nothing(features_file: Path, tmp_path: Path, number: int) -> None:
     process = _start_long_training(features_file, tmp_path)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert stdout == ""

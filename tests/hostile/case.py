@@ -21,7 +21,7 @@ from tests.processes import start_copy
 BAD_DATA, USAGE, PRIVACY = 3, 2, 4
 SECONDS, MEMORY = 5.0, 1 << 30  # of one command: processor time, and growth of its memory
 AT_ONCE = 64  # cases in one process
-PATIENCE = 10  # seconds until a command that waits for something is killed
+PATIENCE = 60  # seconds until a command that waits for something is killed
 HARMLESS = frozenset("\n\N{NO-BREAK SPACE}")
 
 

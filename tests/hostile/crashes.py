@@ -188,8 +188,8 @@ def _verified(folder: Path, whole: Path) -> Iterator[str]:
     if not runs:
         yield "there is no run"
     for run in runs:
-        features = json.loads((run / "manifest.json").read_text())["features"]
-        status = done(("verify", str(run), "--features", features), folder)
+        manifest = json.loads((run / "manifest.json").read_text())
+        status = done(("verify", str(run), "--features", manifest["features"]), folder) if manifest["private"] else 0
         if status:
             yield f"{run.name}: verify ended with {status}"
 

@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,14 +56,16 @@ def _limit(kind: str, value: int) -> None:
     if kind == "file size":
         resource.setrlimit(resource.RLIMIT_FSIZE, (value, resource.RLIM_INFINITY))
     elif kind == "open files":
-        resource.setrlimit(resource.RLIMIT_NOFILE, (value + len(list(Path("/proc/self/fd").iterdir())) - 4, 1 << 16))
+        held, (_, most) = len(list(Path("/proc/self/fd").iterdir())), resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held + value - 4, most))
     elif kind == "memory":
         resource.setrlimit(resource.RLIMIT_DATA, (1024 * _status("VmData") + value, resource.RLIM_INFINITY))
 
 
 def attempt(words: tuple[str, ...], folder: Path, kind: str, value: int) -> tuple[int, str]:
     """Exit status and stderr of a command in `folder` under a limit. Its budget book lies outside."""
-    log = folder.parent / "log"
+    log, copied = folder.parent / "log", folder.parent / "copied"
+    copied.unlink(missing_ok=True)
 
     def work() -> int:
         os.chdir(folder)
@@ -73,6 +76,7 @@ def attempt(words: tuple[str, ...], folder: Path, kind: str, value: int) -> tupl
             os.close(writer)
             while some := os.read(reader, 4096):
                 os.write(errors, some)
+            copied.touch()
             os._exit(0)
         os.close(reader)
         os.close(errors)
@@ -85,6 +89,8 @@ def attempt(words: tuple[str, ...], folder: Path, kind: str, value: int) -> tupl
         return run(list(words))
 
     _, status = os.waitpid(start_copy(work), 0)
+    while not copied.exists():
+        time.sleep(0.01)
     return os.waitstatus_to_exitcode(status), log.read_text()
 
 
@@ -140,6 +146,7 @@ def main() -> int:
     """Exit status 1 if a command failed in another way."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.limits", description=__doc__)
     parser.add_argument("--only", default="", help="commands whose name holds this")
+    parser.add_argument("--limit", choices=VALUES, help="this limit alone")
     given = parser.parse_args()
     preload()
     import linprobe.commands.release
@@ -151,7 +158,7 @@ def main() -> int:
         made = start_copy(lambda: _inputs(top))
         if os.waitstatus_to_exitcode(os.waitpid(made, 0)[1]):
             return 1
-        for kind in VALUES:
+        for kind in VALUES if given.limit is None else (given.limit,):
             total += play(kind, top, given.only)
     print("total       " + "".join(f" {word} {total[word]:>3}" for word in ("tried", "refused", "failed")))
     return 1 if total["failed"] else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from linprobe.cli import _stderr
 from linprobe.errors import printable
 
 LOG_WIDTH = 120
+LONG = 2.0  # seconds
 
 
 def _console() -> Console:
@@ -27,11 +29,13 @@ def note(text: str) -> None:
 
 
 class TerminalProgress:
-    """Notes as lines, steps as a progress bar; the bar only on a terminal."""
+    """Notes as lines, steps as a progress bar. Not on a terminal, a long command gets one line in place of the bar."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
         self._task: Any = None
+        self._what, self._total, self._done, self._told = "", 0, 0, False
+        self._started = time.monotonic()
 
     def note(self, text: str) -> None:
         """Print one line."""
@@ -39,6 +43,7 @@ class TerminalProgress:
 
     def start(self, total: int, what: str = "training") -> None:
         """Show the bar, of unknown length if `total` is 0."""
+        self._what, self._total, self._done, self._started = what, total, 0, time.monotonic()
         if _stderr.is_quiet() or not sys.stderr.isatty():
             return
         if self._bar is not None:
@@ -50,8 +55,14 @@ class TerminalProgress:
 
     def step(self, count: int = 1) -> None:
         """Advance the bar by `count` steps."""
+        self._done += count
+        seconds = time.monotonic() - self._started
         if self._bar is not None:
             self._bar.advance(self._task, count)
+        elif not self._told and seconds > LONG and self._done < self._total and not sys.stderr.isatty():
+            self._told = True
+            left = seconds * (self._total / self._done - 1)
+            note(f"{self._what}: {self._done} of {self._total} done, about {left:.0f} s left")
 
     def __enter__(self) -> Self:
         return self

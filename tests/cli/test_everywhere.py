@@ -131,3 +131,20 @@ def test_the_config_file_of_a_run_repeats_it(cli, features_file: Path, tmp_path:
     with (tmp_path / "one" / "config.toml").open("a") as stream:
         stream.write("delta = 1e-9\n")
     assert cli("verify", "one").status == 4
+
+
+def test_a_long_command_says_once_on_a_pipe_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(_terminal.time, "monotonic", lambda: now[0])
+    with _terminal.TerminalProgress() as progress:
+        progress.start(10, "planning")
+        for _ in range(10):
+            now[0] += 1
+            progress.step()
+    assert capsys.readouterr().err == "planning: 3 of 10 done, about 7 s left\n"
+    with _terminal.TerminalProgress() as progress:
+        progress.start(3)
+        progress.step(3)
+    assert capsys.readouterr().err == ""

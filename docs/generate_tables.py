@@ -19,6 +19,7 @@ from scipy.stats import norm
 
 from linprobe.accounting.calibrate import largest_mu
 from linprobe.accounting.tradeoff import tpr_limit
+from linprobe.evaluation.comparison import beats
 from linprobe.methods import METHODS, Method
 from linprobe.methods.choice import CHOICES, Facts, choose
 from linprobe.options import METHOD_OPTIONS
@@ -145,12 +146,15 @@ def _shown(row: Mapping[str, Any]) -> str:
 
 
 def _cell(row: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Mean and standard deviation, and in brackets the loss against the best row at this epsilon."""
+    """Mean and standard deviation, and in brackets the loss against the highest mean at this epsilon."""
     if row is None:
         return ""
-    best = max(mean(other["figures"]) for other in rows if other["epsilon"] == row["epsilon"])
-    loss = round(100 * (best - mean(row["figures"])), 1)
-    return _shown(row) + (f" (-{loss})" if loss else " **best**")
+    found = {id(other): other["figures"] for other in rows if other["epsilon"] == row["epsilon"]}
+    loss = round(100 * (max(map(mean, found.values())) - mean(row["figures"])), 1)
+    if loss:
+        return f"{_shown(row)} (-{loss})"
+    rivals = [(mean(figures), stdev(figures)) for place, figures in found.items() if place != id(row)]
+    return _shown(row) + (" **best**" if beats(mean(row["figures"]), stdev(row["figures"]), rivals) else " (highest)")
 
 
 def _private_rows(method: Method) -> str:

@@ -5,7 +5,7 @@
     python benchmarks/paper_tables/run.py domain-shift private.h5 --public same.h5 --public other.h5
     python benchmarks/paper_tables/run.py accounting
 
-Writes TABLE.json into this folder and, if the table has a figure, the figure into docs/images. `render.py` then writes
+Writes TABLE.json into this folder. `draw.py` then draws the figures into docs/images, and `render.py` writes
 docs/reproduction.md, with paper and measurement side by side. Runs stay in DIR, so an interrupted table can resume.
 Benchmarks treat all rows as public.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +24,9 @@ import numpy as np
 from linprobe.cli._terminal import TerminalProgress
 from linprobe.commands.account import account
 from linprobe.commands.compare import CompareRequest, MethodRow, compare
-from linprobe.reporting.plots import figure
 from linprobe.runs import run_folder
 
 HERE = Path(__file__).parent
-IMAGES = HERE.parents[1] / "docs" / "images"
 SAMPLED = {"per_record": False}  # these tables have no per-record figures
 
 
@@ -53,23 +50,20 @@ def ensembles(method: str) -> list[MethodRow]:
 
 @dataclass(frozen=True)
 class Table:
-    """Runs of a table; `figure` is the name of the comparison's figure to copy."""
+    """Runs of a table."""
 
     methods: list[MethodRow]
     epsilons: tuple[float, ...]
     seeds: int = 5
     shots: tuple[int, ...] = (2,)
     attack: bool = False
-    figure: str | None = None
 
 
 ADAMIX = rows("fully-private", "ppgd", "ngd", "noisy-gd", "adamix")
 TABLES = {
-    "adamix-table1": Table(ADAMIX, (1, 3), attack=True, figure="private_accuracy_against_attack.png"),
-    "adamix-figure1": Table(ADAMIX, (0.5, 1, 2, 4, 8), seeds=3, figure="error_against_epsilon.png"),
-    "adamix-figure2": Table(
-        rows("noisy-gd", "adamix"), (1, 3), seeds=3, shots=(1, 2, 4, 8, 16), figure="boost_against_shots.png"
-    ),
+    "adamix-table1": Table(ADAMIX, (1, 3), attack=True),
+    "adamix-figure1": Table(ADAMIX, (0.5, 1, 2, 4, 8), seeds=3),
+    "adamix-figure2": Table(rows("noisy-gd", "adamix"), (1, 3), seeds=3, shots=(1, 2, 4, 8, 16)),
     "dope-table3": Table(rows("dp-sgd", "mirror-descent", "adadps", "dope-sgd", **SAMPLED), (2, 4, 6), seeds=3),
     "dope-figure4": Table(ensembles("dp-sgd"), (2,), seeds=3),
     # settings chosen on the test rows, as in the paper
@@ -82,14 +76,14 @@ TABLES = {
         seeds=3,
         shots=(),
     ),
-    "domain-shift": Table(rows("noisy-gd", "adamix"), (1, 3), seeds=3, shots=(), figure="error_against_epsilon.png"),
+    "domain-shift": Table(rows("noisy-gd", "adamix"), (1, 3), seeds=3, shots=()),
 }
 CURVES = rows("fully-private", "noisy-gd", "adamix")
 CURVES_EPSILON = 3.0
 
 
 def compared(name: str, features: Path, public: list[Path], seeds: int | None, work: Path) -> dict[str, Any]:
-    """Run one comparison and copy its figure; return its summary."""
+    """Run one comparison; return its summary."""
     table = TABLES[name]
     request = CompareRequest(
         methods=table.methods,
@@ -108,14 +102,14 @@ def compared(name: str, features: Path, public: list[Path], seeds: int | None, w
         kind = ("method", "public", "shots", "epsilon")
         alike = [each for each in found.get("attacks", ()) if all(each[key] == one[key] for key in kind)]
         if alike:
-            one["attack_auc"] = statistics.fmean(each["attack_auc"] for each in alike)
-    if table.figure is not None:
-        shutil.copyfile(work / name / table.figure, IMAGES / f"{name}.png")
+            found_aucs = [each["attack_auc"] for each in alike]
+            one["attack_auc"] = statistics.fmean(found_aucs)
+            one["attack_auc_std"] = statistics.stdev(found_aucs) if len(found_aucs) > 1 else None
     return {"rows": summary, "n_private": found["runs"][0]["n_private"], "n_public": found["runs"][0]["n_public"]}
 
 
 def curves(features: Path, work: Path) -> dict[str, Any]:
-    """Sorted per-record epsilons of one run per method (figure 3 of the AdaMix paper)."""
+    """Quantiles of the per-record epsilons of one run per method (figure 3 of the AdaMix paper)."""
     request = CompareRequest(
         methods=CURVES,
         epsilons=(CURVES_EPSILON,),
@@ -128,23 +122,13 @@ def curves(features: Path, work: Path) -> dict[str, Any]:
     with TerminalProgress() as progress:
         found = compare(request, progress)
     result = []
-    with figure(IMAGES / "adamix-figure3.png", (6.4, 4)) as (axes,):
-        for run in found["runs"]:
-            manifest = run_folder.load_run(run["run"]).manifest
-            _, losses, _ = run_folder.read_per_record(Path(run["run"]), manifest)
-            epsilons = np.sort(losses.epsilon(manifest["delta"], manifest["epsilon"]))
-            axes.plot(np.linspace(0, 100, len(epsilons)), epsilons, label=run["method"])
-            quantiles = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}
-            mean, largest = float(epsilons.mean()), float(epsilons.max())
-            result.append(
-                {"method": run["method"], "epsilon": CURVES_EPSILON, "mean": mean, "max": largest, **quantiles}
-            )
-        axes.axhline(CURVES_EPSILON, color="tab:red", linestyle="--", label="worst case")
-        axes.set(
-            xlabel="private records, sorted, %", ylabel="per-record ε", xlim=(0, 100), ylim=(0, 1.05 * CURVES_EPSILON)
-        )
-        axes.grid(alpha=0.3)
-        axes.legend()
+    for run in found["runs"]:
+        manifest = run_folder.load_run(run["run"]).manifest
+        _, losses, _ = run_folder.read_per_record(Path(run["run"]), manifest)
+        epsilons = losses.epsilon(manifest["delta"], manifest["epsilon"])
+        quantiles = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}
+        mean, largest = float(epsilons.mean()), float(epsilons.max())
+        result.append({"method": run["method"], "epsilon": CURVES_EPSILON, "mean": mean, "max": largest, **quantiles})
     return {"rows": result}
 
 

@@ -26,6 +26,7 @@ from linprobe.gradients.loss import loss_and_gradient
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule
+from linprobe.reporting.plots import PALETTE, figure
 
 N_PRIVATE, EPSILON, DELTA, STEPS = 10_000, 1.0, 1e-5, 60
 DIMENSIONS = (500, 1000, 2000, 4000, 6000)
@@ -92,28 +93,21 @@ def measure(dimensions: tuple[int, ...], trials: int) -> list[dict[str, Any]]:
 
 def plot(results: list[dict[str, Any]], trials: int, path: Path) -> None:
     """Mean squared error against p with two standard errors, and the noise floor of y."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
-    for name, marker in zip(ALGORITHMS, "os^", strict=True):
-        own = [one for one in results if one["algorithm"] == name]
-        bars = [2 * one["std"] / math.sqrt(trials) for one in own]
-        axes.errorbar(
-            [one["p"] for one in own], [one["mean"] for one in own], yerr=bars, marker=marker, capsize=3, label=name
-        )
-    axes.axhline(0.01, color="black", linestyle=":", label="variance of y given x")
-    axes.set(
-        xlabel="features p",
-        ylabel="mean squared error",
-        yscale="log",
-        title=f"Linear regression at ε = {EPSILON:g}, {N_PRIVATE:,} private and 1.5 p public records",
-    )
-    axes.grid(alpha=0.3, which="both")
-    axes.legend()
-    figure.savefig(path, dpi=150)
+    title = f"Regression on synthetic data at epsilon {EPSILON:g}\n{N_PRIVATE:,} private and 1.5 p public records"
+    note = f"Points: mean over {trials} trials; bars: two standard errors."
+    with figure(path, (6.8, 4.8), title=title, note=note) as (axes,):
+        for place, (name, marker) in enumerate(zip(ALGORITHMS, "os^", strict=True)):
+            own = [one for one in results if one["algorithm"] == name]
+            sizes, means = [one["p"] for one in own], [one["mean"] for one in own]
+            bars = [2 * one["std"] / math.sqrt(trials) for one in own]
+            axes.errorbar(sizes, means, yerr=bars, marker=marker, color=PALETTE[place], capsize=3)
+            words = {"textcoords": "offset points", "color": PALETTE[place], "weight": "bold", "va": "center"}
+            axes.annotate(name, (sizes[-1], means[-1]), (8, (0, 5, -6)[place]), **words)
+        axes.axhline(0.01, color="black", linestyle=":")
+        axes.annotate("noise of y: no method can do better", (2000, 0.01), (4, 4), textcoords="offset points")
+        axes.set(xlabel="features p", ylabel="mean squared error of predictions", yscale="log")
+        axes.set_xlim(0, 1.3 * max(one["p"] for one in results))
+        axes.grid(alpha=0.3, which="both")
 
 
 def main() -> None:

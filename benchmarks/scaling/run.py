@@ -32,7 +32,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.parallel.torch_group import group
-from linprobe.reporting.plots import figure
+from linprobe.reporting.plots import BLUE, VERMILION, figure
 
 ROUNDS, STEPS, WARM_UP = 3, 8, 2
 SIGMA, CLIP_NORM = 10.0, 0.5
@@ -97,19 +97,26 @@ def draw(path: Path, results: dict[str, Any]) -> None:
     """Seconds of a step and of its all-reduce as bars, labelled with the efficiency."""
     measured = results["measured"]
     places = [entry["processes"] for entry in measured]
-    with figure(path, (6.4, 4)) as (axes,):
-        axes.bar(places, [entry["seconds_a_step"] for entry in measured], 0.5, color="tab:blue", label="step")
-        exchanged = [entry["seconds_of_all_reduce"] for entry in measured]
-        axes.bar(places, exchanged, 0.5, color="tab:orange", label="all-reduce")
+    exchanged = [entry["seconds_of_all_reduce"] for entry in measured]
+    computed = [entry["seconds_a_step"] - entry["seconds_of_all_reduce"] for entry in measured]
+    title = (
+        f"Weak scaling: a noisy step on {results['rows_each']:,} rows for each process\n"
+        f"{results['features']:,} features, {results['classes']} classes, float32, {results['cores']} cores"
+    )
+    note = f"Efficiency: time of one process, divided by this time. Least median of {ROUNDS} rounds; one thread each."
+    with figure(path, (6.4, 4.4), title=title, note=note) as (axes,):
+        axes.bar(places, computed, 0.5, color=BLUE, label="computing")
+        axes.bar(places, exchanged, 0.5, computed, color=VERMILION, hatch="////", edgecolor="white", label="all-reduce")
         for entry in measured:
-            axes.annotate(
-                f"{entry['efficiency']:.0%}", (entry["processes"], entry["seconds_a_step"]), ha="center", va="bottom"
-            )
+            words = f"{entry['seconds_a_step']:.2f} s, efficiency {entry['efficiency']:.0%}"
+            top = (entry["processes"], entry["seconds_a_step"])
+            axes.annotate(words, top, (0, 3), textcoords="offset points", ha="center")
         axes.set(
-            xlabel=f"processes, {results['rows_each']:,} rows each",
-            ylabel="seconds per step",
-            title=f"Weak scaling: {results['features']:,} features, {results['classes']} classes, one core per process",
+            xlabel="processes",
+            ylabel="time of a step, seconds",
             xticks=places,
+            xlim=(min(places) - 0.6, max(places) + 0.6),
+            ylim=(0, 1.2 * max(entry["seconds_a_step"] for entry in measured)),
         )
         axes.legend(loc="upper left")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -35,7 +35,7 @@ from linprobe.options.declaration import declared
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent
-from linprobe.reporting.comparison_plots import accuracy_against_attack, boost_against_shots, error_against_epsilon
+from linprobe.reporting.comparison_plots import accuracy_against_attack, accuracy_against_epsilon, boost_against_shots
 from linprobe.reporting.comparison_table import balance_matters as balance_matters
 from linprobe.reporting.comparison_table import comparison_table as comparison_table
 from linprobe.reporting.comparison_table import footer as footer
@@ -349,9 +349,10 @@ def _written(
         stream.write(markdown(*comparison_table(summary, "**{}**")))
         if balance_matters(summary):
             stream.write("\nBalanced accuracy, %:\n\n" + markdown(*comparison_table(summary, "**{}**", balanced=True)))
-    figures = [error_against_epsilon(out / "error_against_epsilon.png", summaries, PUBLIC_BASELINE, PARAGON)]
+    about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
+    figures = [accuracy_against_epsilon(out / "accuracy_against_epsilon.png", summaries, *levels, about)]
     if len({setting.shots for _, setting, _ in boost}) > 1:
-        figures.append(boost_against_shots(out / "boost_against_shots.png", boost))
+        figures.append(boost_against_shots(out / "boost_against_shots.png", summaries, *levels, about))
     attacked = {}
     if request.attack:
         attacks = [
@@ -360,7 +361,7 @@ def _written(
         ]
         marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
         write_csv(out / "private_attacks.csv", marked, private=True)
-        figures.append(accuracy_against_attack(out / "private_accuracy_against_attack.png", summaries))
+        figures.append(accuracy_against_attack(out / "private_accuracy_against_attack.png", summaries, about))
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
     composed = folder.composed(request.delta)
     always = {"commonest_class": commonest[0], "commonest_share": commonest[1]}
@@ -390,6 +391,13 @@ def _run_row(run: _Planned, manifest: dict[str, Any], result: Result) -> dict[st
         **{key: manifest[key] for key in ("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")},
         "run": str(run.folder),
     }
+
+
+def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
+    """The name of the data and the number of private rows, for titles of figures."""
+    name = "built-in digits" if request.features is None else request.features.stem
+    least, most = (choose(run["n_private"] for run in runs) for choose in (min, max))
+    return f"{name}, {least:,} private rows" if least == most else f"{name}, {least:,} to {most:,} private rows"
 
 
 def _commonest(features: FeatureReader) -> tuple[str, float]:

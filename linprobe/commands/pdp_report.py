@@ -101,7 +101,7 @@ def _pdp_report(
     losses = losses.charged(sum((1 / release["noise_multiplier"]) ** 2 for release in manifest["published"]))
     worst = stated_epsilon(manifest)
     epsilons = losses.epsilon(manifest["delta"], worst)
-    title, column = manifest["method"], "epsilon"
+    title, column = f"{manifest['method']} on {Path(manifest['features']).stem}", "epsilon"
     if not manifest["private"]:
         title, column = f"{title}, NOT PRIVATE (seeded)", "epsilon_if_seed_were_secret"
     if csv is not None:

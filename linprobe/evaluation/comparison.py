@@ -55,6 +55,7 @@ class Summary:
 
     Attributes:
         mean, std, best: of accuracy. balanced_mean, balanced_std, balanced_best: the same of balanced accuracy.
+        auc, auc_std: of the threshold membership attack, private.
     """
 
     row: str
@@ -68,45 +69,58 @@ class Summary:
     best: bool = False
     balanced_best: bool = False
     auc: float | None = None
+    auc_std: float | None = None
+
+
+def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | None]]) -> bool:
+    """Whether a mean is above those of all rivals, and no two ranges of a standard deviation around them touch.
+
+    A single run has no spread, and a row without rivals beats none: neither is ever the best.
+    """
+    others = list(rivals)
+    if std is None or not others:
+        return False
+    return all(spread is not None and mean - std > other + spread for other, spread in others)
 
 
 def summarise(results: Iterable[Result]) -> list[Summary]:
     """One summary for each row, setting and epsilon, in order of appearance.
 
-    Among rows that spend the same epsilon in the same setting, every row with the highest mean is `best`.
+    Among rows that spend the same epsilon in the same setting, `best` is the one that `beats` the others, if any does.
     """
     groups: dict[tuple[str, Setting, float | None], list[Result]] = defaultdict(list)
     for result in results:
         groups[result.row, result.setting, result.epsilon].append(result)
-    means = {key: statistics.fmean(one.accuracy for one in group) for key, group in groups.items()}
-    balanced = {key: statistics.fmean(one.balanced for one in group) for key, group in groups.items()}
+    means = {key: _figures([one.accuracy for one in group]) for key, group in groups.items()}
+    balanced = {key: _figures([one.balanced for one in group]) for key, group in groups.items()}
     spending = [key for key, group in groups.items() if group[0].spends]
     summaries = []
     for key, group in groups.items():
         row, setting, epsilon = key
-        rivals = [other for other in spending if other[1:] == key[1:]] if group[0].spends else []
+        rivals = [other for other in spending if other[1:] == key[1:] and other != key] if group[0].spends else []
         aucs = [result.auc for result in group if result.auc is not None]
         summaries.append(
             Summary(
                 row=row,
                 setting=setting,
                 epsilon=epsilon,
-                mean=means[key],
-                std=_spread([one.accuracy for one in group]),
+                mean=means[key][0],
+                std=means[key][1],
                 runs=len(group),
-                balanced_mean=balanced[key],
-                balanced_std=_spread([one.balanced for one in group]),
-                best=bool(rivals) and means[key] == max(means[other] for other in rivals),
-                balanced_best=bool(rivals) and balanced[key] == max(balanced[other] for other in rivals),
+                balanced_mean=balanced[key][0],
+                balanced_std=balanced[key][1],
+                best=beats(*means[key], (means[other] for other in rivals)),
+                balanced_best=beats(*balanced[key], (balanced[other] for other in rivals)),
                 auc=statistics.fmean(aucs) if aucs else None,
+                auc_std=_figures(aucs)[1] if aucs else None,
             )
         )
     return summaries
 
 
-def _spread(values: Sequence[float]) -> float | None:
-    """The sample standard deviation; None for a single value."""
-    return statistics.stdev(values) if len(values) > 1 else None
+def _figures(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean and the sample standard deviation, None for a single value."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def boost(error_public: float, error_private: float, error_paragon: float) -> float | None:

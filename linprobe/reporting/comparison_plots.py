@@ -1,34 +1,47 @@
-"""Figures of a comparison."""
+"""Figures of a comparison. Rows differ in colour, marker and line, so that no figure rests on colour alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.figures import rounded_up
-from linprobe.evaluation.comparison import Setting, Summary
-from linprobe.reporting.plots import figure
+from linprobe.evaluation.comparison import Setting, Summary, boost
+from linprobe.reporting.plots import GREY, PALETTE, figure
 
 MARKERS = "osD^vP*X"
+FREE_MARKERS = "x+1234"  # of rows that spend nothing
+DASHES = ("-", "--", "-.", ":")
 MOST_PANELS_A_ROW = 3
+APART = 0.02  # distance of the rows at one epsilon, in decades, so that error bars stay apart
 
 
 @contextmanager
-def _panels(path: Path, panels: int, *, private: bool = False) -> Iterator[list[Any]]:
-    """`figure` with a grid of `panels` panels and one legend."""
+def _panels(path: Path, panels: int, *, private: bool = False, **words: str) -> Iterator[list[Any]]:
+    """`figure` with a grid of `panels` panels and one legend; `words` are its title and note."""
     columns = min(panels, MOST_PANELS_A_ROW)
     rows = -(-panels // columns)
-    with figure(path, (2.2 + 4.4 * columns, 4.2 * rows), rows, columns, private=private, sharey=True) as axes:
+    size = (3 + 4.2 * columns, 1 + 3.8 * rows)
+    with figure(path, size, rows, columns, private=private, sharey=True, **words) as axes:
         for unused in axes[panels:]:
             unused.set_visible(False)
         yield axes[:panels]
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+        named = {label: line for one in axes for line, label in zip(*one.get_legend_handles_labels(), strict=True)}
+        axes[0].figure.legend(named.values(), named.keys(), loc="outside center right", fontsize="small")
+        for left in axes[:panels:columns]:
+            left.tick_params(labelleft=True)
 
 
 def _settings(summaries: Sequence[Summary]) -> list[Setting]:
     return list(dict.fromkeys(summary.setting for summary in summaries))
+
+
+def _title(setting: Setting) -> str:
+    """The source of public rows, in words."""
+    shots = "" if setting.shots is None else f"{setting.shots} public rows per class"
+    return ", ".join(part for part in (f"public rows: {setting.public}" if setting.public else "", shots) if part)
 
 
 def _ticks(axis: Any, values: Sequence[float]) -> None:
@@ -38,18 +51,38 @@ def _ticks(axis: Any, values: Sequence[float]) -> None:
 
 
 def _style(rows: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A colour and a marker for each row, the same in every panel."""
+    """A colour, a marker and a line for each row, the same in every panel."""
     return {
-        row: {"color": f"C{place % 10}", "marker": MARKERS[place % len(MARKERS)], "label": row}
+        row: {
+            "color": PALETTE[place % len(PALETTE)],
+            "marker": MARKERS[place % len(MARKERS)],
+            "linestyle": DASHES[place // 2 % len(DASHES)],
+            "markersize": 6,
+            "label": row,
+        }
         for place, row in enumerate(rows)
     }
 
 
-def error_against_epsilon(path: Path, summaries: Sequence[Summary], public: str, paragon: str) -> Path | None:
-    """Test error of every row against epsilon, one panel per setting (the AdaMix paper's figure 1).
+def _aside(place: int, rows: int) -> float:
+    """A factor that moves the points of a row aside, so that error bars of several rows do not hide each other."""
+    return float(10 ** (APART * (place - (rows - 1) / 2)))
 
-    Error bars are one standard deviation over seeds. Rows that spend nothing are horizontal lines, dashed for the row
-    `public` and dotted for the row `paragon`.
+
+def _spread(summaries: Sequence[Summary], what: str = "mean") -> str:
+    """What the error bars are, and over how many runs."""
+    runs = sorted({summary.runs for summary in summaries})
+    seeds = f"{runs[0]} seed{'s' * (runs[0] != 1)}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} seeds"
+    return f"Points: {what} over {seeds}" + (", no spread." if runs[-1] == 1 else "; bars: one standard deviation.")
+
+
+def accuracy_against_epsilon(
+    path: Path, summaries: Sequence[Summary], public: str, paragon: str, about: str
+) -> Path | None:
+    """Test accuracy of every row against epsilon, one panel per setting (the AdaMix paper's figure 1).
+
+    Rows that spend nothing are horizontal lines, dashed for the row `public` and dotted for the row `paragon`.
+    `about` names the data and their number.
 
     Returns: `path`, or None if no row spends.
     """
@@ -58,77 +91,115 @@ def error_against_epsilon(path: Path, summaries: Sequence[Summary], public: str,
         return None
     settings = _settings(spending)
     styles = _style(list(dict.fromkeys(summary.row for summary in spending)))
-    level = {public: ("tab:gray", "--"), paragon: ("black", ":")}
-    with _panels(path, len(settings)) as panels:
+    level = {public: (GREY, "--"), paragon: ("black", ":")}
+    title, note = f"Test accuracy against epsilon\n{about}", _spread(spending)
+    with _panels(path, len(settings), title=title, note=note) as panels:
         for axes, setting in zip(panels, settings, strict=True):
-            for row, style in styles.items():
+            for place, (row, style) in enumerate(styles.items()):
+                aside = _aside(place, len(styles))
                 line = [one for one in spending if one.row == row and one.setting == setting]
+                at = [aside * (one.epsilon or 0.0) for one in line]
                 spread = [100 * (one.std or 0.0) for one in line]
-                error = [100 * (1 - one.mean) for one in line]
-                axes.errorbar([one.epsilon for one in line], error, yerr=spread, capsize=3, markersize=5, **style)
+                axes.errorbar(at, [100 * one.mean for one in line], yerr=spread, capsize=3, **style)
             for one in summaries:
                 if one.epsilon is None and one.setting == setting:
-                    color, dashes = level.get(one.row, ("tab:brown", "-."))
-                    axes.axhline(100 * (1 - one.mean), color=color, linestyle=dashes, label=one.row)
+                    color, dashes = level.get(one.row, (GREY, "-."))
+                    axes.axhline(100 * one.mean, color=color, linestyle=dashes, label=one.row)
             axes.set_xscale("log")
             _ticks(axes.xaxis, sorted({one.epsilon for one in spending if one.epsilon is not None}))
-            axes.set(xlabel="ε", title=str(setting))
+            axes.set(xlabel="epsilon, on a logarithmic scale", title=_title(setting))
             axes.grid(alpha=0.3)
-        panels[0].figure.supylabel("test error, %", fontsize="medium")
+        for left in panels[::MOST_PANELS_A_ROW]:
+            left.set_ylabel("test accuracy, %")
+        panels[0].set_ylim(top=100)
+    return path
+
+
+def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, paragon: str, about: str) -> Path:
+    """Performance boost over public rows alone against public shots per class (the AdaMix paper's figure 2).
+
+    One panel per epsilon and public file. Boosts of runs that reach the row `paragon` are infinite, and left out.
+    """
+    errors = {(one.row, one.setting): 1 - one.mean for one in summaries if one.epsilon is None}
+    spending = [
+        one
+        for one in summaries
+        if one.epsilon is not None and {(public, one.setting), (paragon, one.setting)} <= errors.keys()
+    ]
+
+    def boost_at(one: Summary, deviations: int) -> float | None:
+        error = 1 - one.mean - deviations * (one.std or 0.0)
+        return boost(errors[public, one.setting], error, errors[paragon, one.setting])
+
+    panels_of = list(dict.fromkeys((one.epsilon, one.setting.public) for one in spending))
+    styles = _style(list(dict.fromkeys(one.row for one in spending)))
+    note = _spread(spending, "boost at the mean accuracy")
+    note = note.replace("bars:", "bars: boost at the mean plus and less")
+    title = f"How much private rows add to public ones\n{about}"
+    with _panels(path, len(panels_of), title=title, note=note) as panels:
+        for axes, (epsilon, name) in zip(panels, panels_of, strict=True):
+            for place, (row, style) in enumerate(styles.items()):
+                points = []
+                aside = _aside(place, len(styles))
+                for one in spending:
+                    if (one.row, one.epsilon, one.setting.public) == (row, epsilon, name) and one.setting.shots:
+                        least, middle, most = (boost_at(one, deviations) for deviations in (-1, 0, 1))
+                        if middle is not None and least is not None:
+                            points.append(
+                                (aside * one.setting.shots, middle, middle - least, (most or middle) - middle)
+                            )
+                shots, middles, below, above = zip(*sorted(points), strict=True) if points else ((), (), (), ())
+                axes.errorbar(shots, middles, yerr=(below, above), capsize=3, **style)
+            axes.axhline(1, color=GREY, linestyle=":", label="public rows alone")
+            axes.set_xscale("log")
+            _ticks(axes.xaxis, sorted({one.setting.shots for one in spending if one.setting.shots is not None}))
+            words = f"epsilon {rounded_up(epsilon)}" + (f", public rows: {name}" if name else "")
+            axes.set(xlabel="public rows per class, on a logarithmic scale", title=words)
+            axes.grid(alpha=0.3)
+        for left in panels[::MOST_PANELS_A_ROW]:
+            left.set_ylabel("performance boost, 1 = no gain")
         panels[0].set_ylim(bottom=0)
     return path
 
 
-def boost_against_shots(path: Path, boosts: Mapping[tuple[str, Setting, float], float | None]) -> Path:
-    """Performance boost over public rows alone against public shots per class (the AdaMix paper's figure 2).
+def accuracy_against_attack(path: Path, summaries: Sequence[Summary], about: str, *, private: bool = True) -> Path:
+    """Test accuracy against the AUC of the threshold membership attack, a point for each row and epsilon.
 
-    One panel per epsilon and public file. Infinite boosts, of runs that reach the paragon, are left out.
+    The marker says which row it is, and its size which epsilon: the larger, the more. Rows that spend nothing are
+    black.
+    The figure is `private`, unless all rows are public.
     """
-    panels_of = list(dict.fromkeys((epsilon, setting.public) for _, setting, epsilon in boosts))
-    styles = _style(list(dict.fromkeys(row for row, _, _ in boosts)))
-    with _panels(path, len(panels_of)) as panels:
-        for axes, (epsilon, public) in zip(panels, panels_of, strict=True):
-            for row, style in styles.items():
-                points = sorted(
-                    (setting.shots, value)
-                    for (name, setting, at), value in boosts.items()
-                    if (name, at, setting.public) == (row, epsilon, public)
-                    and value is not None
-                    and setting.shots is not None
-                )
-                axes.plot([shots for shots, _ in points], [value for _, value in points], markersize=5, **style)
-            axes.axhline(1, color="tab:gray", linestyle="--", label="public rows alone")
-            _ticks(axes.xaxis, sorted({setting.shots for _, setting, _ in boosts if setting.shots is not None}))
-            axes.set(
-                xlabel="public shots per class", title=f"ε = {rounded_up(epsilon)}" + (f", {public}" if public else "")
-            )
-            axes.grid(alpha=0.3)
-        panels[0].figure.supylabel("performance boost over public rows alone", fontsize="medium")
-    return path
-
-
-def accuracy_against_attack(path: Path, summaries: Sequence[Summary]) -> Path:
-    """Test accuracy against the AUC of the threshold membership attack, a point for each row and epsilon; mode 0600."""
     settings = _settings(summaries)
-    styles = _style(list(dict.fromkeys(summary.row for summary in summaries)))
-    with _panels(path, len(settings), private=True) as panels:
+    styles = _style(list(dict.fromkeys(summary.row for summary in summaries if summary.epsilon is not None)))
+    free = dict.fromkeys(summary.row for summary in summaries if summary.epsilon is None)
+    for place, row in enumerate(free):
+        styles[row] = {"color": "black", "marker": FREE_MARKERS[place % len(FREE_MARKERS)], "label": row}
+    epsilons = sorted({one.epsilon for one in summaries if one.epsilon is not None})
+    sizes = {epsilon: 5 + 4 * place / max(1, len(epsilons) - 1) for place, epsilon in enumerate(epsilons)}
+    scale = ", ".join(rounded_up(epsilon) for epsilon in epsilons)
+    bars = _spread(summaries).replace("standard deviation.", "standard deviation" + _bars(summaries))
+    note = f"{bars}\nSmall to large markers: epsilon {scale}."
+    title = f"Accuracy against what an attack finds\n{about}"
+    with _panels(path, len(settings), private=private, title=title, note=note) as panels:
         for axes, setting in zip(panels, settings, strict=True):
-            for row, style in styles.items():
-                points = [one for one in summaries if one.row == row and one.setting == setting and one.auc is not None]
-                if not points:
-                    continue
-                x, y = [one.auc for one in points], [100 * one.mean for one in points]
-                axes.plot(x, y, linestyle=":" if len(points) > 1 else "none", **style)
-            # one label for each epsilon, at the best row, so that labels do not overlap
-            best: dict[float, Summary] = {}
             for one in summaries:
-                if one.setting == setting and one.epsilon is not None and one.auc is not None:
-                    best[one.epsilon] = max(best.get(one.epsilon, one), one, key=lambda each: each.mean)
-            for epsilon, one in best.items():
-                offset = {"textcoords": "offset points", "xytext": (-6, 6), "ha": "right"}
-                axes.annotate(f"ε = {rounded_up(epsilon)}", (one.auc, 100 * one.mean), **offset)
-            axes.axvline(0.5, color="tab:gray", linestyle="--", label="guessing")
-            axes.set(xlabel="membership attack AUC", title=str(setting))
+                if one.setting != setting or one.auc is None:
+                    continue
+                style = {**styles[one.row], "linestyle": "none", "capsize": 2, "elinewidth": 1}
+                if one.epsilon is not None:
+                    style["markersize"] = sizes[one.epsilon]
+                y, bar = 100 * one.mean, None if one.std is None else 100 * one.std
+                axes.errorbar(one.auc, y, xerr=one.auc_std, yerr=bar, alpha=0.8, **style)
+            axes.axvline(0.5, color=GREY, linestyle="--", label="guessing")
+            axes.set(xlabel="AUC of the membership attack (0.5 is guessing)", title=_title(setting))
             axes.grid(alpha=0.3)
-        panels[0].figure.supylabel("test accuracy, %", fontsize="medium")
+        for left in panels[::MOST_PANELS_A_ROW]:
+            left.set_ylabel("test accuracy, %")
     return path
+
+
+def _bars(summaries: Sequence[Summary]) -> str:
+    """Which axes have error bars."""
+    return (
+        "." if any(one.auc_std is not None for one in summaries) else " of the accuracy; that of the AUC was not kept."
+    )

@@ -19,7 +19,7 @@ def comparison_table(summary: Sequence[Mapping[str, Any]], best: str, *, balance
 
     Args:
         summary: objects as `linprobe compare` writes them, in the order of the table.
-        best: format of the best cell of a column and setting, for example `**{}**`.
+        best: format of the cell that beats the others of its column and setting, for example `**{}**`.
     """
     mean, std, top = (f"balanced_{key}" if balanced else key for key in ("mean", "std", "best"))
     epsilons = sorted({one["epsilon"] for one in summary if one["epsilon"] is not None})

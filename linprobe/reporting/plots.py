@@ -18,6 +18,11 @@ from linprobe.errors import UsageError
 from linprobe.evaluation.attacks import Membership
 
 FORMATS = (".png", ".svg")
+# Okabe and Ito's colours, which people with any colour vision tell apart; the yellow is too light for lines
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
+PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+GREY, ALARM = "#595959", "#A00000"
+NOTE = {"fontsize": "small", "color": GREY}
 
 
 def check_format(path: Path) -> str:
@@ -29,9 +34,20 @@ def check_format(path: Path) -> str:
 
 @contextmanager
 def figure(
-    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, *, private: bool = False, **grid: Any
+    path: Path,
+    size: tuple[float, float],
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    title: str = "",
+    note: str = "",
+    private: bool = False,
+    **grid: Any,
 ) -> Iterator[list[Any]]:
-    """Axes of a new figure, row by row. `size` is (width, height) in inches. Saved to `path` if the block succeeds."""
+    """Axes of a new figure, row by row. `size` is (width, height) in inches. Saved to `path` if the block succeeds.
+
+    `note` stands below the axes. A `private` figure says so in the picture, and its file has mode 0600.
+    """
     form = check_format(path)
     import matplotlib
 
@@ -39,6 +55,15 @@ def figure(
     from matplotlib import pyplot as plt
 
     drawn, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **grid)
+    if title or private:
+        drawn.suptitle(f"\n{title}" if private else title, fontsize="large")
+    if note:
+        drawn.supxlabel(note, **NOTE)
+    if private:
+        words = {"ha": "center", "va": "center", "color": "white", "weight": "bold", "fontsize": "small"}
+        box = {"facecolor": ALARM, "edgecolor": ALARM, "boxstyle": "square,pad=0.2"}
+        place = 1 - 0.13 / size[1]  # in the first line of the title, which is empty
+        drawn.text(0.5, place, "PRIVATE: computed from private records; do not publish", bbox=box, **words)
     try:
         yield list(axes.flat)
         with replace_when_complete(path, private=private) as stream:
@@ -47,20 +72,27 @@ def figure(
         plt.close(drawn)
 
 
-def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, run: str) -> None:
-    """The sorted curve of epsilon_i below the worst case (the AdaMix paper's figure 3) of a run; mode 0600."""
-    with figure(path, (6.4, 4), private=True) as (axes,):
-        axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color="tab:blue", label="each record's own ε")
-        axes.axhline(epsilon, color="tab:red", linestyle="--", label=f"worst case, ε = {rounded_up(epsilon)}")
-        axes.set(
-            xlabel="private records, sorted",
-            ylabel="per-record ε",
-            title=f"{run}: privacy loss of each record",
-        )
-        axes.set_ylim(0, 1.08 * epsilon)
+def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, about: str) -> None:
+    """The sorted curve of epsilon_i below the worst case (the AdaMix paper's figure 3) of a run; mode 0600.
+
+    `about` names the run and its data; the title adds the number of records.
+    """
+    title = f"Privacy loss of each of {epsilons.size:,} records\n{about}"
+    with figure(path, (6.4, 4.6), private=True, title=title) as (axes,):
+        axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color=BLUE, linewidth=2)
+        axes.axhline(epsilon, color=VERMILION, linestyle="--")
+        middle, half = max(1, epsilons.size // 2), float(np.median(epsilons))
+        axes.plot(middle, half, "o", color=BLUE)
+        label = {"textcoords": "offset points", "color": BLUE}
+        right = half < 0.8 * epsilon
+        place = {"xytext": (8, -12), "ha": "left"} if right else {"xytext": (0, -18), "ha": "center"}
+        axes.annotate(f"half lose at most {rounded_up(half, 3)}", (middle, half), **label, **place)
+        words = f"worst case: epsilon {rounded_up(epsilon)}"
+        axes.annotate(words, (1, epsilon), (4, 4), textcoords="offset points", color=VERMILION)
+        axes.set(xlabel="private records, sorted by their loss", ylabel="epsilon of the record")
+        axes.set_ylim(0, 1.15 * epsilon)
         axes.set_xlim(1, max(2, epsilons.size))
         axes.grid(alpha=0.3)
-        axes.legend(loc="lower right")
 
 
 def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow, title: str) -> None:
@@ -75,15 +107,15 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
         law = f"{per_epoch[-1]:.3g} √q"
-        left.loglog(rates, per_epoch[-1] * np.sqrt(rates), color="tab:gray", linestyle="--", label=law)
-        left.loglog(rates, multipliers, color="tab:blue", marker="o", label="needed")
+        left.loglog(rates, per_epoch[-1] * np.sqrt(rates), color=GREY, linestyle="--", label=law)
+        left.loglog(rates, multipliers, color=BLUE, marker="o", label="needed")
         left.set(ylabel="noise multiplier σ", title="noise per step")
-        right.semilogx(rates, per_epoch, color="tab:blue", marker="o")
+        right.semilogx(rates, per_epoch, color=BLUE, marker="o")
         right.set(ylabel="σ / √q, in clip norms", title="noise per epoch")
         limit = GOOD_ENOUGH * per_epoch.min()
-        right.axhline(limit, color="tab:gray", linestyle="--", label=f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least")
+        right.axhline(limit, color=GREY, linestyle="--", label=f"{100 * (GOOD_ENOUGH - 1):.0f} % above the least")
         right.set_ylim(0.9 * per_epoch.min(), 1.1 * max(limit, per_epoch.max()))
-        chosen = {"color": "tab:red", "linestyle": "none", "marker": "o", "markersize": 9}
+        chosen = {"color": VERMILION, "linestyle": "none", "marker": "D", "markersize": 9}
         label = f"recommended: q = {recommended.sampling_rate:g}, σ = {recommended.noise_multiplier:.4g}"
         left.plot(recommended.sampling_rate, recommended.noise_multiplier, **chosen)
         right.plot(recommended.sampling_rate, recommended.noise_per_epoch, label=label, **chosen)
@@ -105,16 +137,17 @@ def membership_roc(path: Path, found: Membership, result: dict[str, Any], limit:
     Rates below one non-member, or below 1e-4, are drawn at the edge.
     """
     least = max(1e-4, 1 / result["non_members"])
-    with figure(path, (5, 4.6), private=True) as (axes,):
+    rows = f"{result['members']:,} private rows, {result['non_members']:,} test rows"
+    with figure(path, (5, 5.4), private=True, title=f"{result['method']}: membership attack\n{rows}") as (axes,):
         interval = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
         label = f"{result['attack']} attack, AUC {found.auc:.3f}{interval}"
         curve = [np.maximum(rates, least) for rates in (found.fpr, found.tpr)]
-        axes.plot(*curve, color="tab:blue", drawstyle="steps-post", label=label)
+        axes.plot(*curve, color=BLUE, drawstyle="steps-post", label=label)
         rates = np.geomspace(least, 1, 200)
-        axes.plot(rates, rates, color="tab:gray", linewidth=1, label="guessing")
+        axes.plot(rates, rates, color=GREY, linewidth=1, linestyle=":", label="guessing")
         if limit is not None:
             label = f"limit of ε = {rounded_up(result['epsilon'])}, δ = {rounded_up(result['delta'])}"
-            axes.plot(rates, limit(rates), color="tab:red", linestyle="--", label=label)
+            axes.plot(rates, limit(rates), color=VERMILION, linestyle="--", label=label)
         axes.set(
             xscale="log",
             yscale="log",
@@ -122,7 +155,6 @@ def membership_roc(path: Path, found: Membership, result: dict[str, Any], limit:
             ylim=(least, 1),
             xlabel="false-positive rate (test rows)",
             ylabel="true-positive rate (private rows)",
-            title=f"{result['method']}: membership inference",
         )
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", fontsize="small")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from linprobe.evaluation.comparison import Result, Setting, boost, boosts, summarise
+from linprobe.evaluation.comparison import Result, Setting, beats, boost, boosts, summarise
 from linprobe.reporting.comparison_table import balance_matters, comparison_table, markdown, no_better
 
 TWO, FOUR = Setting(shots=2), Setting(shots=4)
@@ -34,20 +34,35 @@ def test_summaries_are_means_and_sample_deviations_in_order() -> None:
 
 
 def test_best_is_chosen_among_rows_that_spend_in_one_setting() -> None:
-    best = [(one.row, one.setting) for one in summarise(RESULTS) if one.best]
+    seeds = [
+        result(row, setting, epsilon, seed, accuracy + 0.01 * seed)
+        for row, setting, epsilon, accuracy in [
+            ("a", TWO, 1.0, 0.70),
+            ("b", TWO, 1.0, 0.75),
+            ("a", FOUR, 1.0, 0.9),
+            ("b", FOUR, 1.0, 0.8),
+            ("non-private", TWO, None, 0.95),
+        ]
+        for seed in (0, 1)
+    ]
+    best = [(one.row, one.setting) for one in summarise(seeds) if one.best]
     assert best == [("b", TWO), ("a", FOUR)]  # non-private is better than both and spends nothing
+
+
+def test_no_row_is_best_within_the_spread() -> None:
+    assert beats(0.8, 0.01, [(0.77, 0.01), (0.5, 0.2)])
+    assert not beats(0.8, 0.01, [(0.79, 0.01)])
+    assert not beats(0.8, 0.03, [(0.75, 0.03)])
+    assert not beats(0.8, None, [(0.5, 0.01)])
+    assert not beats(0.8, 0.01, [(0.5, None)])
+    assert not beats(0.8, 0.01, [])
 
 
 def test_balanced_accuracy_has_means_spreads_and_a_best_of_its_own() -> None:
     first, second, *_ = summarise(RESULTS)  # the tests' balanced accuracy is 1 - accuracy
     assert (first.balanced_mean, second.balanced_mean) == (pytest.approx(0.3), pytest.approx(0.25))
     assert first.balanced_std == pytest.approx(0.02**0.5)
-    assert (first.best, first.balanced_best, second.best, second.balanced_best) == (False, True, True, False)
-
-
-def test_rows_with_equal_means_are_all_best() -> None:
-    tied = [result("a", TWO, 1.0, 0, 0.5), result("b", TWO, 1.0, 0, 0.5)]
-    assert [one.best for one in summarise(tied)] == [True, True]
+    assert not any((first.best, first.balanced_best, second.best, second.balanced_best))  # b has one run
 
 
 def test_boost_is_one_without_gain_and_rises_towards_the_paragon() -> None:

@@ -18,8 +18,18 @@ from linprobe.runs.figures_file import read_test_figures
 SUFFIXES = (".html", ".htm")
 
 
-def report(folder: Path, html: Path, attacks: Sequence[Path], *, overwrite: bool = False) -> None:
+def report(
+    folder: Path,
+    html: Path,
+    attacks: Sequence[Path],
+    *,
+    title: str | None = None,
+    owner: str | None = None,
+    overwrite: bool = False,
+) -> None:
     """Verify a run as `verify` does, then write its page; mode 0600 if it holds results of `attacks`.
+
+    `title` and `owner` are printed as they are: the page's title, and who answers for the data.
 
     Raises:
         PrivacyError: the run does not verify. DataError: a file in `attacks` is damaged or of another run.
@@ -27,10 +37,10 @@ def report(folder: Path, html: Path, attacks: Sequence[Path], *, overwrite: bool
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
     with new_files(html, what="page", inputs=attacks, overwrite=overwrite):
-        _report(folder, html, attacks)
+        _report(folder, html, attacks, title, owner)
 
 
-def _report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
+def _report(folder: Path, html: Path, attacks: Sequence[Path], title: str | None, owner: str | None) -> None:
     run = verified(folder)
     manifest = run.manifest
     figures = read_test_figures(folder, manifest)
@@ -41,6 +51,8 @@ def _report(folder: Path, html: Path, attacks: Sequence[Path]) -> None:
         histograms=[_histogram(folder / release["file"]) for release in manifest["published"] if release["file"]],
         attacks=[_attack(path, manifest) for path in attacks],
         test_figures=figures,
+        title=title,
+        owner=owner,
     )
     text = page(evidence)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-HEADER = ("class", "rows", "recall, %", "precision, %", "AUROC")
+HEADER = ("class", "rows", "recall, %", "answers", "precision, %", "AUROC")
 FEW_CLASSES = 20  # with more classes, the ten of lowest recall and the ten of highest
 Rows = list[tuple[str, ...]]
 
@@ -14,11 +14,12 @@ def overall_rows(figures: Mapping[str, Any]) -> Rows:
     """Names and texts of the figures of all test rows together, from what `class_figures` returns."""
     auroc = figures["macro_auroc"]
     commonest = f"{figures['commonest_share']:.4f} ({figures['commonest_class']})"
+    rows, classes = figures["test_rows"], sum(one["n"] > 0 for one in figures["per_class"].values())
     return [
-        ("accuracy", f"{figures['test_accuracy']:.4f}"),
-        ("balanced accuracy", f"{figures['balanced_accuracy']:.4f}"),
-        ("macro AUROC", "-" if auroc is None else f"{auroc:.4f}"),
-        ("calibration error", f"{figures['calibration_error']:.4f}"),
+        ("accuracy", f"{figures['test_accuracy']:.4f}, {round(rows * figures['test_accuracy']):,} of {rows:,} rows"),
+        ("balanced accuracy", f"{figures['balanced_accuracy']:.4f}, mean of {classes:,} classes"),
+        ("macro AUROC", "-" if auroc is None else f"{auroc:.4f}, mean of {classes:,} classes"),
+        ("calibration error", f"{figures['calibration_error']:.4f}, over {rows:,} rows"),
         ("share of the commonest class", commonest),
     ]
 
@@ -46,8 +47,9 @@ def class_table(figures: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows, int]
 
 
 def _row(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
-    shares = (_share(one[what], one[f"{what}_interval"]) for what in ("recall", "precision"))
-    return (name, f"{one['n']:,}", *shares, "-" if one["auroc"] is None else f"{one['auroc']:.3f}")
+    recall, precision = (_share(one[what], one[f"{what}_interval"]) for what in ("recall", "precision"))
+    auroc = "-" if one["auroc"] is None else f"{one['auroc']:.3f}"
+    return name, f"{one['n']:,}", recall, f"{one['predicted']:,}", precision, auroc
 
 
 def _share(value: float | None, interval: list[float] | None) -> str:

@@ -22,15 +22,17 @@ from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.accounting.tradeoff import LARGEST_EXPONENT, AttackLimit, limit_percent
 from linprobe.errors import printable
 from linprobe.evaluation.class_figures import no_better_than_commonest
+from linprobe.reporting import privacy_points as points
 from linprobe.reporting.class_table import FEW_CLASSES, HEADER, class_rows, overall_rows, ranked_rows
 from linprobe.reporting.drawings import attack_limit_drawing, confusion_drawing, histogram_drawing
 from linprobe.runs.manifest import accountant_of
 from linprobe.runs.selected_run import limit_of_run
-from linprobe.runs.units import NOUNS, unit_of
+from linprobe.runs.units import NOUNS, PLAINLY, unit_of
 
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 PRIVATE = "PRIVATE: this page holds figures computed from private rows without noise; do not publish it"
 MOST_CLASSES_DRAWN = 150  # a smaller cell of the confusion matrix is less than two units wide
+BLANK = "\N{NO-BREAK SPACE}"  # to be filled in by hand
 RATES = (0.001, 0.01, 0.1)
 PURPOSES = {
     "gradient": "training steps",
@@ -52,6 +54,8 @@ class Evidence:
         histograms: the published files, in the manifest's order.
         attacks: results of attacks on this run, as `linprobe attack --json` prints them. Private.
         test_figures: what `class_figures` found on public test rows; None without such rows.
+        title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
+            for a blank line to fill in.
     """
 
     name: str
@@ -60,6 +64,8 @@ class Evidence:
     histograms: Sequence[dict[str, Any]]
     attacks: Sequence[dict[str, Any]]
     test_figures: dict[str, Any] | None = None
+    title: str | None = None
+    owner: str | None = None
 
 
 def page(evidence: Evidence) -> str:
@@ -69,6 +75,16 @@ def page(evidence: Evidence) -> str:
     published = [release for release in manifest["published"] if release["file"] is not None]
     return _pages.get_template("page.html.jinja").render(
         name=evidence.name,
+        title=evidence.title or f"Privacy report: {manifest['method']}, run {evidence.name}",
+        data=_data(manifest),
+        plainly=PLAINLY.get(unit_of(manifest), ""),
+        one_unit=unit_of(manifest),
+        claim=_claim(manifest) if manifest["private"] else None,
+        sign_off={
+            "data set": Path(manifest["features"]).name,
+            "owner of the data": evidence.owner or BLANK,
+            **dict.fromkeys(("reviewer", "decision", "date and signature"), BLANK),
+        },
         quoted_name=shlex.quote(evidence.name),
         style=STYLE,
         private_note=PRIVATE,
@@ -89,6 +105,22 @@ def page(evidence: Evidence) -> str:
         made=_made(manifest),
         options=_options(manifest),
         versions={**manifest["software"], **manifest.get("accountant_versions", {})},
+    )
+
+
+def _data(manifest: dict[str, Any]) -> str:
+    """The data set and its numbers; paths are shortened, as folders could reveal facts about the owner's machine."""
+    noun = NOUNS.get(unit_of(manifest), unit_of(manifest))
+    tests = f", {manifest['n_test']:,} test rows" if manifest["n_test"] else ""
+    return f"{manifest['n_private']:,} private {noun}, {manifest['n_public']:,} public rows{tests}"
+
+
+def _claim(manifest: dict[str, Any]) -> str:
+    """What may be said of the model in public."""
+    return (
+        f"Trained with {manifest['method']} ({manifest['paper']}) in linprobe {manifest['software']['linprobe']}, with "
+        f"{manifest['guarantee']}. Unit of privacy: {points.unit_of(manifest)}. What was composed: "
+        f"{points.composition_of(manifest)}."
     )
 
 
@@ -195,7 +227,7 @@ def _commonest_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, st
     ]
     found.sort(key=lambda one: (-one[0], one[1], one[2]))
     return [
-        (names[true], names[predicted], f"{count:,}", _percent(count / sum(matrix[true])))
+        (names[true], names[predicted], f"{count:,}", f"{_percent(count / sum(matrix[true]))} of {sum(matrix[true]):,}")
         for count, true, predicted in found[:10]
     ]
 
@@ -222,18 +254,19 @@ def _attack_rows(evidence: Evidence, limit: AttackLimit | None) -> list[list[str
     attacks = evidence.attacks
     intervals = ((one["auc_low"], one["auc_high"]) for one in attacks)
     rows = [
-        ["area under the curve (0.5 is guessing)", *(f"{one['auc']:.3f}" for one in attacks)],
+        [
+            "area under the curve (0.5 is guessing)",
+            *(f"{one['auc']:.3f}, {one['members']:,} members and {one['non_members']:,} others" for one in attacks),
+        ],
         ["its interval", *("none" if None in ends else "{:.3f} to {:.3f}".format(*ends) for ends in intervals)],
     ]
     for rate in ("0.001", "0.01"):
         at = f"at {100 * float(rate):g} % named by mistake"
         most = "anything" if limit is None else _percent_above(float(limit(float(rate))))
         rows += [
-            [f"members found {at}", *(_percent(one["tpr_at_fpr"][rate]) for one in attacks)],
+            [f"members found {at}", *(f"{_percent(one['tpr_at_fpr'][rate])} of {one['members']:,}" for one in attacks)],
             [f"the guarantee allows, {at}", *(most for _ in attacks)],
         ]
-    for name in ("members", "non_members"):
-        rows.append([name.replace("_", "-"), *(f"{one[name]:,}" for one in attacks)])
     return [*rows, ["shadow models", *("none" if one["shadows"] is None else one["shadows"] for one in attacks)]]
 
 

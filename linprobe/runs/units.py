@@ -13,6 +13,12 @@ ADJACENCIES = {
     OWNER: "zero-out adjacency of people (all private rows of one person are present, or none of them; the number of "
     "people is public, the number of rows of a person is not)",
 }
+PLAINLY = {
+    RECORD: "Take one private record out of the data and leave its place empty, or put it back. Whoever sees the model "
+    "can hardly tell which of the two was done.",
+    OWNER: "Take one person out of the data with all of that person's rows, or put the person back. Whoever sees the "
+    "model can hardly tell which of the two was done.",
+}
 PROTECTED = {RECORD: "the private rows", OWNER: "people, each with all of their private rows"}
 COUNTED = {RECORD: "number of private records", OWNER: "number of people with private rows"}
 ONE = {RECORD: "a record", OWNER: "a person"}

@@ -46,6 +46,27 @@ def test_page_of_a_private_run_states_its_guarantee_and_digests(cli: Cli, traine
     assert stat.S_IMODE(Path("page.html").stat().st_mode) == 0o666 & ~current_mask()
 
 
+def test_page_names_data_owner_and_claim_and_no_version_to_install(cli: Cli, trained_run: Path) -> None:
+    manifest = json.loads((trained_run / "manifest.json").read_text())
+    text = page_of(cli, trained_run, "--title", "Flower <probe>", "--owner", "Botanic Institute")
+    assert text.count("Flower &lt;probe&gt;") == 2
+    assert "Botanic Institute" in text
+    assert f"{manifest['n_private']:,} private rows, {manifest['n_public']:,} public rows" in text
+    assert "leave its place empty, or put it back" in text
+    assert f"Trained with {manifest['method']}" in text
+    assert "pip install" not in text
+    plain = page_of(cli, trained_run)
+    assert "Botanic Institute" not in plain
+    assert f"Privacy report: {manifest['method']}, run" in plain
+
+
+def test_a_run_without_a_guarantee_makes_no_claim(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    assert cli("train", features_file, "--method", "non-private", "--out", tmp_path / "open").status == 0
+    text = page_of(cli, tmp_path / "open")
+    assert "No claim of privacy may be made for this model." in text
+    assert "Trained with" not in text
+
+
 def current_mask() -> int:
     """The process's umask, which can be read only by setting it."""
     mask = os.umask(0)

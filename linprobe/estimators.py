@@ -215,16 +215,19 @@ class LinearProbe(LinearClassifier):
             ledger: records each event before its result exists; None for a ledger in memory.
         """
         self.classes_ = self._declared_classes(None, None)
-        labels = None if public is None else np.concatenate([y for _, y in public.blocks()])
-        weights = self._weights(labels if self.class_weight == BALANCED else None)
+        labels = None
+        if public is not None and self.class_weight == BALANCED:
+            labels = np.concatenate([y for _, y in public.blocks()])
+        weights = self._weights(labels)
         return self._fit(Sources(private, len(self.classes_), public, text_weights, weights=weights), runtime, ledger)
 
     def _weights(
         self, public: NDArray[np.int64] | None, by_row: NDArray[np.float64] | None = None
     ) -> RowWeights | None:
-        """The weights of private rows; `public` are labels of public rows."""
+        """The weights of private rows; `public` are labels of public rows, not used if the method protects these."""
         if self.class_weight is None:
             return None if by_row is None else RowWeights(np.ones(len(self.classes_)), by_row)
+        public = None if self.method.joins_public else public
         return RowWeights(class_weights(self.class_weight, self.classes_.tolist(), public), by_row)
 
     def _protected(self, private: Source, public: Source | None) -> list[Source]:
@@ -292,14 +295,14 @@ class LinearProbe(LinearClassifier):
             raise DataError(f"{name} holds numbers beyond 3.4e38, which float32 cannot hold; scale the rows down")
 
     def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
-        """Classes in label order: as declared, else from public labels. `y` is private and is not used."""
+        """Classes in label order: as declared, else from public labels that are not protected. `y` is not used."""
         if self.classes is not None:
             classes = np.asarray(list(self.classes))
-        elif y_public is not None:
+        elif y_public is not None and not self.method.joins_public:
             classes = np.unique(y_public)
         else:
             raise ParameterError(
-                "classes is None; allowed: the list of classes, which must not come from private labels; "
+                "classes is None; allowed: the list of classes, which must not come from protected labels; "
                 "pass classes=[...]"
             )
         if len(classes) < 2 or len(np.unique(classes)) != len(classes):

@@ -68,7 +68,8 @@ def rows_of(features: FeatureReader, other: FeatureReader | None, request: Train
     n_classes = len(features.description.class_names)
     weights = None
     if request.class_weight is not None:
-        labels = None if public is None else np.concatenate([y for _, y in public.blocks()])
+        free = public is not None and not method.joins_public  # labels of protected rows must not be counted
+        labels = np.concatenate([y for _, y in public.blocks()]) if public is not None and free else None
         weights = RowWeights(class_weights(request.class_weight, features.description.class_names, labels))
     sources = Sources(units.rows, n_classes, public, features.text_weights(), units.bounds, weights)
     return Rows(sources, public, units, protected, shots)

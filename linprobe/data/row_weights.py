@@ -93,8 +93,8 @@ def class_weights(
         if not counts.all():
             missing = names[int(np.argmin(counts))]
             raise DataError(
-                f"class weight is {BALANCED!r}, and class {str(missing)!r} has no public rows; allowed: public rows of "
-                "every class, or weights that you state"
+                f"class weight is {BALANCED!r}, and class {str(missing)!r} has no public rows that the method leaves "
+                "unprotected; allowed: such rows of every class, or weights that you state"
             )
         return np.asarray(counts.min() / counts, dtype=np.float64)
     weight_of = _parsed(given) if isinstance(given, str) else dict(given)

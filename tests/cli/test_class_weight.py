@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe import DPSGDF, AdaMix, NoisyGD, OnlyPublic, Prototypes
+from linprobe import DPSGDF, AdaMix, FullyPrivate, NoisyGD, OnlyPublic, Prototypes
 from linprobe.data.row_weights import class_weights
 from linprobe.errors import DataError, ParameterError, UsageError
 from linprobe.runs.run_folder import load_run
@@ -84,6 +84,11 @@ def test_an_interrupted_run_does_not_resume_with_other_weights(
         ([*GD, "--class-weight", "ant=0,bee=0,cat=0,dog=0"], 2, ["above 0"]),
         ([*GD, "--class-weight", "none.json"], 3, ["none.json"]),
         ([*GD, "--class-weight", "public", "--public-shots", "0"], 3, ["no public rows"]),
+        (
+            ["--method", "fully-private", "--eps", "3", "--out", "run", "--class-weight", "public"],
+            3,
+            ["no public rows", "unprotected"],
+        ),
         (["--method", "dp-ls", "--eps", "3", "--out", "run", "--class-weight", "ant=2"], 2, ["dp-ls", "noisy-gd"]),
         (
             ["--method", "adamix", "--eps", "3", "--variant", "theory", "--out", "run", "--class-weight", "ant=2"],
@@ -152,6 +157,16 @@ def test_weights_move_decisions_towards_the_class_that_weighs_more() -> None:
         given = {} if estimator is AdaMix else {"accountant": "rdp"}
         probe = estimator(epsilon=3, class_weight="public", n_steps=4, **given)
         assert probe.fit(X, Y, X[:40], Y[:40]).coef_.any()
+
+
+def test_labels_of_protected_public_rows_are_not_counted() -> None:
+    given = {"epsilon": 9, "n_steps": 2, "classes": range(4)}
+    with pytest.raises(DataError, match="unprotected"):
+        FullyPrivate(class_weight="public", **given).fit(X, Y, X[:40] + 1, Y[:40])
+    with pytest.raises(ParameterError, match="protected labels"):  # nor listed
+        FullyPrivate(epsilon=9, n_steps=2).fit(X, Y, X[:40] + 1, Y[:40])
+    stated = FullyPrivate(class_weight={0: 1, 1: 0.5}, **given)
+    assert stated.fit(X, Y, X[:40] + 1, Y[:40], sample_weight=np.ones(len(Y))).coef_.any()
 
 
 def test_methods_without_weights_refuse_them() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linprobe.errors import DataError, reading
+from linprobe.errors import DataError, LinprobeError, advice, reading
 from linprobe.extraction.request import ExtractOutcome, Recipe, family_of
 from linprobe.extraction.request import ExtractRequest as ExtractRequest
 from linprobe.progress import Progress
@@ -29,7 +29,12 @@ def extract(request: ExtractRequest, progress: Progress, like: Path | None = Non
         progress.note(f"{request.source}: loading PyTorch and the network")
     from linprobe.extraction.extract import extract as run_extraction
 
-    return run_extraction(request, progress)
+    try:
+        return run_extraction(request, progress)
+    except ConnectionError:  # between processes
+        raise
+    except OSError as error:
+        raise LinprobeError(f"the extraction to {request.out} stopped ({error}); {advice(error)}") from None
 
 
 def _recipe(path: Path) -> Recipe:

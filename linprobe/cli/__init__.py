@@ -180,7 +180,9 @@ def _run(words: list[str], everywhere: Everywhere) -> int:
         if hasattr(error, "format_message"):  # typer's own usage errors
             command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
             text = error.format_message().removesuffix(".")
-            return _fail(f"{text}{_got(error, words, defaults)}.{_hint(error)} See {command} --help.", 2)
+            text = f"{text}{_got(error, words, defaults)}"
+            stop = "" if text.endswith("?") else "."
+            return _fail(f"{text}{stop}{_hint(error)} See {command} --help.", 2)
         with suppress(ValueError):  # stdout may be no file
             try:
                 sys.stdout.flush()

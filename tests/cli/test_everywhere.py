@@ -148,3 +148,8 @@ def test_a_long_command_says_once_on_a_pipe_how_far_it_is(
         progress.start(3)
         progress.step(3)
     assert capsys.readouterr().err == ""
+
+
+def test_a_misspelt_command_is_one_sentence(cli, refused) -> None:
+    outcome = cli("trian")
+    refused(outcome, 2, ["No such command 'trian'", "Did you mean 'train'? See linprobe --help."])

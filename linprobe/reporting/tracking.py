@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, get_args
+from typing import Any
 
 from linprobe.errors import UsageError
-from linprobe.options import Tracker
 
 SETTINGS = (
     "method", "epsilon_target", "delta", "noise_multiplier", "sampling_rate", "steps", "unit", "n_units", "n_public",
@@ -30,7 +29,7 @@ def check_tracker(name: str) -> None:
     """UsageError if the package of a tracker is not installed."""
     if find_spec(name) is None:
         raise UsageError(
-            f"log-to is {name}, which is not installed; allowed: {', '.join(get_args(Tracker))}; "
+            f"log-to is {name}, which is not installed; allowed: {', '.join(SENDERS)}; "
             f"pip install 'linprobe[{name}]'"
         )
 

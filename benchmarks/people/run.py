@@ -29,11 +29,12 @@ import numpy as np
 from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.calibrate import largest_mu
 from linprobe.commands.train import TrainRequest, train
+from linprobe.data.blocks import Rows
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.owners import by_owner
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import ArrayRows, Rows
+from linprobe.data.rows import ArrayRows
 from linprobe.data.unit_rows import UnitRows
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource

@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 from timing import machine
 
+from linprobe.data.blocks import Blocks, Rows
 from linprobe.data.precision import STORAGE, aligned_empty, narrowed
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import ArrayRows, Blocks, Rows, TranslatedRows
+from linprobe.data.rows import ArrayRows, TranslatedRows
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.mechanisms.sampling import SampledRows

@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 
 from linprobe.commands.train import TrainRequest, train
+from linprobe.data.blocks import LazyBlock
 from linprobe.data.feature_file import Description, FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import LazyBlock, StreamedRows
+from linprobe.data.rows import StreamedRows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.progress import Silent
 

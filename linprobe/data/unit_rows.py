@@ -14,22 +14,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import Block, LazyBlock, Pairs, Rows
 from linprobe.data.owners import Bounds
 from linprobe.data.precision import Precision, widened
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.rows import (
-    ArrayRows,
-    Block,
-    LazyBlock,
-    Pairs,
-    Rows,
-    ShardRows,
-    StreamedRows,
-    prepare,
-    prepare_shard,
-    shard_bounds,
-)
+from linprobe.data.rows import ArrayRows, ShardRows, StreamedRows, prepare, prepare_shard, shard_bounds
 from linprobe.data.sources import Source
 from linprobe.parallel.array_api import Array, double, namespace
 from linprobe.parallel.process_group import Group

@@ -22,8 +22,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import Block, Blocks, LazyBlock, Rows
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import ArrayRows, Block, Blocks, LazyBlock, Rows, ShardRows, StreamedRows
+from linprobe.data.rows import ArrayRows, ShardRows, StreamedRows
 from linprobe.data.sources import ArraySource
 from linprobe.data.unit_rows import UnitRows
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import Blocks, Rows
 from linprobe.data.precision import StoredRows
-from linprobe.data.rows import Blocks, Rows
 from linprobe.gradients.rounding import ExactSum, Sample
 from linprobe.mechanisms.gaussian import Noise
 from linprobe.mechanisms.noise import NoiseSource

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.rows import Block, Blocks, Rows
+from linprobe.data.blocks import Block, Blocks, Rows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.data.unit_rows import BLOCK_UNITS
 from linprobe.gradients.backend import Backend, ClippingProducts, Part, PlacelessProducts, Products

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import Block
 from linprobe.data.preprocessing import SEGMENT
-from linprobe.data.rows import Block
 from linprobe.errors import ParameterError
 from linprobe.gradients.rounding import FLOAT32_ROUNDING
 from linprobe.parallel.array_api import Array, norm

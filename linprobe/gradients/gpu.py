@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linprobe.data.rows import ArrayRows, Block, Blocks, LazyBlock, Pairs, Rows
+from linprobe.data.blocks import Block, Blocks, LazyBlock, Pairs, Rows
+from linprobe.data.rows import ArrayRows
 from linprobe.data.unit_rows import UnitRows, inner_products, pairs_of
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.rows import Blocks, Rows
+from linprobe.data.blocks import Blocks, Rows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.backend import Products
 from linprobe.gradients.blas import NumpyProducts

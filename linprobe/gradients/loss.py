@@ -13,8 +13,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import Block, Blocks
 from linprobe.data.preprocessing import row_norms
-from linprobe.data.rows import Block, Blocks
 from linprobe.errors import DivergedError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import HOST

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.rows import Block, Rows
+from linprobe.data.blocks import Block, Rows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.clipped_sum import Reduce
 from linprobe.gradients.loss import Weights, check_weights, residuals_of

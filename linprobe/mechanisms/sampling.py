@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.rows import Block, Blocks, LazyBlock, Rows
+from linprobe.data.blocks import Block, Blocks, LazyBlock, Rows
 from linprobe.mechanisms.noise import NoiseSource
 
 

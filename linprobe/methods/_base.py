@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.rows import Blocks, Rows
+from linprobe.data.blocks import Blocks, Rows
 from linprobe.errors import UsageError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import Subspace, clipped_sum

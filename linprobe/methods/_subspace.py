@@ -18,8 +18,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import Block
 from linprobe.data.preprocessing import row_norms
-from linprobe.data.rows import Block
 from linprobe.errors import LinprobeError
 from linprobe.gradients.backend import Part
 from linprobe.gradients.host import products

@@ -26,8 +26,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import Rows
 from linprobe.data.preprocessing import SHORTEST_ROW
-from linprobe.data.rows import Rows, TranslatedRows
+from linprobe.data.rows import TranslatedRows
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import Weights
 from linprobe.methods import dpsgd_f_theory

@@ -26,8 +26,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import Block, Rows
 from linprobe.data.preprocessing import row_norms
-from linprobe.data.rows import Block, ChangedRows, Rows
+from linprobe.data.rows import ChangedRows
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import Weights
 from linprobe.mechanisms.clipping import ClippedSum

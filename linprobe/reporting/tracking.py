@@ -29,8 +29,7 @@ def check_tracker(name: str) -> None:
     """UsageError if the package of a tracker is not installed."""
     if find_spec(name) is None:
         raise UsageError(
-            f"log-to is {name}, which is not installed; allowed: {', '.join(SENDERS)}; "
-            f"pip install 'linprobe[{name}]'"
+            f"log-to is {name}, which is not installed; allowed: {', '.join(SENDERS)}; pip install 'linprobe[{name}]'"
         )
 
 

@@ -24,9 +24,10 @@ from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
+from linprobe.data.blocks import Rows
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.rows import Rows, prepare
+from linprobe.data.rows import prepare
 from linprobe.data.sources import ChainedSource, Source
 from linprobe.data.unit_rows import prepare_units
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from linprobe.commands.audit import AuditRequest, audit, check_audit
-from linprobe.data.rows import Block
+from linprobe.data.blocks import Block
 from linprobe.errors import ParameterError
 from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
 from linprobe.gradients.unit_sums import ClippedUnits, UnitClip

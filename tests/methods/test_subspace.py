@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linprobe.data.blocks import Block
 from linprobe.data.preprocessing import row_norms
-from linprobe.data.rows import Block
 from linprobe.gradients import host
 from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
 

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from linprobe.data.blocks import Blocks, LazyBlock
 from linprobe.data.precision import Precision
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import ArrayRows, Blocks, LazyBlock, prepare
+from linprobe.data.rows import ArrayRows, prepare
 from linprobe.data.sources import ArraySource
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum

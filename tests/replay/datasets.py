@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.data.blocks import Block, LazyBlock, Rows
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.rows import ArrayRows, Block, ChangedRows, LazyBlock, Rows, ShardRows
+from linprobe.data.rows import ArrayRows, ChangedRows, ShardRows
 from linprobe.methods import dpsgd_f_theory
 from linprobe.training import engine
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from linprobe.commands._row_sources import FileSource
+from linprobe.data.blocks import Rows
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.rows import Rows
 from linprobe.data.unit_rows import PAIRED_ROWS
 from linprobe.training import engine
 from tests.replay.datasets import CLASSES, DENORMAL, FEATURES, HUGE, LONE, N_CLASSES, WIDTH, N

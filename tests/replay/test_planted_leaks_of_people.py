@@ -10,7 +10,7 @@ import pytest
 
 from linprobe.commands import train as train_command
 from linprobe.data import unit_rows
-from linprobe.data.rows import Block
+from linprobe.data.blocks import Block
 from linprobe.data.unit_rows import UnitRows
 from linprobe.gradients import clipped_sum, second_moment, unit_sums
 from linprobe.gradients.unit_sums import ClippedUnits, UnitClip

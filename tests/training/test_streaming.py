@@ -21,11 +21,12 @@ from linprobe.commands._row_sources import FileSource
 from linprobe.data import feature_file, feature_scan
 from linprobe.data import precision as precision_module
 from linprobe.data import rows as rows_module
+from linprobe.data.blocks import Block, Blocks, Rows
 from linprobe.data.feature_file import FeatureFile, LoadedFeatures
 from linprobe.data.feature_scan import scan
 from linprobe.data.precision import STORAGE, narrowed, widened
 from linprobe.data.preprocessing import Preprocessing, row_norms
-from linprobe.data.rows import ArrayRows, Block, Blocks, ChainedRows, Rows, StreamedRows, TranslatedRows, prepare
+from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows, TranslatedRows, prepare
 from linprobe.data.sources import BLOCK_ROWS, ArraySource, ChainedSource
 from linprobe.errors import DataError, UsageError
 from linprobe.gradients.clipped_sum import clipped_sum

@@ -43,7 +43,7 @@ from linprobe.reporting.comparison_table import markdown
 from linprobe.reporting.comparison_table import no_better as no_better
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
-from linprobe.runs.units import RECORD
+from linprobe.runs.units import NOUNS, RECORD
 from linprobe.training.settings import method_options
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
@@ -394,10 +394,11 @@ def _run_row(run: _Planned, manifest: dict[str, Any], result: Result) -> dict[st
 
 
 def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
-    """The name of the data and the number of private rows, for titles of figures."""
+    """The name of the data and the number of private rows or people, for titles of figures."""
     name = "built-in digits" if request.features is None else request.features.stem
     least, most = (choose(run["n_private"] for run in runs) for choose in (min, max))
-    return f"{name}, {least:,} private rows" if least == most else f"{name}, {least:,} to {most:,} private rows"
+    numbers = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return f"{name}, {numbers} private {NOUNS[request.unit]}"
 
 
 def _commonest(features: FeatureReader) -> tuple[str, float]:

@@ -15,6 +15,7 @@ from linprobe.reporting import plots
 from linprobe.reporting.pdp_report import per_record_report, sparkline, write_csv
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest, stated_epsilon
+from linprobe.runs.units import NOUNS, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 
 
@@ -107,5 +108,5 @@ def _pdp_report(
     if csv is not None:
         writing(csv, lambda: write_csv(csv, ids, epsilons, column))
     if plot is not None:
-        writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, title))
+        writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, title, NOUNS[unit_of(manifest)]))
     return PdpReport(per_record_report(epsilons, manifest), sparkline(epsilons, worst), published, recovered)

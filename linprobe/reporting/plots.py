@@ -72,12 +72,12 @@ def figure(
         plt.close(drawn)
 
 
-def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, about: str) -> None:
+def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, about: str, units: str = "rows") -> None:
     """The sorted curve of epsilon_i below the worst case (the AdaMix paper's figure 3) of a run; mode 0600.
 
-    `about` names the run and its data; the title adds the number of records.
+    `about` names the run and its data, `units` what the run protects; the title adds their number.
     """
-    title = f"Privacy loss of each of {epsilons.size:,} records\n{about}"
+    title = f"Privacy loss of each of {epsilons.size:,} private {units}\n{about}"
     with figure(path, (6.4, 4.6), private=True, title=title) as (axes,):
         axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color=BLUE, linewidth=2)
         axes.axhline(epsilon, color=VERMILION, linestyle="--")
@@ -89,7 +89,7 @@ def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, a
         axes.annotate(f"half lose at most {rounded_up(half, 3)}", (middle, half), **label, **place)
         words = f"worst case: epsilon {rounded_up(epsilon)}"
         axes.annotate(words, (1, epsilon), (4, 4), textcoords="offset points", color=VERMILION)
-        axes.set(xlabel="private records, sorted by their loss", ylabel="epsilon of the record")
+        axes.set(xlabel=f"private {units}, sorted by their loss", ylabel="epsilon of each")
         axes.set_ylim(0, 1.15 * epsilon)
         axes.set_xlim(1, max(2, epsilons.size))
         axes.grid(alpha=0.3)
@@ -137,8 +137,8 @@ def membership_roc(path: Path, found: Membership, result: dict[str, Any], limit:
     Rates below one non-member, or below 1e-4, are drawn at the edge.
     """
     least = max(1e-4, 1 / result["non_members"])
-    rows = f"{result['members']:,} private rows, {result['non_members']:,} test rows"
-    with figure(path, (5, 5.4), private=True, title=f"{result['method']}: membership attack\n{rows}") as (axes,):
+    numbers = f"{result['members']:,} private and {result['non_members']:,} test {result['compared']}"
+    with figure(path, (5, 5.4), private=True, title=f"{result['method']}: membership attack\n{numbers}") as (axes,):
         interval = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
         label = f"{result['attack']} attack, AUC {found.auc:.3f}{interval}"
         curve = [np.maximum(rates, least) for rates in (found.fpr, found.tpr)]
@@ -153,8 +153,8 @@ def membership_roc(path: Path, found: Membership, result: dict[str, Any], limit:
             yscale="log",
             xlim=(least, 1),
             ylim=(least, 1),
-            xlabel="false-positive rate (test rows)",
-            ylabel="true-positive rate (private rows)",
+            xlabel="false-positive rate: share of the others named by mistake",
+            ylabel="true-positive rate: share of the members found",
         )
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", fontsize="small")

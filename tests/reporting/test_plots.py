@@ -62,7 +62,7 @@ def test_figures_of_private_facts_say_so_and_are_for_their_owner(tmp_path: Path)
     for path in (attack, losses):
         assert "PRIVATE" in path.read_text(encoding="utf-8")
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert "50 records" in losses.read_text(encoding="utf-8")
+    assert "50 private rows" in losses.read_text(encoding="utf-8")
     accuracy_against_attack(attack, SUMMARIES, ABOUT, private=False)
     assert "PRIVATE" not in attack.read_text(encoding="utf-8")
 

@@ -70,6 +70,11 @@ def start_strength(problem: Problem) -> float:
     return START_FACTOR * math.sqrt(strength)
 
 
+def private_weight(problem: Problem, schedule: Schedule) -> float:
+    """w: the weight of the private rows against what W_1 knows, in [0, 1]."""
+    return min(1.0, schedule.nominal_mu * problem.private_rows.n_rows / problem.n_classes / start_strength(problem))
+
+
 def score_noise(
     options: Steps,
     problem: Problem,
@@ -95,7 +100,7 @@ def score_noise(
     ratio = schedule.nominal_mu * problem.private_rows.n_rows / problem.n_classes
     noise = 1.0
     if informed:
-        noise = min(1.0, ratio / start_strength(problem))
+        noise = private_weight(problem, schedule)
     elif damped and problem.centred:
         noise = min(max(1.0, ratio / CENTRED_RATIO), LARGEST_CENTRED)
     elif damped:

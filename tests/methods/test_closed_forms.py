@@ -7,6 +7,7 @@ from linprobe.data.rows import ArrayRows
 from linprobe.errors import UsageError
 from linprobe.gradients.newton_sum import parts_of
 from linprobe.methods import METHODS, Problem
+from linprobe.methods._base import initial_weights
 from linprobe.methods.dp_newton import LARGEST_Q
 from linprobe.parallel import available_memory
 from tests.methods.test_contract import STEPS, C, D, SpyMechanism, fit, problem
@@ -121,6 +122,16 @@ def test_dp_fc_keeps_a_public_start_where_the_budget_is_small() -> None:
     start = fit(METHODS["dp-fc"], {"learning_rate": 1e-30}, data, SpyMechanism(), sigma=1.0).weights
     moved = [
         np.linalg.norm(fit(METHODS["dp-fc"], {}, data, SpyMechanism(), sigma=sigma).weights - start)
+        for sigma in (1e2, 1e4)
+    ]
+    assert moved[1] < 0.1 * moved[0]
+
+
+def test_dp_newton_keeps_a_public_start_where_the_budget_is_small() -> None:
+    data = problem()
+    start = initial_weights(data, init="public", weight_decay=1e-2, text_scale=1)
+    moved = [
+        np.linalg.norm(fit(METHODS["dp-newton"], {"init": "public"}, data, SpyMechanism(), sigma=sigma).weights - start)
         for sigma in (1e2, 1e4)
     ]
     assert moved[1] < 0.1 * moved[0]

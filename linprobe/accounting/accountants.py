@@ -119,7 +119,8 @@ def composed_epsilon(releases: Sequence[Releases], delta: float, accountant: str
 
     `rough` is a faster and slightly larger bound, for searches.
     """
-    return _composed_epsilon(_kinds(releases), delta, accountant, ROUGH_GRID if rough else PLD_GRID)
+    grid = ROUGH_GRID if rough and accountant == "pld" else PLD_GRID  # the others have no grid, and one cached figure
+    return _composed_epsilon(_kinds(releases), delta, accountant, grid)
 
 
 def composed_deltas(

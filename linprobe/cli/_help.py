@@ -72,10 +72,11 @@ class Command(TyperCommand):
         """Write the options: in one panel, or those of training by theme."""
         themed = any(parameter.name == "weight_decay" for parameter in self.get_params(ctx))
         method = method_among(ctx.meta.get("linprobe.words", ()))
+        left_out = set() if method is None else not_taken(method)
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is None or (method is not None and not takes(method, parameter.name)):
+            if record is None or parameter.name in left_out:
                 continue
             panels.setdefault(_panel(parameter, themed), []).append(record)
         order = (ARGUMENTS, *THEMES, METHOD_THEME, OPTIONS) if themed else (ARGUMENTS, OPTIONS)
@@ -113,8 +114,10 @@ def method_among(words: Sequence[str]) -> str | None:
     return None
 
 
-def takes(method: str, parameter: str) -> bool:
-    """Whether a method takes an option of training; parameters that no method declares are the command's."""
-    names = {option.parameter for option in arguments_of(METHOD_OPTIONS[method]).values()}
-    anyones = {option.parameter for options in METHOD_OPTIONS.values() for option in arguments_of(options).values()}
-    return parameter in names or parameter not in anyones
+def not_taken(method: str) -> set[str]:
+    """Names of the parameters of training that other methods declare, and this one does not."""
+    declared_by = {
+        name: {option.parameter for option in arguments_of(options).values()}
+        for name, options in METHOD_OPTIONS.items()
+    }
+    return set().union(*declared_by.values()) - declared_by[method]

@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
+from linprobe.atomic_files import PRIVATE_MODE
 from linprobe.errors import UsageError, printable
-
-PRIVATE_MODE = 0o600  # tables may show private figures
 
 
 @dataclass
@@ -56,6 +55,7 @@ def as_asked(*, quiet: bool, log: Path | None, words: list[str]) -> Iterator[Non
     file: TextIO | None = None
     if log is not None:
         try:
+            # tables may show private figures
             descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_MODE)
         except OSError as error:
             raise UsageError(f"log file {log} cannot be written ({error.strerror}); give another --log FILE") from None

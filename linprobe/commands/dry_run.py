@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.figures import rounded_up
@@ -13,11 +15,12 @@ from linprobe.commands._row_sources import DIGITS
 from linprobe.commands._training_rows import Rows, rows_of
 from linprobe.commands.train import TrainRequest, make_settings, opened, with_method
 from linprobe.data.feature_file import FeatureReader
+from linprobe.data.precision import STORAGE
 from linprobe.methods import find_method
 from linprobe.parallel import available_memory
 from linprobe.progress import Progress
 from linprobe.training import engine
-from linprobe.training.estimate import BYTES, seconds_of_steps
+from linprobe.training.estimate import seconds_of_steps
 from linprobe.training.settings import Settings
 
 ON_HOST = "cpu"
@@ -45,7 +48,8 @@ def dry_run(request: TrainRequest, progress: Progress) -> dict[str, Any]:
         rows = rows_of(features, other, completed, method)
         budgets = engine.budgets(rows.sources, settings)
         n_private, n_features = rows.sources.private.n_rows, rows.sources.private.n_features
-        memory = n_private * n_features * BYTES[request.precision] if "private" in method.needs else 0
+        itemsize = np.dtype(STORAGE[request.precision]).itemsize
+        memory = n_private * n_features * itemsize if "private" in method.needs else 0
         book, together = _together(features, completed, settings, rows, budgets)
         return {
             "method": method.name,

@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.atomic_files import PRIVATE_MODE
 from linprobe.data.feature_file import PRIVATE_LOG, SCHEMA_VERSION, TEXT_ATTRIBUTES, Description, FeatureFile
 from linprobe.data.feature_scan import scan
 from linprobe.errors import DataError
@@ -48,7 +49,7 @@ class _FailureKeepingFile(io.FileIO):
 
 
 def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags, PRIVATE_MODE)
 
 
 class FeatureWriter:

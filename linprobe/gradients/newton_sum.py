@@ -13,8 +13,7 @@ moment. The gradients of one person may cancel, so the margin is that of `linpro
 
 from __future__ import annotations
 
-import math
-from itertools import pairwise, product
+from itertools import pairwise
 from threading import Lock
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from linprobe.gradients.clipped_sum import Reduce
 from linprobe.gradients.loss import Weights, check_weights, residuals_of
 from linprobe.gradients.rounding import ExactSum, arithmetic, unit_arithmetic
 from linprobe.gradients.second_moment import SymmetricSum
-from linprobe.gradients.unit_sums import MOST_CANCELLATION
+from linprobe.gradients.unit_sums import MOST_CANCELLATION, sums_over_pairs
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import n_threads, share
@@ -48,17 +47,10 @@ class _Summands(NamedTuple):
 
     def unit_lengths(self, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
         """Length of the summand of each person, shape (n_units,), at least its rows' lengths over the limit."""
+        squares = sums_over_pairs(bounds, self, lambda x, r, curvature: x * r + x * x * curvature)
         lengths = self.lengths()
-        found = np.zeros(len(bounds) - 1)
-        for unit, (first, stop) in enumerate(pairwise(bounds.tolist())):
-            square = 0.0
-            for a, b in product(range(first, stop, BLOCK_ROWS), repeat=2):
-                one, other = slice(a, min(a + BLOCK_ROWS, stop)), slice(b, min(b + BLOCK_ROWS, stop))
-                x, r, curvature = (each[one] @ each[other].T for each in self)
-                square += float((x * r + x * x * curvature).sum())
-            spread = float(lengths[first:stop].sum())
-            found[unit] = max(math.sqrt(max(square, 0.0)), spread / MOST_CANCELLATION)
-        return found
+        spread = np.array([lengths[first:stop].sum() for first, stop in pairwise(bounds.tolist())])  # of nobody else
+        return np.asarray(np.maximum(np.sqrt(squares.clip(0.0)), spread / MOST_CANCELLATION))
 
 
 def newton_sum(

@@ -18,7 +18,7 @@ bound: without it, rounding relative to l would not be bounded relative to the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -200,10 +200,20 @@ def unit_means(block: Block, x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def outer_product_norms(block: Block, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """||sum_j x_j x_j^T|| over the rows x of each person, shape (n_units,), from the inner products of the rows."""
-    bounds = _bounds(block)
-    squares = np.zeros(len(bounds) - 1)
+    return np.sqrt(sums_over_pairs(_bounds(block), (x,), lambda inner: inner**2))
+
+
+def sums_over_pairs(
+    bounds: NDArray[np.int64], factors: Sequence[NDArray[np.float64]], term: Callable[..., NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Sum over all pairs of rows j, k of a person of `term`, shape (n_units,), in pieces of `BLOCK_ROWS` rows.
+
+    Args:
+        factors: matrices (b, width). term: gets the inner products <f_j, f_k> of each, as matrices over pairs.
+    """
+    sums = np.zeros(len(bounds) - 1)
     for unit, (first, stop) in enumerate(pairwise(bounds.tolist())):
         for a, b in product(range(first, stop, BLOCK_ROWS), repeat=2):
-            inner = x[a : min(a + BLOCK_ROWS, stop)] @ x[b : min(b + BLOCK_ROWS, stop)].T
-            squares[unit] += float(np.einsum("ij,ij->", inner, inner))
-    return np.sqrt(squares)
+            one, other = slice(a, min(a + BLOCK_ROWS, stop)), slice(b, min(b + BLOCK_ROWS, stop))
+            sums[unit] += float(term(*(factor[one] @ factor[other].T for factor in factors)).sum())
+    return sums

@@ -16,7 +16,6 @@ from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
 
 TIMED_ROWS = 8192
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a stored feature
 CLIP_NORM = 0.5
 
 

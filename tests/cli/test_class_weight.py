@@ -53,19 +53,8 @@ def test_weights_from_a_file_and_from_public_rows(cli: Cli, features_file: Path)
 
 
 def test_an_interrupted_run_does_not_resume_with_other_weights(
-    cli: Cli, refused: Callable[..., None], features_file: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, refused: Callable[..., None], features_file: Path, interrupted_at_the_third_step: None
 ) -> None:
-    from linprobe.methods._iterates import Iterates
-
-    move, moves = Iterates.move, []
-
-    def breaks(self: Iterates, *given: Any, **more: Any) -> None:
-        moves.append(1)
-        if len(moves) == 3:
-            raise KeyboardInterrupt
-        move(self, *given, **more)
-
-    monkeypatch.setattr(Iterates, "move", breaks)
     words = ["train", features_file, *GD, "--checkpoint", "0"]
     cli(*words, "--class-weight", "ant=2")
     refused(cli(*words, "--resume"), 2, ["class weights"], notes=1)

@@ -227,18 +227,9 @@ def test_info_and_import_count_people(cli, owned) -> None:
     assert "owners of rows: 10 train" in done.stderr
 
 
-def test_an_interrupted_run_for_people_does_not_resume_for_rows(cli, refused, owned, monkeypatch) -> None:
-    from linprobe.methods._iterates import Iterates
-
-    move, moves = Iterates.move, []
-
-    def breaks(self: Iterates, *given: Any, **more: Any) -> None:
-        moves.append(1)
-        if len(moves) == 3:
-            raise KeyboardInterrupt
-        move(self, *given, **more)
-
-    monkeypatch.setattr(Iterates, "move", breaks)
+def test_an_interrupted_run_for_people_does_not_resume_for_rows(
+    cli, refused, owned, interrupted_at_the_third_step
+) -> None:
     words = ["train", owned, "--method", "ngd", "--eps", 3, "--steps", 5, "--checkpoint", 0, "--out", "run"]
     cli(*words, "--unit", "owner")
     refused(cli(*words, "--resume"), 2, ["unit 'owner'"], notes=1)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from linprobe.commands.audit import AuditRequest, audit, check_audit
-from linprobe.data.blocks import Block
 from linprobe.errors import ParameterError
 from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
-from linprobe.gradients.unit_sums import ClippedUnits, UnitClip
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.thread_group import in_group
 from linprobe.progress import Silent
 from tests.evaluation.test_audit import audited_samples, caught, claim_on_samples
+from tests.planted import clip_by_row
 
 PEOPLE = np.resize([1, 2, 3], 30)  # rows of each person among the toy rows
 SIZES = np.resize([1, 3, 2, 20], 200)
@@ -41,20 +39,6 @@ def test_the_real_code_passes(method: str) -> None:
 
 def test_real_samples_of_people_pass() -> None:
     assert not caught(audited_samples(people=PEOPLE), claim_on_samples())
-
-
-def clip_by_row(patch: pytest.MonkeyPatch) -> None:
-    add = UnitClip.add
-
-    def by_row(self: UnitClip, block: Block, total: Any) -> ClippedUnits:
-        before = total.total.copy()
-        of_people = add(self, block, total)
-        total.total[:] = before
-        sampled = None if block.sampled is None else np.repeat(block.sampled, np.diff(block.bounds))
-        add(self, replace(block, bounds=np.arange(len(block.y) + 1), pairs=None, sampled=sampled), total)
-        return of_people
-
-    patch.setattr(UnitClip, "add", by_row)
 
 
 def test_clipping_by_rows_is_found_on_every_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,12 @@ import pytest
 
 from linprobe.commands import train as train_command
 from linprobe.data import unit_rows
-from linprobe.data.blocks import Block
 from linprobe.data.unit_rows import UnitRows
 from linprobe.gradients import clipped_sum, second_moment, unit_sums
-from linprobe.gradients.unit_sums import ClippedUnits, UnitClip
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._descent import Descent
 from linprobe.training import engine
+from tests.planted import clip_by_row
 from tests.replay.conftest import BASE
 from tests.replay.people import ABSENT, PEOPLE
 from tests.replay.replay import LeakError, compare, play
@@ -25,21 +24,6 @@ from tests.replay.test_replay import MEAN
 
 Patch = pytest.MonkeyPatch
 HUGE, MANY, LAST = PEOPLE
-
-
-def clip_by_row(patch: Patch) -> None:
-    """Gradients of rows are clipped, and people may have many."""
-    add = UnitClip.add
-
-    def by_row(self: UnitClip, block: Block, total: Any) -> ClippedUnits:
-        before = total.total.copy()
-        of_people = add(self, block, total)
-        total.total[:] = before
-        sampled = None if block.sampled is None else np.repeat(block.sampled, np.diff(block.bounds))
-        add(self, replace(block, bounds=np.arange(len(block.y) + 1), pairs=None, sampled=sampled), total)
-        return of_people
-
-    patch.setattr(UnitClip, "add", by_row)
 
 
 def no_products_of_pairs(patch: Patch) -> None:

@@ -30,16 +30,18 @@ def test_the_manifest_states_the_weights_and_the_budget_is_the_same(cli: Cli, fe
     assert cli("train", features_file, *GD).status == 0
     assert weights_of("run") is None
     plain = load_run(Path("run")).manifest
-    words = [*GD[:-1], "weighted", "--class-weight", "cat=4,dog=2"]
+    words = [*GD[:-1], "weighted", "--class-weight", "bee=0,cat=4,dog=2"]
     assert cli("train", features_file, *words).status == 0
-    assert weights_of("weighted") == {"ant": 0.25, "bee": 0.25, "cat": 1.0, "dog": 0.5}
+    assert weights_of("weighted") == {"ant": 0.25, "bee": 0.0, "cat": 1.0, "dog": 0.5}
     weighted = load_run(Path("weighted")).manifest
     for name in ("epsilon", "noise_multiplier", "releases", "n_private"):
         assert weighted[name] == plain[name]
     assert cli("verify", "weighted", "--features", features_file).status == 0
     losses = result_of(cli("pdp-report", "weighted", "--json"))
     assert losses["max"] <= weighted["epsilon"]
-    assert losses["quantiles"]["0.5"] < result_of(cli("pdp-report", "run", "--json"))["quantiles"]["0.5"]
+    lowest = result_of(cli("pdp-report", "run", "--json"))["quantiles"]["0.05"]
+    # a fourth of the rows are bees: they add nothing and lose what rounding costs
+    assert losses["quantiles"]["0.05"] < 0.3 * lowest
     assert result_of(cli("attack", "weighted", "--json", *LIRA))["attack"] == "lira"
 
 

@@ -28,7 +28,7 @@ from linprobe.gradients.unit_sums import MOST_CANCELLATION, UnitClip, unit_means
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, longest_left, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
 from linprobe.options import Loss
-from linprobe.parallel.array_api import Array, double, single
+from linprobe.parallel.array_api import Array, double, single, transposed
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import share
 
@@ -229,7 +229,7 @@ def clipped_sum(
         DivergedError: weights too large for float32 scores, on the host.
         ParameterError: an amplification of `geometry` beyond which rounding could not be bounded.
     """
-    narrow = checked_weights(single(weights.T))
+    narrow = transposed(checked_weights(weights))
     amplification, n_entries, narrow_units = geometry.amplification(clip_norm), math.prod(weights.shape), False
     if rows.units:
         products = backend.products(narrow)

@@ -87,7 +87,7 @@ def check_weights(weights: NDArray[np.floating]) -> None:
 
     The check reveals nothing private: weights are initial values or releases.
     """
-    if not np.linalg.norm(weights.astype(np.float64)) < LARGEST_WEIGHTS:
+    if not norm(double(weights)) < LARGEST_WEIGHTS:
         raise DivergedError(
             f"training diverged: the weights grew beyond {LARGEST_WEIGHTS:g}; no model was made; "
             "lower --learning-rate or --score-noise"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from linprobe.gradients.loss import Weights
 from linprobe.methods._iterates import Iterates
 from linprobe.options import Output
-from linprobe.parallel.array_api import norm, on_host
+from linprobe.parallel.array_api import inner, norm, on_host
 
 DEVIATIONS = 3.0
 REVERSAL = 0.1
@@ -44,7 +44,7 @@ class DampedIterates(Iterates):
     def damped(self, gradient: Weights, noise: float) -> float:
         """f_t, after the released `gradient` with noise of standard deviation `noise` per entry."""
         longer, other = float(norm(gradient)), float(norm(self._previous))
-        turn, chance = float((gradient * self._previous).sum()), DEVIATIONS * noise * math.hypot(longer, other)
+        turn, chance = float(inner(gradient, self._previous)), DEVIATIONS * noise * math.hypot(longer, other)
         if turn < -max(chance, REVERSAL * longer * other):
             self._factor /= 2
         elif turn > chance:

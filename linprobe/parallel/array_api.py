@@ -12,6 +12,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 Array = Any  # an NDArray, or a torch.Tensor
+TRANSPOSED_ROWS = 64
 
 
 def namespace(x: Array) -> Any:
@@ -22,6 +23,17 @@ def namespace(x: Array) -> Any:
 def single(x: Array) -> Array:
     """`x` as contiguous float32; `x` itself if it is that already."""
     return np.ascontiguousarray(x, dtype=np.float32) if isinstance(x, np.ndarray) else x.float().contiguous()
+
+
+def transposed(x: Array) -> Array:
+    """x^T (m, n), contiguous and float32, for x (n, m)."""
+    if not isinstance(x, np.ndarray):
+        return single(x.T)
+    out = np.empty(x.shape[::-1], np.float32)
+    for start in range(0, len(x), TRANSPOSED_ROWS):  # a few rows stay in cache
+        here = slice(start, start + TRANSPOSED_ROWS)
+        out[:, here] = x[here].T
+    return out
 
 
 def double(x: Array) -> Array:
@@ -42,6 +54,11 @@ def segment_sums(values: Array, segment: Array, counts: Array) -> Array:
     if isinstance(values, np.ndarray):
         return np.bincount(segment, weights=values, minlength=len(counts))
     return namespace(values).segment_reduce(values, "sum", lengths=counts, initial=0.0)
+
+
+def inner(x: Array, y: Array) -> Any:
+    """Sum of the products of all entries of two contiguous arrays, a scalar or 0-d tensor."""
+    return np.vdot(x, y) if isinstance(x, np.ndarray) else (x * y).sum()
 
 
 def norm(x: Array) -> Any:

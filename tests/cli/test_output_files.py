@@ -57,7 +57,7 @@ def test_no_command_replaces_its_own_input(cli: Cli, refused: Refused, arrays: P
         ("pdp-report", "{run}", "--plot", "old.png"),
         ("attack", "{run}", "--features", "{whole}", "--out", "old.json"),
         ("report", "{run}", "--html", "old.html"),
-        ("plan", "--eps", "3", "--n", "100", "--delta", "1e-3", "--plot", "old.png"),
+        ("plan", "--eps", "3", "--n", "100", "--delta", "1e-3", "--q", "1", "--plot", "old.png"),
     ],
 )
 def test_outputs_are_replaced_only_on_request(

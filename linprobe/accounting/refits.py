@@ -73,7 +73,7 @@ def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delt
     fits, bound = FITS.add(hashes, releases)
     if fits < 2:
         return None
-    epsilon, _ = composed(bound, delta)
+    epsilon, _ = composed(bound, delta, rough=True)  # every further fit would wait for the last digits
     return (
         f"some of these rows were in {fits} fits of this process, which together cost epsilon {rounded_up(epsilon)} at "
         f"delta {rounded_up(delta)}; a choice among the fits is a release of all of them"

@@ -94,8 +94,11 @@ def together(entries: Sequence[Entry], delta: float) -> tuple[float, str]:
     return (costs[0] if parts == 1 else math.nextafter(math.fsum(costs), math.inf)), words
 
 
-def composed(releases: Sequence[Releases], delta: float) -> tuple[float, str]:
-    """Epsilon of all `releases` together at `delta`, an upper bound, and the name of its accountant."""
+def composed(releases: Sequence[Releases], delta: float, *, rough: bool = False) -> tuple[float, str]:
+    """Epsilon of all `releases` together at `delta`, an upper bound, and the name of its accountant.
+
+    `rough` is as in `composed_epsilon`.
+    """
     accountant = choose_accountant("auto", releases)
     if not releases:
         return 0.0, accountant
@@ -104,7 +107,7 @@ def composed(releases: Sequence[Releases], delta: float) -> tuple[float, str]:
     merged = _merged(releases)
     if len(merged) > MOST_KINDS:
         accountant = "rdp"
-    return composed_epsilon(merged, delta, accountant), accountant
+    return composed_epsilon(merged, delta, accountant, rough=rough), accountant
 
 
 def _merged(releases: Sequence[Releases]) -> list[Releases]:

@@ -49,7 +49,7 @@ class Block:
     Attributes:
         start: index of the first unit among the units of this process; undefined for blocks of sampled people.
         stored: the rows (b, n_features): float32, float16, the bits of bfloat16 in uint16, or float64.
-        y: class indices int64, shape (b,), or targets float32, shape (b, n_targets).
+        y: class indices int64, shape (b,), targets float32, shape (b, n_targets), or labels 0 and 1 uint8, same shape.
         norms: L2 norms of the rows, shape (b,), float64.
         sampled: mask of the units in the sample, shape (n_units,); None if all are.
         bounds: rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,); None if each row is a unit.

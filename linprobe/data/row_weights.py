@@ -38,9 +38,14 @@ class RowWeights:
     by_row: Weighting | None = None
 
     def of(self, start: int, y: NDArray[np.int64]) -> Weighting:
-        """Weights of the rows from `start` on, which have the labels y (b,)."""
-        weights = self.by_class[y]
+        """Weights of the rows from `start` on, which have the classes y (b,), or several labels y (b, n_classes)."""
+        weights = self.by_class[y] if y.ndim == 1 else np.ones(len(y))
         return weights if self.by_row is None else weights * self.by_row[start : start + len(y)]
+
+    @property
+    def of_rows_alone(self) -> bool:
+        """Whether all classes weigh the same."""
+        return bool(np.all(self.by_class == 1))
 
     def shard(self, start: int, stop: int) -> RowWeights:
         """The weights of rows `start` to `stop`."""

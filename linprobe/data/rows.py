@@ -39,7 +39,7 @@ class ArrayRows(Rows):
 
     Args:
         x: shape (n_rows, n_features): float32, float16, or the bits of bfloat16 in uint16.
-        y: class indices, shape (n_rows,), or float targets, shape (n_rows, n_targets).
+        y: class indices, shape (n_rows,); float targets, shape (n_rows, n_targets); or 0 and 1, (n_rows, n_labels).
         block_rows: rows per block, at most BLOCK_ROWS; changes no result beyond rounding.
         weights: public factors on the losses of the rows, shape (n_rows,); None for ones.
     """
@@ -53,7 +53,8 @@ class ArrayRows(Rows):
     ) -> None:
         self.x, self.weights = x, weights
         y = np.asarray(y)
-        self.y = y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64, copy=False)
+        plain = np.float32 if y.dtype.kind == "f" else np.int64 if y.ndim == 1 else np.uint8
+        self.y = y.astype(plain, copy=False)
         self.n_rows, self.n_features = x.shape
         self._block_rows = min(block_rows, BLOCK_ROWS)
         self.norms = np.empty(self.n_rows)
@@ -199,10 +200,11 @@ def prepare(
     if not available_memory.fits(processes * storage.itemsize * source.n_rows * n_features):
         return StreamedRows(source.blocks, source.n_rows, n_features, preprocessing, precision, weights)
     x = aligned_empty((source.n_rows, n_features), storage)
-    y = np.empty(source.n_rows, dtype=np.int64)
-    start = 0
+    y, start = np.empty(source.n_rows, dtype=np.int64), 0
     for raw, labels in _prefetch(source.blocks(), n_features):
         here = slice(start, start + len(raw))
+        if labels.ndim > y.ndim:
+            y = np.empty((source.n_rows, labels.shape[1]), dtype=np.uint8)
         x[here], y[here] = narrowed(preprocessing.apply(raw), precision), labels
         start += len(raw)
     return ArrayRows(x, y, weights=None if weights is None else weights.of(0, y))

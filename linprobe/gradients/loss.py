@@ -1,7 +1,8 @@
-"""Softmax and squared loss in closed form, and passes over public rows: loss, gradient, norms, second moments, optimum.
+"""Losses in closed form, and passes over public rows: loss, gradient, norms, second moments, optimum.
 
 The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, or
-`r = W^T x - y` for squared loss. No per-example gradient is formed.
+`r = W^T x - y` for squared loss, or `r = sigmoid(W^T x) - y` for rows with several labels (`sigmoid.py`). No
+per-example gradient is formed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from linprobe.data.preprocessing import row_norms
 from linprobe.errors import DivergedError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import HOST
+from linprobe.gradients.sigmoid import sigmoid_residuals
 from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, double, namespace, norm, numbers_like, on_host, single
 from linprobe.parallel.threads import in_order
@@ -27,7 +29,7 @@ Weights = NDArray[np.float64]
 
 
 def residuals(x: Array, y: Array, weights: Array, loss: Loss = "softmax") -> Array:
-    """softmax(x W) - onehot(y), or x W - y for squared loss, shape (b, n_classes)."""
+    """softmax(x W) - onehot(y), x W - y for squared loss, or sigmoid(x W) - y, shape (b, n_classes)."""
     return residuals_of(x @ weights, y, loss)[0]
 
 
@@ -36,10 +38,12 @@ def residuals_of(
 ) -> tuple[Array, Any]:
     """Residuals of scores (b, n_classes), in place, and the summed loss of the rows, or 0 unless `with_loss`.
 
-    `y` has class indices (b,), or for squared loss also real targets (b, n_classes). The loss is cross-entropy in
-    nats, or half the squared residuals; on a GPU it is a tensor of shape (). `weights` (b,) multiply losses and
-    residuals.
+    `y` has class indices (b,), for squared loss also real targets (b, n_classes), for sigmoid 0 or 1 (b, n_classes).
+    The loss is cross-entropy in nats, or half the squared residuals; on a GPU it is a tensor of shape (). `weights`
+    (b,) multiply losses and residuals.
     """
+    if loss == "sigmoid":
+        return sigmoid_residuals(scores, y, with_loss, weights)
     if weights is not None:
         return _weighted_residuals(scores, y, loss, with_loss, weights)
     xp, value = namespace(scores), 0.0

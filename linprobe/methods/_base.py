@@ -19,51 +19,11 @@ from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.sampling import SampledRows
+from linprobe.methods._problem import Problem as Problem
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Reference
 from linprobe.options.declaration import Options, arguments_of, make_options
 from linprobe.parallel.array_api import norm
 from linprobe.parallel.process_group import ALONE, Group
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Rows in training space and what is publicly known about the task.
-
-    Attributes:
-        n_features, n_classes: shape of the weights.
-        private: rows protected under zero-out of one record, or of one person, which then counts as a row; None if
-            the method reads none.
-        public: labelled public rows, or None.
-        text_weights: unit-norm class encodings, shape (n_features, n_classes), or None.
-        run_weights: weights of an earlier run, shape (n_features, n_classes), or None.
-        centred: whether the mean of the rows was subtracted, so that no direction holds most of their length.
-    """
-
-    n_features: int
-    n_classes: int
-    private: Rows | None = None
-    public: Rows | None = None
-    text_weights: Weights | None = None
-    run_weights: Weights | None = None
-    centred: bool = False
-
-    def with_public(self, public: Rows) -> Problem:
-        """The same problem with other public rows."""
-        return replace(self, public=public)
-
-    @property
-    def private_rows(self) -> Rows:
-        """The private rows. Raises UsageError if there are none."""
-        if self.private is None:
-            raise UsageError("no private rows were given; this method trains on them; give training rows")
-        return self.private
-
-    @property
-    def public_rows(self) -> Rows:
-        """The public rows. Raises UsageError if there are none."""
-        if self.public is None:
-            raise UsageError("no public rows were given; give --public FILE or --public-shots K")
-        return self.public
 
 
 @dataclass(frozen=True)
@@ -290,6 +250,7 @@ class Method:
         resolve: (options, whether there are public rows) -> options without what public rows decide.
         shares: (options) -> parts of the budget for releases other than the steps.
         weighs: whether weights of rows multiply all of its losses, private and public.
+        several_labels: whether it trains on rows with several labels.
     """
 
     summary: str
@@ -306,6 +267,7 @@ class Method:
     resolve: Callable[[Any, bool], Any] = unchanged
     shares: Callable[[Any], tuple[Share, ...]] = no_shares
     weighs: bool = False
+    several_labels: bool = False
 
     @property
     def name(self) -> str:

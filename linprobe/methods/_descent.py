@@ -56,7 +56,7 @@ class Descent(Iterates):
                 init=options.init,
                 weight_decay=options.weight_decay,
                 text_scale=options.text_scale,
-                loss=options.loss,
+                loss=problem.loss(options.loss),
             )
         super().__init__(start, schedule.n_steps, options.output, options.ensemble)
         self._options = options

@@ -43,11 +43,11 @@ def public_scale(moment: Weights, floor: float) -> Weights:
 def fit(problem: Problem, options: AdaDPSOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule = run.schedule
-    descent = Descent(problem, options, schedule)
+    descent, loss = Descent(problem, options, schedule), problem.loss(options.loss)
     for _ in run.steps(descent):
-        scale = public_scale(second_moment(problem.public_rows, descent.weights, options.loss), options.scale_floor)
+        scale = public_scale(second_moment(problem.public_rows, descent.weights, loss), options.scale_floor)
         released = run.gradient(
-            problem.private_rows, descent.weights, options.clip_norm, geometry=Scale(scale), loss=options.loss
+            problem.private_rows, descent.weights, options.clip_norm, geometry=Scale(scale), loss=loss
         )
         descent.step(released / schedule.sampling_rate, scale_spread=float(scale.max() / scale.min()))
     return Fitted(descent.result(), descent.history, start=descent.start)

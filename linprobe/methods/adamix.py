@@ -58,10 +58,11 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
         init=options.init,
         weight_decay=options.weight_decay,
         text_scale=options.text_scale,
+        loss=problem.loss(),
         backend=run.backend,
     )
     reference = reference_weights(options.reference, weights)
-    dim = problem.n_classes - 1 if options.subspace_dim is None else int(options.subspace_dim)
+    dim = problem.gradient_rank if options.subspace_dim is None else int(options.subspace_dim)
     subspace = None
     if options.subspace == "features":
         rows = np.concatenate([block.x for block in public.blocks()])
@@ -71,12 +72,14 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
     squares: Squares = {}
     for _ in run.steps(iterates):
         weights = iterates.weights
-        public_loss, public_gradient, norms = loss_gradient_and_norms(public, weights, backend=run.backend)
+        public_loss, public_gradient, norms = loss_gradient_and_norms(
+            public, weights, problem.loss(), backend=run.backend
+        )
         quantile = np.quantile(np.concatenate([on_host(block) for block in norms]), options.clip_quantile)
         tau = max(options.clip_floor, float(quantile))
         if options.subspace == "gradient":
-            subspace = top_left_subspace(public_gradient, dim, problem.n_classes - 1, squares)
-        gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace)
+            subspace = top_left_subspace(public_gradient, dim, problem.gradient_rank, squares)
+        gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace, loss=problem.loss())
         eta = eta_of(tau)
         weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
         iterates.move(
@@ -96,4 +99,5 @@ METHOD = Method(
     fit=fit,
     needs=("private", "public"),
     weighs=True,
+    several_labels=True,
 )

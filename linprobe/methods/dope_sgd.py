@@ -61,15 +61,15 @@ def fit(problem: Problem, options: DopeSGDOptions, run: Run) -> Fitted:
             )
         joining = public_generator().permutation(public.n_rows)[: round(options.extended * public.n_rows)]
         private = ChainedRows(private, ArrayRows(public.x[joining], public.y[joining]))
-    descent = Descent(problem, options, schedule)
+    descent, loss = Descent(problem, options, schedule), problem.loss(options.loss)
     for t in run.steps(descent):
         batch = public
         if size < public.n_rows:
             chosen = public_generator(t).choice(public.n_rows, size, replace=False)
             batch = ArrayRows(public.x[chosen], public.y[chosen])
-        public_loss, public_gradient = loss_and_gradient(batch, descent.weights, options.loss)
+        public_loss, public_gradient = loss_and_gradient(batch, descent.weights, loss)
         origin = clip_origin(public_gradient / size, options.origin_norm)
-        released = run.gradient(private, descent.weights, options.clip_norm, geometry=Origin(origin), loss=options.loss)
+        released = run.gradient(private, descent.weights, options.clip_norm, geometry=Origin(origin), loss=loss)
         descent.step(
             private.n_rows * origin + released / schedule.sampling_rate,
             origin_norm=float(np.linalg.norm(origin)),

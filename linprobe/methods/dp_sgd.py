@@ -30,9 +30,9 @@ from linprobe.options import DPSGDOptions
 def fit(problem: Problem, options: DPSGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule = run.schedule
-    descent = Descent(problem, options, schedule)
+    descent, loss = Descent(problem, options, schedule), problem.loss(options.loss)
     for _ in run.steps(descent):
-        released = run.gradient(problem.private_rows, descent.weights, options.clip_norm, loss=options.loss)
+        released = run.gradient(problem.private_rows, descent.weights, options.clip_norm, loss=loss)
         descent.step(released / schedule.sampling_rate)
     return Fitted(descent.result(), descent.history, start=descent.start)
 
@@ -45,4 +45,5 @@ METHOD = Method(
     needs=("private",),
     sampling=Sampling(),
     weighs=True,
+    several_labels=True,
 )

@@ -77,13 +77,15 @@ def translated_start(problem: Problem, options: DescentOptions, shift: Weights, 
     if problem.public is not None and options.init in ("auto", "public"):
         public = TranslatedRows(problem.public, shift, column)
         moved = replace(problem, n_features=public.n_features, public=public)
-        return initial_weights(moved, init="public", weight_decay=options.weight_decay, text_scale=1, loss=options.loss)
+        return initial_weights(
+            moved, init="public", weight_decay=options.weight_decay, text_scale=1, loss=problem.loss(options.loss)
+        )
     start = initial_weights(
         problem,
         init=options.init,
         weight_decay=options.weight_decay,
         text_scale=options.text_scale,
-        loss=options.loss,
+        loss=problem.loss(options.loss),
     )
     return np.concatenate([start, (shift @ start)[None] / column])
 
@@ -98,7 +100,7 @@ def descend(
     row_norm = math.sqrt(max(SHORTEST_ROW**2, 1 - float(shift @ shift)))  # E ||x - mu||^2 of unit rows
     descent = Descent(around_mean, options, schedule, start=start, clip=clip, row_norm=row_norm)
     for _ in run.steps(descent):
-        released = run.gradient(private, descent.weights, clip, loss=options.loss)
+        released = run.gradient(private, descent.weights, clip, loss=problem.loss(options.loss))
         descent.step(released / schedule.sampling_rate)
     weights, bias = _untranslated(descent.result(), shift, column)
     first, first_bias = _untranslated(descent.start, shift, column)

@@ -29,4 +29,5 @@ METHOD = Method(
     joins_public=True,
     centres=False,
     weighs=True,
+    several_labels=True,
 )

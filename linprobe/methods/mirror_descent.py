@@ -113,11 +113,13 @@ def fit(problem: Problem, options: MirrorDescentOptions, run: Run) -> Fitted:
     private_weights = np.ones(schedule.n_steps) if exact else alphas(options, schedule.n_steps)
     for t in run.steps(descent):
         alpha = private_weights[t - 1]
-        released = run.gradient(problem.private_rows, descent.weights, options.clip_norm, loss=options.loss)
+        released = run.gradient(
+            problem.private_rows, descent.weights, options.clip_norm, loss=problem.loss(options.loss)
+        )
         gradient = released / schedule.sampling_rate
         longest = math.inf if options.extra_clip is None else options.extra_clip * n_private
         gradient = gradient * min(1.0, longest / max(float(np.linalg.norm(gradient)), 1e-300))
-        public_loss, public_gradient = loss_and_gradient(public, descent.weights, options.loss)
+        public_loss, public_gradient = loss_and_gradient(public, descent.weights, problem.loss(options.loss))
         mixed = alpha * gradient + (1 - alpha) * (n_private / public.n_rows) * public_gradient
         descent.step(mixed, alpha=float(alpha), public_loss=public_loss / public.n_rows)
     return Fitted(descent.result(), descent.history, start=descent.start)

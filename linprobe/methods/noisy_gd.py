@@ -47,6 +47,7 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
         init=options.init,
         weight_decay=options.weight_decay,
         text_scale=options.text_scale,
+        loss=problem.loss(),
         backend=run.backend,
     )
     reference = reference_weights(options.reference, weights)
@@ -56,7 +57,7 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
     noise = schedule.noise_multiplier * options.clip_norm
     for t in run.steps(iterates):
         weights = iterates.weights
-        gradient = run.gradient(problem.private_rows, weights, options.clip_norm)
+        gradient = run.gradient(problem.private_rows, weights, options.clip_norm, loss=problem.loss())
         if options.schedule == "theory":
             eta = 2 / (options.weight_decay * (t + 1))
         else:
@@ -74,4 +75,5 @@ METHOD = Method(
     fit=fit,
     needs=("private",),
     weighs=True,
+    several_labels=True,
 )

@@ -21,7 +21,14 @@ def fit(problem: Problem, options: NonPrivateOptions, run: Run) -> Fitted:
     """Train on every row; weights (n_features, n_classes)."""
     rows = problem.private_rows if problem.public is None else join(problem.private_rows, problem.public)
     zeros = np.zeros((problem.n_features, problem.n_classes))
-    weights = minimise(rows, zeros, weight_decay=options.weight_decay, reference=zeros, on_iteration=run.on_step)
+    weights = minimise(
+        rows,
+        zeros,
+        weight_decay=options.weight_decay,
+        reference=zeros,
+        loss=problem.loss(),
+        on_iteration=run.on_step,
+    )
     return Fitted(weights)
 
 
@@ -34,4 +41,5 @@ METHOD = Method(
     spends=False,
     private=False,
     weighs=True,
+    several_labels=True,
 )

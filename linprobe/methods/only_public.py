@@ -15,7 +15,9 @@ from linprobe.options import OnlyPublicOptions
 
 def fit(problem: Problem, options: OnlyPublicOptions, run: Run) -> Fitted:
     """Train on public rows; weights (n_features, n_classes)."""
-    return Fitted(initial_weights(problem, init="public", weight_decay=options.weight_decay, text_scale=1.0))
+    return Fitted(
+        initial_weights(problem, init="public", weight_decay=options.weight_decay, text_scale=1.0, loss=problem.loss())
+    )
 
 
 METHOD = Method(
@@ -26,4 +28,5 @@ METHOD = Method(
     needs=("public",),
     spends=False,
     weighs=True,
+    several_labels=True,
 )

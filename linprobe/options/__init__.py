@@ -117,7 +117,9 @@ class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
 
     optimizer: Literal["sgd", "momentum", "adam"] = option("momentum", "Optimizer")
     momentum: float = option(0.9, "Momentum coefficient.", above=0, most=0.999)
-    loss: Loss = option("softmax", "Loss")
+    loss: Literal["softmax", "squared"] | None = option(
+        None, "Loss of rows with one class", unset="softmax; rows with several labels have another"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

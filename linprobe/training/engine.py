@@ -25,10 +25,10 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.blocks import Rows
+from linprobe.data.owners import Bounds
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
-from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import prepare
-from linprobe.data.sources import ChainedSource, Source
+from linprobe.data.sources import Source
 from linprobe.data.unit_rows import prepare_units
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.gradients import choose_backend
@@ -40,7 +40,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.methods import METHODS, Fitted, Method, Problem, Run
+from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods.dpsgd_f import shrunk_mean
 from linprobe.options import Centring, Intercept
 from linprobe.options.declaration import declared
@@ -49,49 +49,12 @@ from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.manifest import privacy_statement
 from linprobe.runs.run_folder import FirstModel, load_first_model
-from linprobe.runs.units import OWNER, RECORD
 from linprobe.training.conditioning import MEAN, SHORTEST_MEAN, settled
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import INIT_WORDS, SELECTION, TEST_ACCURACY, Settings, schedule_of
 from linprobe.training.shrinkage import Selected, best_of
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Raw rows, and what is publicly known about the task.
-
-    Attributes:
-        private: rows protected under zero-out of one record, or of one person if there are `bounds`.
-        n_classes: labels of all rows are 0 to n_classes - 1.
-        public: labelled public rows, or None.
-        text_weights: class-name encodings, shape (n_features, n_classes), or None.
-        bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row
-            is a unit of privacy by itself.
-        weights: public factors on the losses of the private rows; None for ones. Public rows have those of their
-            classes.
-    """
-
-    private: Source
-    n_classes: int
-    public: Source | None = None
-    text_weights: NDArray[np.floating] | None = None
-    bounds: Bounds | None = None
-    weights: RowWeights | None = None
-
-    @property
-    def n_units(self) -> int:
-        """Number of private units: rows, or people. Public."""
-        return self.private.n_rows if self.bounds is None else len(self.bounds) - 1
-
-    @property
-    def unit(self) -> str:
-        """The unit of privacy, `record` or `owner`."""
-        return RECORD if self.bounds is None else OWNER
-
-    @property
-    def weights_shape(self) -> tuple[int, int]:
-        """(n_features, n_classes) of weights on raw rows."""
-        return self.private.n_features, self.n_classes
+from linprobe.training.sources import Sources as Sources
+from linprobe.training.sources import refuse, with_roles
 
 
 @dataclass(frozen=True)
@@ -120,7 +83,6 @@ class Trained:
     selected: Selected | None = None
 
 
-Bounds = NDArray[np.int64]
 Counted = Callable[[NDArray[np.float32], NDArray[np.float32], Source, Bounds | None], tuple[float, float]]
 
 
@@ -164,12 +126,11 @@ def train(
     method, group = settings.method, runtime.group
     backend = choose_backend(runtime.device)
     runtime.check(settings.options)
-    _refuse_units(sources, settings)
-    _refuse_weights(sources, settings)
-    sources = _with_roles(sources, method)
+    refuse(sources, settings)
+    sources = with_roles(sources, method)
     private, public, n_units = sources.private, sources.public, sources.n_units
     settings = settings.with_public(public is not None)
-    preprocessing = _preprocessing(settings, public, private.n_features)
+    preprocessing = _preprocessing(settings, public, sources)
     first = _first_model(settings, sources)
     inherited = () if first is None else first.releases
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
@@ -219,6 +180,7 @@ def train(
         text_weights=_unit_text_weights(sources, preprocessing),
         run_weights=first_weights,
         centred=preprocessing.centre is not None,
+        several_labels=sources.several_labels,
     )
     on_start(schedule.n_steps)
     sampler = PoissonSampler(source, schedule.sampling_rate)
@@ -274,12 +236,11 @@ def budgets(sources: Sources, settings: Settings) -> tuple[Budget, ...]:
     Raises:
         As `train`, before it reads private rows.
     """
-    _refuse_units(sources, settings)
-    _refuse_weights(sources, settings)
-    sources = _with_roles(sources, settings.method)
+    refuse(sources, settings)
+    sources = with_roles(sources, settings.method)
     private, public = sources.private, sources.public
     settings = settings.with_public(public is not None)
-    preprocessing = _preprocessing(settings, public, private.n_features)
+    preprocessing = _preprocessing(settings, public, sources)
     settings = settled(settings, sources.n_units, private.n_features, known=_known(settings, sources))
     possible = [settings]
     if settings.condition == MEAN:
@@ -302,39 +263,6 @@ def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.fl
     """Weights and bias for raw rows."""
     weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
     return np.ascontiguousarray(weights), bias
-
-
-def _refuse_units(sources: Sources, settings: Settings) -> None:
-    """UsageError for what has no meaning, or no proof, where people are protected."""
-    if sources.bounds is None:
-        return
-    method = settings.method
-    if getattr(settings.options, "variant", "practical") == "theory":
-        raise UsageError(
-            "variant is 'theory' and unit 'owner', but the analysis bounds the gradient of one row; allowed: variant "
-            "practical, or unit record"
-        )
-    if settings.test_epsilon is not None:
-        raise UsageError(
-            f"test epsilon is {settings.test_epsilon:g} with unit owner; a person may have several test rows, so the "
-            "noise would not protect people; leave out --test-epsilon"
-        )
-    if method.joins_public and sources.public is not None:
-        raise UsageError(
-            f"method {method.name} protects public rows like private ones, but knows no owners of them; allowed with "
-            "unit owner: no public rows; leave them out, or use noisy-gd"
-        )
-
-
-def _refuse_weights(sources: Sources, settings: Settings) -> None:
-    """UsageError for weights that the method would not use."""
-    method, variant = settings.method, getattr(settings.options, "variant", "practical")
-    if sources.weights is not None and (not method.weighs or variant == "theory"):
-        allowed = ", ".join(name for name, other in METHODS.items() if other.weighs)
-        raise UsageError(
-            f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "
-            "theory; leave them out"
-        )
 
 
 def _known(settings: Settings, sources: Sources) -> str | None:
@@ -366,31 +294,8 @@ def _released_count(
     return float(on_host(released.value)[0, 0]), noise_multiplier
 
 
-def _with_roles(sources: Sources, method: Method) -> Sources:
-    """The sources without empty public rows, and with all rows private if the method protects public rows too.
-
-    Raises:
-        UsageError: the method needs public rows or text weights, and there are none.
-    """
-    public = sources.public if sources.public is not None and sources.public.n_rows else None
-    if "public" in method.needs and public is None:
-        raise UsageError(
-            f"method {method.name} needs public rows and got none; "
-            "give --public FILE or --public-shots K (in Python: X_public, y_public)"
-        )
-    if "text" in method.needs and sources.text_weights is None:
-        raise UsageError(
-            f"method {method.name} needs text weights and got none; "
-            "use a feature file with text/weights (in Python: text_weights)"
-        )
-    if method.joins_public and public is not None:
-        weights = None if sources.weights is None else sources.weights.with_more(public.n_rows)
-        return replace(sources, private=ChainedSource(sources.private, public), public=None, weights=weights)
-    return replace(sources, public=public)
-
-
-def _preprocessing(settings: Settings, public: Source | None, n_features: int) -> Preprocessing:
-    """The map to the training space of `settings`, with a public centre, a bias column, or neither."""
+def _preprocessing(settings: Settings, public: Source | None, sources: Sources) -> Preprocessing:
+    """The map to the training space of `settings`: with a public centre, a bias column, both for labels, or neither."""
     centre, intercept = settings.centre, settings.intercept
     declared(Centring)["centre"].check(centre)
     if centre == "public" and public is None:
@@ -400,11 +305,14 @@ def _preprocessing(settings: Settings, public: Source | None, n_features: int) -
         raise UsageError("init 'text' needs uncentred rows, since text weights are not centred; use centre none")
     automatic = settings.method.centres and public is not None and not settings.starts_from_text
     centring = centre == "public" or (centre == "auto" and automatic)
-    if intercept and centring:
+    if intercept and centring and not sources.several_labels:
         raise UsageError(f"intercept {intercept:g} needs uncentred rows; use centre none, or intercept 0")
+    column = default_intercept(sources.private.n_features) if intercept is None else intercept
     if not centring or public is None:
-        return Preprocessing(intercept=default_intercept(n_features) if intercept is None else intercept)
-    return Preprocessing.centred_on(np.concatenate([rows for rows, _ in public.blocks()]))
+        return Preprocessing(intercept=column)
+    centred = Preprocessing.centred_on(np.concatenate([rows for rows, _ in public.blocks()]))
+    # a softmax of centred rows needs no bias, but a label that few rows have does: sigmoid(0) is one half
+    return replace(centred, intercept=column) if sources.several_labels else centred
 
 
 def _first_model(settings: Settings, sources: Sources) -> FirstModel | None:

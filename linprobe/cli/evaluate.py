@@ -23,13 +23,13 @@ def register(app: typer.Typer) -> None:
         calibrate: Calibrate = None,
         as_json: Json = False,
     ) -> None:
-        """Print a run's accuracy on the test rows of a feature file.
+        """Print a run's accuracy on the test rows of a feature file, or with several labels a row its macro AUROC.
 
         Tables on stderr have balanced accuracy, AUROC, calibration error, and figures of each class with 95 %
         intervals. --json has them all, and the confusion matrix.
         """
         from linprobe.cli import _terminal
-        from linprobe.commands.evaluate import class_table, evaluate, overall_rows
+        from linprobe.commands.evaluate import evaluate, tables_of
 
         result = evaluate(
             run, features, _terminal.TerminalProgress(), allow_other=allow_other_features, calibrate=calibrate
@@ -37,9 +37,9 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print_json(result)
         else:
-            _terminal.table(f"{result['test_rows']} test rows", overall_rows(result))
-            header, rows, left_out = class_table(result)
-            _terminal.table("by class, with 95 % intervals", rows, header=header)
-            if left_out:
-                _terminal.note(f"{left_out} more classes are in --json")
-            typer.echo(f"{result['test_accuracy']:.4f}")
+            tables = tables_of(result)
+            _terminal.table(f"{result['test_rows']} test rows", tables.overall)
+            _terminal.table(f"{tables.by}, with 95 % intervals", tables.rows, header=tables.header)
+            if tables.left_out:
+                _terminal.note(f"{tables.left_out} more classes are in --json")
+            typer.echo("-" if tables.headline is None else f"{tables.headline:.4f}")

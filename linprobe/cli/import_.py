@@ -63,6 +63,6 @@ def register(app: typer.Typer) -> None:
             _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")
         if "test" not in description["rows"]:
             _terminal.note("there are no test rows: no accuracy will be measured")
-        if description["class_names_from"] != "declared":
+        if description["class_names_from"] == "test labels":
             _terminal.note("the class list was read from the test labels, which are public; --classes declares another")
         typer.echo(str(out))

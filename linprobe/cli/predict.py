@@ -33,7 +33,10 @@ def register(app: typer.Typer) -> None:
         probabilities: Annotated[bool, typer.Option("--probabilities", help="Add a column for every class.")] = False,
         calibrate: Calibrate = None,
     ) -> None:
-        """Print id, label and score of every row as CSV; the score is the label's probability."""
+        """Print id, label and score of every row as CSV; the score is the label's probability.
+
+        With several labels a row, a column for each label has 1 where its probability is above one half, else 0.
+        """
         import csv
         import itertools
         import sys
@@ -54,5 +57,5 @@ def register(app: typer.Typer) -> None:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         header, first = next(rows), next(rows, None)  # a bad file is refused here, before anything is printed
         writer.writerow(map(plain_cell, header))
-        for record_id, label, *shares in () if first is None else itertools.chain([first], rows):
-            writer.writerow([plain_cell(record_id), plain_cell(label), *(f"{share:.6f}" for share in shares)])
+        for row in () if first is None else itertools.chain([first], rows):
+            writer.writerow(f"{cell:.6f}" if isinstance(cell, float) else plain_cell(str(cell)) for cell in row)

@@ -67,13 +67,17 @@ def register(app: typer.Typer) -> None:
             print_json(outcome)
             return
         accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
-        balanced = outcome["test_balanced_accuracy"]
+        further = {
+            "balanced accuracy": outcome["test_balanced_accuracy"],
+            "macro AUROC": outcome["test_macro_auroc"] if outcome["task"] == "multilabel" else None,
+            "accuracy of labels": outcome.get("test_label_accuracy"),
+        }
         units = "people" if outcome["unit"] == "owner" else "rows"
         _terminal.table(
             f"{outcome['method']}: {outcome['n_units']} private {units}, {outcome['n_public']} public rows",
             [
                 *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
-                *([] if balanced is None else [("balanced accuracy", _terminal.figure(balanced, ".4f"))]),
+                *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
                 *([] if std is None else [("std of its noise", _terminal.figure(std, ".4f"))]),
                 *guarantee_rows(outcome),
                 ("steps", _terminal.figure(outcome["steps"], "d")),

@@ -17,7 +17,7 @@ def choose_method(features: Path | None, public: Path | None, shots: int | None)
         known = public is not None or bool(shots)
         if shots is None:
             known = known or features is None or "public" in file.sizes
-        return choose(Facts(known, file.text_weights() is not None))
+        return choose(Facts(known, file.text_weights() is not None and not file.description.several_labels))
 
 
 def refuse_missing_public(method: Method, path: Path) -> None:

@@ -24,6 +24,7 @@ from linprobe.progress import Progress
 from linprobe.runs.run_folder import LoadedRun
 
 DIGITS = "digits"
+ONE_CLASS = "the rows of {} have several labels each"
 
 
 class FileSource:
@@ -143,6 +144,11 @@ def public_source(
     parts, mask = [], None
     if shots is not None and shots < 0:
         raise UsageError(f"public shots is {shots}; allowed: 0 or more")
+    if shots and features.description.several_labels:
+        raise UsageError(
+            f"--public-shots takes rows of every class, and {ONE_CLASS.format(features.path)}; give --public FILE, or "
+            "a group public in the feature file"
+        )
     if shots:
         names = features.description.class_names
         owners = features.owners("train") if people and features.has_owners("train") else None
@@ -171,9 +177,19 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> FileSou
     if differs is not None:
         name, here, there = differs
         raise DataError(f"{other.path} has {name} {there} and {features.path} {here}; allowed: the same")
+    if (mine.task, mine.several_labels and mine.class_names) != (
+        theirs.task,
+        theirs.several_labels and theirs.class_names,
+    ):
+        raise DataError(
+            f"{other.path} is {theirs.task} and {features.path} {mine.task}, or their labels differ; allowed with "
+            "several labels a row: the same labels in the same order"
+        )
+    group = "public" if "public" in other.sizes else "train"
+    if mine.several_labels:
+        return FileSource(other, group)
     index = {name: position for position, name in enumerate(mine.class_names)}
     relabel = np.array([index.get(name, -1) for name in theirs.class_names])
-    group = "public" if "public" in other.sizes else "train"
     keep = relabel[other.labels(group)] >= 0
     if not keep.any():
         raise DataError(
@@ -233,6 +249,15 @@ def features_of(run: LoadedRun, features: Path | None) -> Path | None:
             "file was moved; give the feature file, or run the command in the folder where the run was trained"
         )
     return Path(recorded)
+
+
+def check_one_class(features: FeatureReader, command: str) -> None:
+    """UsageError for rows with several labels, for a command that knows one class a row."""
+    if features.description.several_labels:
+        raise UsageError(
+            f"linprobe {command} needs one class a row, and {ONE_CLASS.format(features.path)}; allowed for such rows: "
+            "train, evaluate, predict, verify, report, pdp-report, budget, info"
+        )
 
 
 def check_test_rows(features: FeatureReader, use: str, *, private: bool = False) -> None:

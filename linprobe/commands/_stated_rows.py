@@ -11,7 +11,7 @@ from linprobe.commands._units import private_units
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import PrivacyError
 from linprobe.methods import find_method
-from linprobe.runs.figures_file import STATED
+from linprobe.runs.figures_file import stated_in
 from linprobe.runs.run_folder import LoadedRun
 from linprobe.runs.units import OWNER, unit_of
 
@@ -31,7 +31,13 @@ def check_stated(run: LoadedRun, features: FeatureReader) -> list[str]:
     manifest = run.manifest
     if list(features.description.class_names) != run.class_names or features.n_features != manifest["n_features"]:
         raise PrivacyError(f"{features.path} has other classes or features than the manifest; find the right file")
-    return ["class_names", *_rows(manifest, features), *_test_rows(run, features)]
+    _same({"task": run.task}, "task", features.description.task, features)
+    return [
+        "class_names",
+        *(["task"] if "task" in manifest else []),
+        *_rows(manifest, features),
+        *_test_rows(run, features),
+    ]
 
 
 def _rows(manifest: dict[str, Any], features: FeatureReader) -> list[str]:
@@ -59,12 +65,13 @@ def _test_rows(run: LoadedRun, features: FeatureReader) -> list[str]:
     if not comparable or features.sizes.get("test") != manifest["n_test"]:
         return []
     figures = figures_of(features, run) or {}
-    for key, name in STATED.items():
+    known = stated_in(manifest)
+    for key, name in known.items():
         _close(manifest, key, figures[name], manifest["n_test"], features)
     for name, stated in (manifest["test_accuracy_per_class"] or {}).items():
         of_class = figures["per_class"][name]
         _close({name: stated}, name, of_class["recall"], of_class["n"], features)
-    return ["test_rows", *(key for key in STATED if key in manifest), "test_accuracy_per_class"]
+    return ["test_rows", *known, "test_accuracy_per_class"]
 
 
 def _close(stated: dict[str, Any], key: str, found: float | None, n_rows: int, features: FeatureReader) -> None:

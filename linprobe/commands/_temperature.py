@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from linprobe.commands._row_sources import check_width, open_features
+from linprobe.data.stored_labels import MULTILABEL
 from linprobe.errors import DataError, UsageError
 from linprobe.progress import Progress
 from linprobe.runs.run_folder import LoadedRun
@@ -14,13 +15,18 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress) -> f
     """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
 
     Raises:
-        UsageError: a run that votes. DataError: a file without the group `public`, with other classes, or with another
-            number of features.
+        UsageError: a run that votes, or of several labels a row. DataError: a file without the group `public`, with
+            other classes, or with another number of features.
     """
     if public is None:
         return 1.0
     if run.weights.ndim == 3:
         raise UsageError(f"run {run.folder} votes, so it has no temperature; leave out --calibrate")
+    if run.task == MULTILABEL:
+        raise UsageError(
+            f"run {run.folder} gives each row several labels, and a temperature is for one class a row; leave out "
+            "--calibrate"
+        )
     from linprobe.evaluation.temperature import fit_temperature
 
     with open_features(public) as opened:

@@ -5,18 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from linprobe.data.feature_file import FeatureReader
-from linprobe.evaluation.class_figures import class_figures
+from linprobe.evaluation.figures import figures_by_task, of_labels
+from linprobe.runs.figures_file import STATED
+from linprobe.runs.label_figures_file import STATED_OF_LABELS
 from linprobe.runs.run_folder import LoadedRun
 from linprobe.training.engine import Trained
 
-MOST_PASSES = 4  # over the test rows, for the AUROC; `evaluate` has no limit
+MOST_PASSES = 4  # over the test rows, for the AUROC of classes; `evaluate` has no limit
+PRINTED = (  # keys of every manifest
+    "test_accuracy",
+    "test_accuracy_std",
+    "test_balanced_accuracy",
+    "test_macro_auroc",
+    "test_calibration_error",
+)
+PRINTED_OF_LABELS = ("test_label_accuracy", "test_macro_average_precision")  # of rows with several labels only
 
 
 def figures_of(features: FeatureReader, trained: Trained | LoadedRun) -> dict[str, Any] | None:
     """Figures of the released model on public test rows; None if there are none."""
     if "test" not in features.sizes or features.description.private_test:
         return None
-    return class_figures(
+    return figures_by_task(
+        features.description.task,
         lambda: features.blocks("test"),
         features.sizes["test"],
         trained.weights,
@@ -29,26 +40,18 @@ def figures_of(features: FeatureReader, trained: Trained | LoadedRun) -> dict[st
 def accuracy_of(features: FeatureReader, trained: Trained, measured: dict[str, Any] | None) -> dict[str, Any]:
     """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
     n_test = features.sizes.get("test", 0)
+    known = STATED_OF_LABELS if features.description.several_labels else STATED
     stated: dict[str, Any] = {
         "test_rows": features.description.test_rows if n_test else "none",
+        **dict.fromkeys((*PRINTED, "test_accuracy_per_class", *known)),
         "n_test": n_test,
-        "test_accuracy": None,
-        "test_accuracy_std": None,
-        "test_balanced_accuracy": None,
-        "test_macro_auroc": None,
-        "test_calibration_error": None,
-        "test_accuracy_per_class": None,
     }
     if trained.right is not None:
         right, std = trained.right
         return {**stated, "test_accuracy": min(max(right / n_test, 0.0), 1.0), "test_accuracy_std": std / n_test}
     if measured is None:
         return stated
-    return {
-        **stated,
-        "test_accuracy": measured["test_accuracy"],
-        "test_balanced_accuracy": measured["balanced_accuracy"],
-        "test_macro_auroc": measured["macro_auroc"],
-        "test_calibration_error": measured["calibration_error"],
-        "test_accuracy_per_class": {name: one["recall"] for name, one in measured["per_class"].items()},
-    }
+    stated |= {key: measured[name] for key, name in known.items()}
+    if not of_labels(measured):
+        stated["test_accuracy_per_class"] = {name: one["recall"] for name, one in measured["per_class"].items()}
+    return stated

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.commands._row_sources import FileSource, PublicRows, public_source
+from linprobe.commands._row_sources import ONE_CLASS, FileSource, PublicRows, public_source
 from linprobe.commands._units import PrivateUnits, private_units
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.owners import Bounds
 from linprobe.data.row_weights import RowWeights, class_weights
 from linprobe.data.sources import Source, whole_blocks
+from linprobe.errors import UsageError
 from linprobe.evaluation.metrics import class_scores
 from linprobe.mechanisms.right_counts import SHARE_STEP
 from linprobe.methods import Method
@@ -66,12 +67,14 @@ def rows_of(features: FeatureReader, other: FeatureReader | None, request: Train
     if method.joins_public and public is not None:
         protected.append(public)
     n_classes = len(features.description.class_names)
-    weights = None
+    weights, several = None, features.description.several_labels
+    if request.class_weight is not None and several:
+        raise UsageError(f"--class-weight weighs classes, and {ONE_CLASS.format(features.path)}; leave it out")
     if request.class_weight is not None:
         free = public is not None and not method.joins_public  # labels of protected rows must not be counted
         labels = np.concatenate([y for _, y in public.blocks()]) if public is not None and free else None
         weights = RowWeights(class_weights(request.class_weight, features.description.class_names, labels))
-    sources = Sources(units.rows, n_classes, public, features.text_weights(), units.bounds, weights)
+    sources = Sources(units.rows, n_classes, public, features.text_weights(), units.bounds, weights, several)
     return Rows(sources, public, units, protected, shots)
 
 

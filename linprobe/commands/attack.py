@@ -14,7 +14,14 @@ from linprobe.accounting.tradeoff import AttackLimit
 from linprobe.accounting.tradeoff import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
 from linprobe.commands._output import new_files, writing
-from linprobe.commands._row_sources import FileSource, check_test_rows, features_of, open_features, public_source
+from linprobe.commands._row_sources import (
+    FileSource,
+    check_one_class,
+    check_test_rows,
+    features_of,
+    open_features,
+    public_source,
+)
 from linprobe.commands._units import PrivateUnits, private_units
 from linprobe.commands.verify import verified, verify_data
 from linprobe.data.feature_file import FeatureReader
@@ -95,6 +102,7 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     run = replace(run_folder.load_run(request.run), manifest=checked.manifest)
     manifest = run.manifest
     with open_features(features_of(run, request.features)) as features:
+        check_one_class(features, "attack")
         check_test_rows(features, "an attack compares with private rows", private=True)
         units = _private(features, run)
         committed = verify_data(checked, features)

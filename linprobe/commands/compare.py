@@ -20,7 +20,7 @@ from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.commands._budget_book import book_of
 from linprobe.commands._comparison_folder import RUNS, ComparisonFolder, open_comparison
 from linprobe.commands._method_row import MethodRow as MethodRow
-from linprobe.commands._row_sources import DIGITS, check_test_rows, open_features
+from linprobe.commands._row_sources import DIGITS, check_one_class, check_test_rows, open_features
 from linprobe.commands._units import private_units
 from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.commands.train import TrainRequest, make_settings, train_on
@@ -202,6 +202,7 @@ def _name(path: Path | None) -> str:
 def _shared(stack: ExitStack, path: Path | None) -> Features:
     """The rows of a file, read once for all runs; its path if they do not fit in memory."""
     opened = stack.enter_context(open_features(path))
+    check_one_class(opened, "compare")
     if not available_memory.fits(4 * opened.n_features * sum(opened.sizes.values())):
         return None if path is None else path.absolute()  # processes may have another working directory
     return LoadedFeatures(opened)

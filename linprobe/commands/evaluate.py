@@ -9,10 +9,10 @@ from linprobe.commands._row_sources import check_made_alike, check_test_rows, ch
 from linprobe.commands._temperature import temperature_of
 from linprobe.data.provenance import extraction_of
 from linprobe.errors import DataError
-from linprobe.evaluation.class_figures import class_figures, no_better_than_commonest
+from linprobe.evaluation.figures import figures_by_task, no_better_than_guessing
 from linprobe.progress import Progress
-from linprobe.reporting.class_table import class_table as class_table
-from linprobe.reporting.class_table import overall_rows as overall_rows
+from linprobe.reporting.figure_tables import FigureTables as FigureTables
+from linprobe.reporting.figure_tables import tables_of as tables_of
 from linprobe.runs import run_folder
 
 
@@ -30,7 +30,7 @@ def evaluate(
         allow_other: score rows that were made otherwise than those of the run, with a note.
         calibrate: feature file whose public rows give the temperature.
 
-    Returns: run, temperature (1 without `calibrate`), and the keys of `class_figures`.
+    Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`.
 
     Raises:
         DataError, UsageError: see `temperature_of`.
@@ -41,14 +41,15 @@ def evaluate(
     run = run_folder.load_run(folder)
     temperature = temperature_of(run, calibrate, progress)
     with open_features(features_of(run, features)) as opened:
-        if list(opened.description.class_names) != run.class_names:
+        if (opened.description.task, list(opened.description.class_names)) != (run.task, run.class_names):
             raise DataError(
                 f"{opened.path} declares other classes than the run {folder}; use a file with the same classes"
             )
         check_made_alike(run, opened.path, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, opened.path)
         check_test_rows(opened, "accuracy is measured on")
-        figures = class_figures(
+        figures = figures_by_task(
+            run.task,
             lambda: opened.blocks("test"),
             opened.sizes["test"],
             run.weights,
@@ -56,7 +57,7 @@ def evaluate(
             run.class_names,
             temperature=temperature,
         )
-    no_better = no_better_than_commonest(figures)
+    no_better = no_better_than_guessing(figures)
     if no_better is not None:
         progress.note(no_better)
     return {"run": str(folder), "temperature": temperature, **figures}

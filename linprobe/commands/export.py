@@ -15,6 +15,7 @@ from linprobe.atomic_files import replace_when_complete
 from linprobe.commands._output import new_files, writing
 from linprobe.commands._temperature import temperature_of
 from linprobe.commands.verify import verified
+from linprobe.data.stored_labels import MULTILABEL
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.exporting.probe import Probe
 from linprobe.progress import Progress
@@ -56,6 +57,11 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
         run = run_folder.load_run(request.run)
         if run.manifest != manifest:
             raise PrivacyError(f"run {request.run} changed while it was read; nothing was written; try again")
+        if run.task == MULTILABEL:
+            raise UsageError(
+                f"run {request.run} gives each row several labels, which --to writes in no format yet; use "
+                "linprobe.load_run"
+            )
         temperature = temperature_of(run, request.calibrate, progress)
         scale = np.float32(temperature)
         probe = Probe(run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature))

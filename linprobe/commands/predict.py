@@ -14,8 +14,9 @@ from linprobe.data.array_files import open_array
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.provenance import extraction_of
 from linprobe.data.sources import BLOCK_ROWS
+from linprobe.data.stored_labels import MULTILABEL
 from linprobe.errors import DataError, UsageError
-from linprobe.evaluation.metrics import predictions
+from linprobe.evaluation.metrics import class_scores, label_probabilities, predictions
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 
@@ -31,7 +32,7 @@ def predict(
     calibrate: Path | None = None,
 ) -> Iterator[tuple[str | float, ...]]:
     """The names of the columns, then (id, class name, its probability) of every row of a group of a feature file, or of
-    a `.npy` array.
+    a `.npy` array. A run with several labels a row gives 0 or 1 for each label in place of name and probability.
 
     Args:
         group: None for `rows` if the file has unlabelled rows, else `test`.
@@ -46,7 +47,8 @@ def predict(
     """
     run = run_folder.load_run(folder)
     temperature = temperature_of(run, calibrate, progress)
-    yield "id", "label", "score", *(f"p_{name}" for name in run.class_names if all_classes)
+    answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
+    yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
     if features.suffix == ".npy":
         array = open_array(features)
         if array.dtype.kind not in "fiub":
@@ -89,6 +91,13 @@ def _predicted(
     all_classes: bool,
 ) -> Iterator[tuple[str | float, ...]]:
     names = run.class_names
+    if run.task == MULTILABEL:
+        for x in blocks:
+            scores = class_scores(x, run.weights, run.bias)
+            shares = label_probabilities(scores).tolist() if all_classes else [[]] * len(scores)
+            for marks, line in zip((scores > 0).astype(int).tolist(), shares, strict=True):
+                yield next(ids), *marks, *line
+        return
     for best, share in predictions(blocks, run.weights, run.bias, temperature):
         score = share[np.arange(len(best)), best].tolist()
         others = share.tolist() if all_classes else [[]] * len(score)

@@ -22,7 +22,7 @@ from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
 from linprobe.commands._run_config import config_text
-from linprobe.commands._test_rows import accuracy_of, figures_of
+from linprobe.commands._test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of
 from linprobe.commands._tracking import refuse_tracking, send
 from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands._units import PrivateUnits, fewer_protected
@@ -30,7 +30,7 @@ from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader
 from linprobe.data.provenance import extraction_of
 from linprobe.errors import LinprobeError, UsageError, advice
-from linprobe.evaluation.class_figures import no_better_than_commonest
+from linprobe.evaluation.figures import no_better_than_guessing
 from linprobe.evaluation.metrics import class_accuracy
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.methods.choice import Chosen
@@ -66,11 +66,8 @@ OUTCOME_KEYS = (
     "n_public",
     "n_features",
     "n_classes",
-    "test_accuracy",
-    "test_accuracy_std",
-    "test_balanced_accuracy",
-    "test_macro_auroc",
-    "test_calibration_error",
+    "task",
+    *PRINTED,
     "seed_kind",
 )
 
@@ -182,7 +179,8 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
 
     Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, unit, n_units,
         n_private (as n_units), n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None
-        without), test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind.
+        without), test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind;
+        for rows with several labels also test_label_accuracy, test_macro_average_precision.
 
     Raises:
         LinprobeError: any failure, with its exit status; no run folder is left behind.
@@ -341,12 +339,12 @@ def train_on(
         fewer = fewer_protected(features, releases, settings.delta, accountant_of(manifest))
         if fewer is not None:
             progress.note(fewer)
-    no_better = None if measured is None else no_better_than_commonest(measured)
+    no_better = None if measured is None else no_better_than_guessing(measured)
     if no_better is not None:
         progress.note(no_better)
     return {
         "run": str(out),
-        **{key: manifest[key] for key in OUTCOME_KEYS},
+        **{key: manifest[key] for key in (*OUTCOME_KEYS, *PRINTED_OF_LABELS) if key in manifest},
         **{key: None for key in ("gdp_mu", "zcdp_rho") if not manifest["private"]},
         "seconds": time.perf_counter() - started,
     }
@@ -416,6 +414,7 @@ def manifest_of(
         "n_classes": len(names),
         "class_names": list(names),
         "class_names_from": description.class_names_from,
+        "task": description.task,
         "ids_from": description.ids_from,
         "options": settings.parameters,
         "preset": request.preset,

@@ -27,6 +27,7 @@ from linprobe.accounting.ledger import record_selection
 from linprobe.accounting.selection import calibrate_selection, check_repetitions
 from linprobe.commands._budget_book import book_of, charged_selection
 from linprobe.commands._option_text import option_kinds, typed
+from linprobe.commands._row_sources import check_one_class
 from linprobe.commands._test_rows import figures_of
 from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands.train import (
@@ -157,6 +158,7 @@ def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str,
     method = find_method(str(request.method))
     candidates = settings_of(request, tuning)
     with opened(request, method, progress) as (features, other, completed):
+        check_one_class(features, "tune")
         if choice is not None:
             progress.note(f"method {choice.method}: {choice.when}; {choice.why}. --method names another")
         return tune_on(features, other, completed, tuning, candidates, progress)

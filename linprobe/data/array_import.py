@@ -13,10 +13,12 @@ from linprobe.data import tables
 from linprobe.data.array_files import array_names, fits, load_torch, open_array, read_archive
 from linprobe.data.feature_file import GROUPS, PRIVATE, Description, check_class_names
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.label_matrix import has_several_labels, settle_matrix
 from linprobe.data.labels import Arrays, class_list, label_indices, settle_labels
 from linprobe.data.limits import too_large
 from linprobe.data.owners import OWNER, by_owner
 from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
+from linprobe.data.stored_labels import MULTICLASS, MULTILABEL
 from linprobe.errors import DataError, UsageError, reading
 
 KINDS = ("X", "y", "id")
@@ -132,11 +134,13 @@ def _to_numpy(value: Any, source: Path) -> Any:
 def _check(arrays: Arrays) -> None:
     """DataError unless every array has the axes and the type that its key asks for."""
     for key, values in arrays.items():
-        rows = key.startswith("X_")
-        if (values.ndim < 2 if rows else values.ndim != 1) or values.dtype.kind not in ("fiub" if rows else "fiubUS"):
+        rows, labels = key.startswith("X_"), key.startswith("y_")
+        axes = values.ndim >= 2 if rows else values.ndim == 1 or (labels and values.ndim == 2)
+        if not axes or values.dtype.kind not in ("fiub" if rows else "fiubUS"):
             raise DataError(
                 f"{key} has shape {values.shape} and type {values.dtype}; allowed: "
                 + ("real numbers (rows, ...)" if rows else "one number or text for each row, or for each class")
+                + ("; or a 0 or 1 for each row and label" if labels else "")
             )
 
 
@@ -160,7 +164,8 @@ def import_arrays(
     `progress` are as in `read_arrays`.
 
     Image arrays (more than two dimensions) are flattened. Undeclared class names come from the test labels if these are
-    public, never from training labels. `private_test` declares the test rows private.
+    public, never from training labels; several labels a row are named after their columns. `private_test` declares the
+    test rows private.
 
     Raises:
         UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays.
@@ -182,13 +187,17 @@ def import_arrays(
         classes = [str(name) for name in arrays["class_names"]]
     if private_test and not tested:
         raise UsageError("--private-test was given, and there are no test rows; leave it out")
-    if private_test and classes is None:
+    several = has_several_labels(arrays)
+    if private_test and classes is None and not several:
         raise DataError(
             "test labels are private, so class names cannot come from them; declare the classes with --classes, or "
             "class_names in a .npz"
         )
-    arrays = settle_labels(arrays, classes)
-    names, names_from = class_list(arrays, classes)
+    if several:
+        arrays, names, names_from = settle_matrix(arrays, classes)
+    else:
+        arrays = settle_labels(arrays, classes)
+        names, names_from = class_list(arrays, classes)
     check_class_names(names, ", ".join(source.name for source in sources))
     images = arrays["X_train"].ndim > 2
     description = Description(
@@ -199,6 +208,7 @@ def import_arrays(
         source=", ".join(source.name for source in sources),
         ids_from=GIVEN if "id_train" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
+        task=MULTILABEL if several else MULTICLASS,
     )
     with FeatureWriter(out, description) as writer:
         for group in GROUPS:
@@ -209,10 +219,10 @@ def import_arrays(
 
 def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str]) -> None:
     x, y = arrays[f"X_{group}"], arrays.get(f"y_{group}")
-    if y is None or y.shape != (len(x),) or x.ndim < 2:
+    if y is None or y.shape[:1] != (len(x),) or x.ndim < 2:
         raise DataError(
             f"X_{group} has shape {x.shape} and y_{group} {None if y is None else y.shape}; "
-            "allowed: (rows, ...) and (rows,)"
+            "allowed: (rows, ...) and (rows,) or (rows, labels)"
         )
     if x.dtype.kind not in "fiub":
         raise DataError(f"X_{group} has type {x.dtype}; allowed: real numbers; convert it first")
@@ -223,7 +233,7 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
         raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
     owners = _owners(arrays, group, len(x))
     order = None if owners is None else by_owner(owners)
-    labels, made = label_indices(y, names, f"y_{group}"), ContentIds(group)
+    labels, made = y if y.ndim == 2 else label_indices(y, names, f"y_{group}"), ContentIds(group)
     if order is not None:
         labels, owners = labels[order], owners[order]  # type: ignore[index]
         ids = None if ids is None else np.asarray(ids)[order]

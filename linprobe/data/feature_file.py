@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from itertools import compress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -27,6 +27,7 @@ from linprobe.data.hdf5_checks import data_set, find, text_attribute, texts
 from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.sources import BLOCK_ROWS
+from linprobe.data.stored_labels import MULTICLASS, MULTILABEL, TASKS, as_labels, check_stored
 from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1
@@ -53,6 +54,7 @@ class Description:
         class_names_from: origin of the class names.
         ids_from: origin of the training rows' ids: `given`, `file names` or `content`.
         test_rows: `public`, or `private`; accuracy on private ones is released with noise only.
+        task: `multiclass`, one class a row, or `multilabel`.
     """
 
     class_names: tuple[str, ...]
@@ -68,12 +70,18 @@ class Description:
     class_names_from: str = "declared"
     ids_from: str = GIVEN
     test_rows: str = "public"
+    task: str = MULTICLASS
     tool_version: str = __version__
 
     @property
     def private_test(self) -> bool:
         """Whether the test rows were declared private."""
         return self.test_rows == PRIVATE
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether each row has several labels."""
+        return self.task == MULTILABEL
 
 
 TEXT_ATTRIBUTES = tuple(entry.name for entry in fields(Description) if entry.name != "class_names")
@@ -124,8 +132,8 @@ class FeatureReader(ABC):
         """Raw rows of a group, shape (b, n_features)."""
 
     @abstractmethod
-    def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
-        """Class indices of a group, shape (b,); NO_LABEL for unlabelled rows."""
+    def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
+        """Class indices (b,) of a group, NO_LABEL if unlabelled; or several labels a row, uint8 (b, n_classes)."""
 
     @abstractmethod
     def ids(self, group: str, part: slice = ALL) -> list[str]:
@@ -150,7 +158,7 @@ class FeatureReader(ABC):
     def blocks(
         self, group: str, keep: NDArray[np.bool_] | None = None, block_rows: int = BLOCK_ROWS
     ) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
-        """Blocks of rows `x` (b, n_features) and labels `y` (b,) of a group, in row order.
+        """Blocks of rows `x` (b, n_features) and `labels` `y` of a group, in row order.
 
         Args:
             keep: mask of the rows to yield, shape (n_rows,); blocks without such a row are not read.
@@ -254,6 +262,9 @@ class FeatureFile(FeatureReader):
         texts["test_rows"] = texts["test_rows"] or "public"
         if texts["test_rows"] not in (PRIVATE, "public"):
             raise DataError(f"{self.path}: test_rows is {texts['test_rows'][:40]!r}; allowed: public, private")
+        texts["task"] = texts["task"] or MULTICLASS
+        if texts["task"] not in TASKS:
+            raise DataError(f"{self.path}: task is {texts['task'][:40]!r}; allowed: {', '.join(TASKS)}")
         names = self._class_names()
         self.description = Description(class_names=names, **texts)
         self.sizes: dict[str, int] = {}
@@ -264,7 +275,7 @@ class FeatureFile(FeatureReader):
             )
         for name in (*GROUPS, UNLABELLED):
             if name in self._file.id:
-                self.sizes[name], width = self._check_group(name, len(names))
+                self.sizes[name], width = self._check_group(name, len(names), texts["task"])
                 widths.add(width)
         if len(widths) != 1:
             raise DataError(f"{self.path}: groups have {sorted(widths)} features; allowed: one width for all")
@@ -294,7 +305,7 @@ class FeatureFile(FeatureReader):
         check_class_names(names, str(self.path))
         return names
 
-    def _check_group(self, name: str, n_classes: int) -> tuple[int, int]:
+    def _check_group(self, name: str, n_classes: int, task: str) -> tuple[int, int]:
         """Number of rows and features of a group, whose labels are within `n_classes`."""
         labelled = name != UNLABELLED
         sets = {part: data_set(self._file, self.path, f"{name}/{part}") for part in ("x", "y", "id", "owner")}
@@ -308,16 +319,13 @@ class FeatureFile(FeatureReader):
             raise DataError(
                 f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
             )
-        if ids.shape != (x.shape[0],) or (y is not None and y.shape != (x.shape[0],)):
+        if ids.shape != x.shape[:1] or (y is not None and y.shape[:1] != x.shape[:1]):
             raise DataError(
-                f"{self.path}: {name} has {x.shape[0]} rows, {0 if y is None else y.size} labels and {ids.size} ids; "
+                f"{self.path}: {name} has {x.shape[0]} rows, {0 if y is None else len(y)} labels and {ids.size} ids; "
                 "allowed: one of each per row"
             )
-        if h5py.check_string_dtype(ids.dtype) is None or (y is not None and y.dtype.kind not in "iu"):
-            raise DataError(
-                f"{self.path}: {name} labels have type {None if y is None else y.dtype} and its id {ids.dtype}; "
-                "allowed: integers, and text"
-            )
+        if h5py.check_string_dtype(ids.dtype) is None:
+            raise DataError(f"{self.path}: {name}/id has type {ids.dtype}; allowed: text; make the file again")
         if owners is not None and (owners.shape != (x.shape[0],) or h5py.check_string_dtype(owners.dtype) is None):
             raise DataError(
                 f"{self.path}: {name} has {x.shape[0]} rows and {owners.size} owners of type {owners.dtype}; allowed: "
@@ -330,29 +338,15 @@ class FeatureFile(FeatureReader):
                 "each byte at most; make the file again"
             )
         if y is not None:
-            self._check_labels(name, y, n_classes)
+            check_stored(y, name, self.path, n_rows=n_rows, n_classes=n_classes, task=task)
         return n_rows, int(x.shape[1])
 
-    def _check_labels(self, name: str, y: h5py.Dataset, n_classes: int) -> None:
-        wrong, first = 0, (0, 0)
-        for start in range(0, len(y), RECORDS_AT_ONCE):
-            labels = y[start : start + RECORDS_AT_ONCE]
-            bad = np.flatnonzero((labels < 0) | (labels >= n_classes))
-            if bad.size and not wrong:
-                first = (start + int(bad[0]), int(labels[bad[0]]))
-            wrong += bad.size
-        if wrong:
-            raise DataError(
-                f"{self.path}: {name} has {wrong} labels outside the {n_classes} declared classes, first at row "
-                f"{first[0]} (label {first[1]}); allowed: 0 to {n_classes - 1}"
-            )
-
-    def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
-        """Class indices of a group, shape (b,); NO_LABEL for unlabelled rows."""
+    def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
+        """Class indices (b,) of a group, NO_LABEL if unlabelled; or several labels a row, uint8 (b, n_classes)."""
         if group == UNLABELLED:
             return np.full(len(range(*part.indices(self.sizes[group]))), NO_LABEL, dtype=np.int64)
         with self._reading(f"{group}/y"):
-            return np.asarray(self._file[group]["y"][part], dtype=np.int64)
+            return as_labels(self._file[group]["y"][part])
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:
         """Record ids of a group, in row order."""
@@ -451,8 +445,8 @@ class LoadedFeatures(FeatureReader):
         """Raw rows of a group, shape (b, n_features)."""
         return self._rows[group][part]
 
-    def labels(self, group: str, part: slice = ALL) -> NDArray[np.int64]:
-        """Class indices of a group, shape (b,)."""
+    def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
+        """Labels of a group, as in `FeatureFile`."""
         return self._labels[group][part]
 
     def ids(self, group: str, part: slice = ALL) -> list[str]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from linprobe.atomic_files import PRIVATE_MODE
 from linprobe.data.feature_file import PRIVATE_LOG, SCHEMA_VERSION, TEXT_ATTRIBUTES, Description, FeatureFile
 from linprobe.data.feature_scan import scan
+from linprobe.data.stored_labels import as_labels
 from linprobe.errors import DataError
 
 CHUNK_BYTES = 1 << 19
@@ -102,7 +103,8 @@ class FeatureWriter:
         Args:
             name: train, test or public; or `rows`, which have no labels.
             blocks: rows in order, each block of shape (b, n_features), n_rows in total.
-            y: labels, shape (n_rows,); None for `rows`. ids: one stable id per row; read after the last block.
+            y: class indices (n_rows,), or labels 0 and 1 (n_rows, n_classes); None for `rows`.
+            ids: one stable id per row; read after the last block.
             dtype: of a feature on disk.
             owners: the person of each row; rows of a person are adjacent. None if rows have no owners.
 
@@ -126,7 +128,7 @@ class FeatureWriter:
         if start != n_rows:
             raise DataError(f"{self._path}: {name} got {start} rows; allowed: {n_rows}, the number given")
         if y is not None:
-            group.create_dataset("y", data=np.asarray(y, dtype=np.int64))
+            group.create_dataset("y", data=as_labels(np.asarray(y)))
         for part, values in (("id", ids), ("owner", owners)):
             if values is None:
                 continue

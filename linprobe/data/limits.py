@@ -1,5 +1,6 @@
 """Limits of what a file may hold, so that a small hostile file cannot ask for large memory."""
 
+MOST_LABELS = 4096  # of a row
 MOST_CLASSES = 100_000
 LONGEST_NAME = 1_024  # characters of a class name
 LONGEST_ID = 4_096  # bytes of a record id: a path has at most these on Linux

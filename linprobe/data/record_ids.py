@@ -34,7 +34,7 @@ class ContentIds:
         self._seen: Counter[str] = Counter()
 
     def add(self, rows: NDArray[Any], labels: NDArray[np.integer]) -> None:
-        """Append the ids of a block of rows, shape (b, ...), with labels (b,)."""
+        """Append the ids of a block of rows, shape (b, ...), with labels (b,) or (b, n_labels)."""
         contiguous = np.ascontiguousarray(rows)
         kind = f"{contiguous.shape[1:]} {contiguous.dtype.str}".encode()
         for row, label in zip(contiguous, labels.tolist(), strict=True):

@@ -49,12 +49,17 @@ class Counter(Protocol):
 class Columns:
     """Names of the columns that are not features.
 
-    `id` None means the column `id`, and `owner` None the column `owner`, if there is one.
+    `label` may list several columns, NAME,NAME,..., of 0 and 1: rows then have several labels. `id` None means the
+    column `id`, and `owner` None the column `owner`, if there is one.
     """
 
     label: str = "label"
     id: str | None = None
     owner: str | None = None
+
+    def labels(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The columns of labels among the columns `names`."""
+        return (self.label,) if self.label in names else tuple(self.label.split(","))
 
     def split(self, names: Sequence[str], group: str, where: Path) -> tuple[str | None, str | None, list[str]]:
         """The column of ids and that of owners, None without one, and the columns of features.
@@ -64,10 +69,11 @@ class Columns:
         Raises:
             DataError: no such column, no feature, or a name twice.
         """
-        needed = {"--label-column": self.label, "--id-column": self.id}
+        labels = self.labels(names)
+        needed = [*(("--label-column", label) for label in labels), ("--id-column", self.id)]
         if group == "train" or self.owner in names:
-            needed["--owner-column"] = self.owner
-        for flag, name in needed.items():
+            needed.append(("--owner-column", self.owner))
+        for flag, name in needed:
             if name is not None and list(names).count(name) != 1:
                 listed = ", ".join(map(repr, names[:6])) + (", ..." if len(names) > 6 else "")
                 raise DataError(
@@ -76,7 +82,7 @@ class Columns:
                 )
         record = self.id or ("id" if "id" in names else None)
         owner = next((name for name in (self.owner or OWNER,) if name in names), None)
-        features = [name for name in names if name not in (self.label, record, owner)]
+        features = [name for name in names if name not in (*labels, record, owner)]
         if not features:
             raise DataError(f"{where} has no column of features beside {', '.join(names)}; add at least one")
         return record, owner, features
@@ -102,16 +108,22 @@ def read_csv(source: Path, columns: Columns, progress: Counter | None) -> Arrays
             lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
         progress.start(lines, f"reading {source.name}")
     blocks: list[NDArray[np.float32]] = []
+    marks: list[NDArray[np.float32]] = []
     texts: dict[str, list[str]] = {}
     with source.open(newline="", encoding="utf-8-sig") as text:
         reader = csv.reader(text)
         header = next(reader, [])
         record, owner, names = columns.split(header, group, source)
-        named = {"y": columns.label, "id": record, OWNER: owner}
+        labels = columns.labels(header)
+        named = {"y": labels[0] if len(labels) == 1 else None, "id": record, OWNER: owner}
         others = {kind: header.index(name) for kind, name in named.items() if name is not None}
-        places = [place for place in range(len(header)) if place not in others.values()]
+        places, of_labels = ([header.index(name) for name in chosen] for chosen in (names, labels))
+        rising = np.argsort(of_labels)
         while rows := _lines(reader, source, len(header)):
             blocks.append(_numbers(rows, places, names, source))
+            if len(labels) > 1:
+                in_line = _numbers(rows, np.sort(of_labels).tolist(), [labels[place] for place in rising], source)
+                marks.append(in_line[:, np.argsort(rising)])
             for kind, place in others.items():
                 texts.setdefault(kind, []).extend(row[place] for _, row in rows)
             if progress is not None:
@@ -119,11 +131,15 @@ def read_csv(source: Path, columns: Columns, progress: Counter | None) -> Arrays
     if not blocks:
         raise DataError(f"{source} has no line after its header; allowed: at least 1 row")
     stored = source.stat().st_size
-    named = {"y": columns.label, "id": record, OWNER: owner}
-    return {f"X_{group}": np.concatenate(blocks)} | {
-        f"{kind}_{group}": _text_array(text, f"{source}: column {named[kind]!r}", stored)
-        for kind, text in texts.items()
-    }
+    several = {f"y_{group}": np.concatenate(marks), "class_names": np.array(labels)} if marks else {}
+    return (
+        several
+        | {f"X_{group}": np.concatenate(blocks)}
+        | {
+            f"{kind}_{group}": _text_array(text, f"{source}: column {named[kind]!r}", stored)
+            for kind, text in texts.items()
+        }
+    )
 
 
 def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]:
@@ -277,10 +293,13 @@ def _arrays(table: Any, group: str, columns: Columns, where: Path, stored: int) 
     """The arrays of a table; `stored` is the number of bytes that it came from."""
     table.validate(full=True)  # Arrow ends the process where lengths contradict each other
     record, owner, features = columns.split(table.column_names, group, where)
-    arrays: Arrays = {
-        f"X_{group}": np.concatenate([_column(table[name], name, where) for name in features], axis=1),
-        f"y_{group}": _texts_or_numbers(table[columns.label], columns.label, where, stored),
-    }
+    labels = columns.labels(table.column_names)
+    arrays: Arrays = {f"X_{group}": np.concatenate([_column(table[name], name, where) for name in features], axis=1)}
+    if len(labels) == 1:
+        arrays[f"y_{group}"] = _texts_or_numbers(table[columns.label], columns.label, where, stored)
+    else:
+        arrays[f"y_{group}"] = np.concatenate([_column(table[name], name, where) for name in labels], axis=1)
+        arrays["class_names"] = np.array(labels)
     if record is not None:
         ids = [str(value) for value in _plain_list(table[record], record, where)]
         arrays[f"id_{group}"] = _text_array(ids, f"{where}: column {record!r}", stored)

@@ -101,9 +101,9 @@ def class_figures(
         "per_class": {
             name: {
                 "n": of,
-                **_share("recall", hits, of),
+                **share_of("recall", hits, of),
                 "predicted": guesses,
-                **_share("precision", hits, guesses),
+                **share_of("precision", hits, guesses),
                 "auroc": area,
             }
             for name, hits, of, guesses, area in zip(
@@ -129,11 +129,11 @@ def class_auroc(y: Counts, share: Floats, first: int) -> list[float | None]:
     areas: list[float | None] = []
     for place, column in enumerate(share.T, first):
         mine = y == place
-        areas.append(_auroc(mine, column) if 0 < mine.sum() < len(y) else None)
+        areas.append(auroc_of(mine, column) if 0 < mine.sum() < len(y) else None)
     return areas
 
 
-def _auroc(mine: NDArray[np.bool_], score: Floats) -> float:
+def auroc_of(mine: NDArray[np.bool_], score: Floats) -> float:
     """The share of pairs of a row of `mine` and another row in which the former has the higher score, from ranks."""
     _, place, count = np.unique(score, return_inverse=True, return_counts=True)
     rank = np.cumsum(count) - (count - 1) / 2  # the mean rank of equal scores
@@ -168,7 +168,8 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
     return (0.0 if hits == 0 else middle - half), (1.0 if hits == n else middle + half)
 
 
-def _share(name: str, hits: int, n: int) -> dict[str, Any]:
+def share_of(name: str, hits: int, n: int) -> dict[str, Any]:
+    """The share and its interval under `name` and `name_interval`; None for a share of no rows."""
     if not n:
         return {name: None, f"{name}_interval": None}
     return {name: hits / n, f"{name}_interval": list(wilson(hits, n))}

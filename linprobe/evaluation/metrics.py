@@ -48,6 +48,11 @@ def probabilities(
     return softmax(scores / temperature)
 
 
+def label_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities of several labels a row from their scores (b, n_labels): each by itself, sigmoid(score)."""
+    return np.asarray((1 + np.tanh(scores / 2)) / 2)
+
+
 def predictions(
     blocks: Iterable[NDArray[np.floating]],
     weights: NDArray[np.float32],

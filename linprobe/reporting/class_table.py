@@ -47,12 +47,12 @@ def class_table(figures: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows, int]
 
 
 def _row(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
-    recall, precision = (_share(one[what], one[f"{what}_interval"]) for what in ("recall", "precision"))
+    recall, precision = (share_text(one[what], one[f"{what}_interval"]) for what in ("recall", "precision"))
     auroc = "-" if one["auroc"] is None else f"{one['auroc']:.3f}"
     return name, f"{one['n']:,}", recall, f"{one['predicted']:,}", precision, auroc
 
 
-def _share(value: float | None, interval: list[float] | None) -> str:
+def share_text(value: float | None, interval: list[float] | None) -> str:
     """A share and its interval in per cent."""
     if value is None or interval is None:
         return "-"

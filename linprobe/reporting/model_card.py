@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from linprobe.accounting.figures import rounded_up
 from linprobe.reporting import privacy_points
 from linprobe.reporting.registry_claim import NOT_STATED, Publisher
+from linprobe.runs.task import MULTILABEL, task_of
 
 MOST_CLASSES = 20  # listed with their accuracy, the lowest first
 
@@ -50,6 +51,8 @@ def model_card(manifest: dict[str, Any], checked: dict[str, Any], publisher: Pub
         points=privacy_points.points(manifest),
         options=options,
         per_class=accuracies[:MOST_CLASSES],
+        several_labels=task_of(manifest) == MULTILABEL,
+        macro_auroc=manifest.get("test_macro_auroc"),
     )
 
 

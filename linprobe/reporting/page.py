@@ -21,12 +21,14 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.accounting.tradeoff import LARGEST_EXPONENT, AttackLimit, limit_percent
 from linprobe.errors import printable
-from linprobe.evaluation.class_figures import no_better_than_commonest
+from linprobe.evaluation.figures import no_better_than_guessing, of_labels
+from linprobe.reporting import label_table
 from linprobe.reporting import privacy_points as points
 from linprobe.reporting.class_table import FEW_CLASSES, HEADER, class_rows, overall_rows, ranked_rows
 from linprobe.reporting.drawings import attack_limit_drawing, confusion_drawing, histogram_drawing
 from linprobe.runs.manifest import accountant_of
 from linprobe.runs.selected_run import limit_of_run
+from linprobe.runs.task import MULTILABEL, task_of
 from linprobe.runs.units import NOUNS, PLAINLY, unit_of
 
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
@@ -53,7 +55,7 @@ class Evidence:
         checked: what `check_manifest` recomputed.
         histograms: the published files, in the manifest's order.
         attacks: results of attacks on this run, as `linprobe attack --json` prints them. Private.
-        test_figures: what `class_figures` found on public test rows; None without such rows.
+        test_figures: what `figures_by_task` found on public test rows; None without such rows.
         title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
             for a blank line to fill in.
     """
@@ -94,6 +96,7 @@ def page(evidence: Evidence) -> str:
         releases=[] if manifest["accountant"] is None or not manifest["releases"] else _releases(manifest),
         started_from_a_run=any(release["purpose"] == "inherited" for release in manifest["releases"] or ()),
         accuracy=None if evidence.test_figures is None else _accuracy(evidence.test_figures),
+        several_labels=task_of(manifest) == MULTILABEL,
         histograms=[
             _histogram(number, histogram, release)
             for number, (histogram, release) in enumerate(
@@ -193,6 +196,13 @@ def _releases(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
     """Tables of the figures on public test rows, the confusion matrix drawn, and a warning if it applies."""
+    if of_labels(figures):
+        return {
+            "overall": label_table.overall_rows(figures),
+            "warning": no_better_than_guessing(figures),
+            "header": label_table.HEADER,
+            "rows": label_table.label_rows(figures),
+        }
     rows = class_rows(figures)
     shortened = {}
     if len(rows) > FEW_CLASSES:
@@ -207,7 +217,7 @@ def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
         drawing = confusion_drawing("Confusion matrix of the test rows", description, matrix)
     return {
         "overall": overall_rows(figures),
-        "warning": no_better_than_commonest(figures),
+        "warning": no_better_than_guessing(figures),
         "header": HEADER,
         "shortened": shortened,
         "rows": rows,
@@ -284,6 +294,7 @@ def _made(manifest: dict[str, Any]) -> dict[str, Any]:
         "features": f"{Path(manifest['features']).name}, {manifest['n_features']:,} a row",
         "backbone": manifest["backbone"] or "not stated",
         "classes": f"{manifest['n_classes']:,}, from: {manifest['class_names_from']}",
+        "task": task_of(manifest),
         "steps": manifest["steps"],
         "noise multiplier": manifest["noise_multiplier"],
         "sampling rate": manifest["sampling_rate"],

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from linprobe.reporting import privacy_points as points
+from linprobe.runs.task import MULTICLASS, MULTILABEL, task_of
 
 NOT_STATED = "not stated by the publisher"
+LABELS_OF = {MULTICLASS: "one of {} labels", MULTILABEL: "a 0 or 1 for each of {} labels"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def _entry(manifest: dict[str, Any], publisher: Publisher) -> dict[str, Any]:
             "dp_variant": {
                 "variant_name": "Approximate DP",
                 "data_domain": f"any values of {points.data_of(manifest)}: {manifest['n_features']} finite numbers in "
-                f"each row, with one of {manifest['n_classes']} labels",
+                f"each row, with {LABELS_OF[task_of(manifest)].format(manifest['n_classes'])}",
                 "unprotected_quantities": points.unprotected_of(manifest),
             },
             "privacy_loss": {
@@ -100,8 +102,9 @@ def _entry(manifest: dict[str, Any], publisher: Publisher) -> dict[str, Any]:
 
 def _description(manifest: dict[str, Any]) -> str:
     rows = manifest["extraction"]["backbone"] if manifest.get("extraction") else manifest["backbone"]
+    kind = "classes" if task_of(manifest) == MULTICLASS else "labels, of which a row may have several,"
     return (
-        f"A linear classifier of {manifest['n_classes']} classes on {manifest['n_features']} features"
+        f"A linear classifier of {manifest['n_classes']} {kind} on {manifest['n_features']} features"
         f"{f' of {rows}' if rows else ''}, trained with {manifest['method']}. {manifest['guarantee']}"
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from linprobe.errors import PrivacyError
 from linprobe.methods import METHODS
+from linprobe.runs.task import check_task
 from linprobe.runs.units import NOUNS
 
 MANIFEST, SIGNATURE, PER_RECORD = "manifest.json", "manifest.json.sig", "per_record.npz"
@@ -51,6 +52,7 @@ def check_derived(manifest: Mapping[str, Any], words: tuple[str, str] | None) ->
     if method is None:
         raise PrivacyError(f"method {manifest['method']!r} is not known; do not trust it")
     _same(manifest, "paper", method.paper)
+    check_task(manifest)
     if words is not None:
         _same(manifest, "mechanism", words[0])
         _same(manifest, "cross_check", words[1])

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.atomic_files import read_text
+from linprobe.data.stored_labels import MULTILABEL
 from linprobe.errors import DataError
+from linprobe.runs.label_figures_file import FIGURES_OF_LABELS, STATED_OF_LABELS, label_contradictions
 from linprobe.runs.manifest import TEST_FIGURES
 from linprobe.runs.manifest_keys import (
     COUNT,
@@ -22,6 +24,7 @@ from linprobe.runs.manifest_keys import (
     none_or,
     record,
 )
+from linprobe.runs.task import task_of
 
 SHARES = none_or(list_of(SHARE))
 OF_CLASS = record(
@@ -55,8 +58,14 @@ STATED = {  # keys of the manifest, and of the file
 }
 
 
+def stated_in(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The keys of a manifest about its test rows, and their names in the file."""
+    known = STATED_OF_LABELS if task_of(manifest) == MULTILABEL else STATED
+    return {key: name for key, name in known.items() if key in manifest}
+
+
 def read_test_figures(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The figures of a run on public test rows, as `class_figures` gives them; None for a run without them.
+    """The figures of a run on public test rows, as `figures_by_task` gives them; None for a run without them.
 
     Raises:
         DataError: an unreadable file, or figures that contradict each other or the manifest.
@@ -68,7 +77,7 @@ def read_test_figures(folder: Path, manifest: Mapping[str, Any]) -> dict[str, An
         figures = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
-    if not FIGURES.holds(figures):
+    if not (FIGURES_OF_LABELS if task_of(manifest) == MULTILABEL else FIGURES).holds(figures):
         raise DataError(f"{path} cannot be read: it has a key too many or too few, or a wrong value; restore it")
     wrong = next(_contradictions(figures, manifest), None)
     if wrong is not None:
@@ -77,9 +86,14 @@ def read_test_figures(folder: Path, manifest: Mapping[str, Any]) -> dict[str, An
 
 
 def _contradictions(figures: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterator[str]:
-    for key, name in STATED.items():
-        if key in manifest and manifest[key] != figures[name]:
+    for key, name in stated_in(manifest).items():
+        if manifest[key] != figures[name]:
             yield f"{name} is {figures[name]}, and the manifest's {key} {manifest[key]}"
+    of_task = label_contradictions if task_of(manifest) == MULTILABEL else _class_contradictions
+    yield from of_task(figures, manifest)
+
+
+def _class_contradictions(figures: Mapping[str, Any], manifest: Mapping[str, Any]) -> Iterator[str]:
     of_class = list(figures["per_class"].values())
     if list(figures["per_class"]) != manifest["class_names"]:
         yield "the classes are not those of the manifest"

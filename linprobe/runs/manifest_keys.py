@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
+from linprobe.data.stored_labels import TASKS
 from linprobe.runs.units import ADJACENCIES
 
 LARGEST_WHOLE = 2**63 - 1
@@ -172,6 +173,7 @@ KEYS: Mapping[str, Kind] = {
     "n_classes": COUNT,
     "class_names": NAMES,
     "class_names_from": TEXT,
+    "task": later(one_of(*TASKS)),
     "ids_from": later(TEXT),
     "options": by_name(SCALAR),
     "preset": TEXT,
@@ -198,6 +200,8 @@ KEYS: Mapping[str, Kind] = {
     "test_balanced_accuracy": none_or(SHARE),
     "test_macro_auroc": later(none_or(SHARE)),
     "test_calibration_error": later(none_or(SHARE)),
+    "test_label_accuracy": later(none_or(SHARE)),
+    "test_macro_average_precision": later(none_or(SHARE)),
     "test_accuracy_per_class": none_or(by_name(none_or(SHARE))),
     "published": list_of(record(what=TEXT, epsilon=AMOUNT, noise_multiplier=POSITIVE, file=none_or(HISTOGRAM_FILE))),
     "private_commitment": none_or(DIGEST),

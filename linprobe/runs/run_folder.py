@@ -52,6 +52,7 @@ from linprobe.runs.manifest import (
     seal,
 )
 from linprobe.runs.signature import sign
+from linprobe.runs.task import task_of
 from linprobe.runs.units import unit_of
 
 MODEL, LEDGER, HISTORY = RUN_FILES
@@ -73,6 +74,11 @@ class LoadedRun:
     manifest: dict[str, Any]
     weights: NDArray[np.float32]
     bias: NDArray[np.float32]
+
+    @property
+    def task(self) -> str:
+        """`multiclass` or `multilabel`."""
+        return task_of(self.manifest)
 
     @property
     def class_names(self) -> list[str]:
@@ -340,7 +346,7 @@ def write_run(
 ) -> dict[str, Any]:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
-    `test_figures` are those of public test rows, as `class_figures` gives them; None without public test rows.
+    `test_figures` are those of public test rows, as `figures_by_task` gives them; None without public test rows.
     `config` is the text of its config file.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """

@@ -26,14 +26,23 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from linprobe.accounting.calibrate import Budget, large_delta
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.refits import refit_warning
-from linprobe.data.owners import by_owner
 from linprobe.data.row_commitment import RowHashes
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights, sample_weights
 from linprobe.data.sources import ArraySource, Source
-from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyWarning, UsageError
-from linprobe.evaluation.metrics import class_scores, probabilities
+from linprobe.data.stored_labels import MULTILABEL
+from linprobe.errors import ArgumentError, DataError, PrivacyWarning, UsageError
+from linprobe.evaluation.metrics import class_scores, label_probabilities, probabilities
 from linprobe.methods import METHODS, Method
 from linprobe.options.declaration import arguments_of, estimator_name, hint
+from linprobe.training.arrays import (
+    adjacent_people,
+    check_range,
+    class_indices,
+    declared_classes,
+    has_several_labels,
+    label_matrix,
+    people_of,
+)
 from linprobe.training.engine import Sources, train
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import OF_LABELS, Settings
@@ -47,21 +56,31 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         classes_ (n_classes,), coef_ (n_classes, n_features), intercept_ (n_classes,), n_features_in_: the model; with
             output `vote`, coef_ and intercept_ have the voters as first axis.
+        multilabel_: whether a row has several labels, named by classes_, in place of one class.
         privacy_: the guarantee and how it was reached, JSON-ready; see `docs/run-folder.md`.
     """
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class scores of raw rows `X`, in nats or votes: (n, n_classes); for two classes (n,), second minus first."""
+        """Class scores of raw rows `X`, in nats or votes: (n, n_classes); for two classes (n,), second minus first.
+
+        With several labels a row, the score of each label, (n, n_classes); a label applies where it is above 0.
+        """
         scores = self._scores(X)
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 and not self.multilabel_ else scores
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Softmax of the class scores of raw rows `X`, or shares of votes: (n, n_classes), rows sum to 1."""
-        return probabilities(self._scores(X), self.coef_)
+        """Softmax of the class scores of raw rows `X`, or shares of votes: (n, n_classes), rows sum to 1.
+
+        With several labels a row, the probability of each label by itself, the sigmoid of its score.
+        """
+        scores = self._scores(X)
+        return label_probabilities(scores) if self.multilabel_ else probabilities(scores, self.coef_)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class of each raw row of `X` (n, n_features), shape (n,)."""
+        """The class of each raw row of `X` (n, n_features), shape (n,); or labels 0 and 1, shape (n, n_classes)."""
         scores = self.decision_function(X)
+        if self.multilabel_:
+            return (scores > 0).astype(int)
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
 
@@ -141,8 +160,9 @@ class LinearProbe(LinearClassifier):
         """Train on private rows `X` (n_private, n_features) with labels `y`, and public rows if given.
 
         Args:
-            X, y: private rows and labels. only-public and zero-shot accept and ignore them.
-            X_public, y_public: public rows (n_public, n_features) and labels.
+            X, y: private rows, and their classes (n_rows,), or several labels each: 0 or 1, (n_rows, n_labels).
+                only-public and zero-shot accept and ignore them.
+            X_public, y_public: public rows (n_public, n_features), and labels of the same kind.
             text_weights: class-name encodings (n_features, n_classes).
             owners: whose row each row of `X` is, shape (n_rows,): names or numbers. If given, people are protected with
                 all of their rows, and n_private is the number of people. None protects single rows.
@@ -159,14 +179,16 @@ class LinearProbe(LinearClassifier):
             PrivacyWarning: delta above a tenth of 1/n_private; or rows that were in an earlier fit of this process,
                 with what all of these fits cost together.
         """
-        X, y = validate_data(self, X, y, dtype=[np.float32, np.float64])
-        check_classification_targets(y)
+        self.multilabel_ = has_several_labels(y)
+        X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
+        if not self.multilabel_:
+            check_classification_targets(y)
         public_labels = None if y_public is None else np.asarray(y_public)
-        self.classes_ = self._declared_classes(np.asarray(y), public_labels)
-        self._check_range(np.asarray(X), "X")
-        X, labels, bounds = np.asarray(X), self._indices(np.asarray(y), "y"), None
+        self.classes_ = self._declared_classes(public_labels, np.shape(y)[1] if self.multilabel_ else None)
+        check_range(np.asarray(X), "X")
+        X, labels, bounds = np.asarray(X), self._labels(np.asarray(y), "y"), None
         if owners is not None:
-            order, bounds, self.owners_ = self._people(np.asarray(owners), len(X))
+            order, bounds, self.owners_ = people_of(np.asarray(owners), len(X))
             X, labels = X[order], labels[order]
         by_row = None if sample_weight is None else sample_weights(sample_weight, len(X))
         if by_row is not None and bounds is not None:
@@ -178,12 +200,12 @@ class LinearProbe(LinearClassifier):
             raise UsageError(f"{missing} is None, but X_public and y_public belong together; give both or neither")
         if X_public is not None and public_labels is not None:
             rows = np.asarray(validate_data(self, X_public, dtype=[np.float32, np.float64], reset=False))
-            self._check_range(rows, "X_public")
+            check_range(rows, "X_public")
             if len(rows) != len(public_labels):
                 raise DataError(
                     f"X_public has {len(rows)} rows and y_public {len(public_labels)}; allowed: equal numbers"
                 )
-            known = self._indices(public_labels, "y_public")
+            known = self._labels(public_labels, "y_public")
             public = ArraySource(rows, known)
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
         hashes = None
@@ -194,7 +216,8 @@ class LinearProbe(LinearClassifier):
                 people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
                 hashes = np.concatenate([hashes, people.view(np.uint64)])
         weights = self._weights(known, by_row)
-        return self._fit(Sources(private, len(self.classes_), public, text, bounds, weights), hashes=hashes)
+        sources = Sources(private, len(self.classes_), public, text, bounds, weights, self.multilabel_)
+        return self._fit(sources, hashes=hashes)
 
     def fit_sources(
         self,
@@ -202,6 +225,9 @@ class LinearProbe(LinearClassifier):
         public: Source | None = None,
         text_weights: NDArray[np.floating] | None = None,
         *,
+        owners: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        several_labels: bool = False,
         runtime: Runtime | None = None,
         ledger: Ledger | None = None,
     ) -> Self:
@@ -210,21 +236,40 @@ class LinearProbe(LinearClassifier):
         Args:
             private, public: rows that can be read any number of times.
             text_weights: class-name encodings (n_features, n_classes).
+            owners: as in `fit`; the rows of a person must be next to each other. sample_weight: as in `fit`.
+            several_labels: whether the labels of a block are 0 or 1 for each class, (b, n_classes).
             runtime: precision, device, processes and checkpoints. All processes get the same attributes, except
                 `private_record_losses_`, which only rank 0 gets in full.
             ledger: records each event before its result exists; None for a ledger in memory.
         """
-        self.classes_ = self._declared_classes(None, None)
-        labels = None
-        if public is not None and self.class_weight == BALANCED:
+        self.classes_, self.multilabel_ = self._declared_classes(None), several_labels
+        bounds, labels = None, None
+        if owners is not None:
+            bounds, self.owners_ = adjacent_people(owners, private.n_rows)
+        if public is not None and isinstance(self.class_weight, str) and self.class_weight == BALANCED:
             labels = np.concatenate([y for _, y in public.blocks()])
-        weights = self._weights(labels)
-        return self._fit(Sources(private, len(self.classes_), public, text_weights, weights=weights), runtime, ledger)
+        weights = self._weights(
+            labels, None if sample_weight is None else sample_weights(sample_weight, private.n_rows)
+        )
+        sources = Sources(private, len(self.classes_), public, text_weights, bounds, weights, several_labels)
+        return self._fit(sources, runtime, ledger)
+
+    def _declared_classes(self, public: NDArray[Any] | None, n_labels: int | None = None) -> NDArray[Any]:
+        """The classes in label order; from `public` labels only if the method does not protect these."""
+        return declared_classes(self.classes, None if self.method.joins_public else public, n_labels=n_labels)
+
+    def _labels(self, given: NDArray[Any], name: str) -> NDArray[Any]:
+        """Indices into `classes_` (n,), or several labels a row, uint8 (n, n_classes)."""
+        if self.multilabel_:
+            return label_matrix(given, len(self.classes_), name)
+        return class_indices(given, self.classes_, name)
 
     def _weights(
         self, public: NDArray[np.int64] | None, by_row: NDArray[np.float64] | None = None
     ) -> RowWeights | None:
         """The weights of private rows; `public` are labels of public rows, not used if the method protects these."""
+        if self.class_weight is not None and self.multilabel_:
+            raise UsageError("class_weight is for rows with one class, and these have several labels; leave it out")
         if self.class_weight is None:
             return None if by_row is None else RowWeights(np.ones(len(self.classes_)), by_row)
         public = None if self.method.joins_public else public
@@ -275,58 +320,6 @@ class LinearProbe(LinearClassifier):
             parameters.pop(name)
         return Settings.of(self.method, parameters)
 
-    @staticmethod
-    def _people(owners: NDArray[Any], n_rows: int) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[Any]]:
-        """The order that puts rows of a person next to each other, where each person's rows begin, and the people."""
-        if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
-            raise DataError(
-                f"owners has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
-                "whole number for each row"
-            )
-        names = owners.astype(str) if owners.dtype.kind == "O" else owners
-        order = by_owner(names)
-        people, starts = np.unique(names[order], return_index=True)
-        return order, np.append(starts, n_rows), people
-
-    @staticmethod
-    def _check_range(x: NDArray[np.floating], name: str) -> None:
-        """Refuse numbers outside the range of float32, in which rows are stored."""
-        if x.size and not np.abs(x).max() <= np.finfo(np.float32).max:
-            raise DataError(f"{name} holds numbers beyond 3.4e38, which float32 cannot hold; scale the rows down")
-
-    def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
-        """Classes in label order: as declared, else from public labels that are not protected. `y` is not used."""
-        if self.classes is not None:
-            classes = np.asarray(list(self.classes))
-        elif y_public is not None and not self.method.joins_public:
-            classes = np.unique(y_public)
-        else:
-            raise ParameterError(
-                "classes is None; allowed: the list of classes, which must not come from protected labels; "
-                "pass classes=[...]"
-            )
-        if len(classes) < 2 or len(np.unique(classes)) != len(classes):
-            raise ParameterError(
-                f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, all different"
-            )
-        return classes
-
-    def _indices(self, labels: NDArray[Any], name: str) -> NDArray[np.int64]:
-        """Labels as indices into `classes_`, shape (n,)."""
-        order = np.argsort(self.classes_, kind="stable")
-        ordered = self.classes_[order]
-        try:
-            places = np.clip(np.searchsorted(ordered, labels), 0, len(ordered) - 1)
-            known = ordered[places] == labels
-        except TypeError:
-            known, places = np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=np.int64)
-        if not np.all(known):
-            raise DataError(
-                f"{name} holds {int(np.sum(~known))} labels outside the {len(ordered)} declared classes; "
-                "allowed: those in classes"
-            )
-        return np.asarray(order[places], dtype=np.int64)
-
 
 class TrainedProbe(LinearClassifier):
     """A run folder as a fitted classifier; made by `load_run`.
@@ -354,7 +347,7 @@ class TrainedProbe(LinearClassifier):
 
         run = read_run(self.folder)
         self.privacy_, self.centre_ = run.manifest, run.manifest["centre"]
-        self.classes_ = np.array(run.class_names)
+        self.classes_, self.multilabel_ = np.array(run.class_names), run.task == MULTILABEL
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(run.weights, -1, -2)), run.bias
         self.n_features_in_ = run.weights.shape[-2]
         return self

@@ -50,7 +50,7 @@ def probabilities(
 
 def label_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Probabilities of several labels a row from their scores (b, n_labels): each by itself, sigmoid(score)."""
-    return np.asarray((1 + np.tanh(scores / 2)) / 2)
+    return np.asarray(np.exp(-np.logaddexp(0, -scores)))
 
 
 def predictions(

@@ -1,0 +1,123 @@
+"""Arrays that the caller of an estimator gives: classes, labels and owners, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from linprobe.data.owners import Bounds, by_owner, owner_bounds
+from linprobe.errors import DataError, ParameterError
+
+
+def check_range(x: NDArray[np.floating], name: str) -> None:
+    """Refuse numbers outside the range of float32, in which rows are stored."""
+    if x.size and not np.abs(x).max() <= np.finfo(np.float32).max:
+        raise DataError(f"{name} holds numbers beyond 3.4e38, which float32 cannot hold; scale the rows down")
+
+
+def has_several_labels(y: ArrayLike) -> bool:
+    """Whether `y` has a column for each of several labels, (n_rows, n_labels). Public, like the number of features."""
+    shape = np.shape(y)
+    return len(shape) == 2 and shape[1] > 1
+
+
+def declared_classes(
+    given: Iterable[Any] | None, public: NDArray[Any] | None, *, n_labels: int | None = None
+) -> NDArray[Any]:
+    """Classes in label order: as declared, else from labels of public rows that the method does not protect.
+
+    With `n_labels` labels a row: their names, as declared, else 0, 1, 2, ...
+
+    Raises:
+        ParameterError: none can be known, fewer than 2, repeats, or another number than `n_labels`.
+    """
+    if given is not None:
+        classes = np.asarray(list(given))
+    elif n_labels is not None:
+        classes = np.arange(n_labels)
+    elif public is not None:
+        classes = np.unique(public)
+    else:
+        raise ParameterError(
+            "classes is None; allowed: the list of classes, which must not come from protected labels; "
+            "pass classes=[...]"
+        )
+    if len(classes) < 2 or len(np.unique(classes)) != len(classes):
+        raise ParameterError(
+            f"classes has {len(classes)} entries, 1 class or repeats; allowed: 2 or more, all different"
+        )
+    if n_labels is not None and len(classes) != n_labels:
+        raise ParameterError(
+            f"classes has {len(classes)} entries for {n_labels} labels a row; allowed: one name for each label"
+        )
+    return classes
+
+
+def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDArray[np.int64]:
+    """Labels as indices into `classes`, shape (n,).
+
+    Raises:
+        DataError: a label outside the classes.
+    """
+    order = np.argsort(classes, kind="stable")
+    ordered = classes[order]
+    try:
+        places = np.clip(np.searchsorted(ordered, labels), 0, len(ordered) - 1)
+        known = ordered[places] == labels
+    except TypeError:
+        known, places = np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=np.int64)
+    if not np.all(known):
+        raise DataError(
+            f"{name} holds {int(np.sum(~known))} labels outside the {len(ordered)} declared classes; "
+            "allowed: those in classes"
+        )
+    return np.asarray(order[places], dtype=np.int64)
+
+
+def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.uint8]:
+    """Several labels a row as uint8, shape (n, n_labels).
+
+    Raises:
+        DataError: another shape, or a value that is neither 0 nor 1.
+    """
+    if labels.ndim != 2 or labels.shape[1] != n_labels:
+        raise DataError(f"{name} has shape {labels.shape}; allowed with {n_labels} labels a row: (rows, {n_labels})")
+    wrong = int(np.sum(~((labels == 0) | (labels == 1))))
+    if wrong:
+        raise DataError(f"{name} holds {wrong} values that are not 0 or 1; allowed with several labels a row: 0 and 1")
+    return labels.astype(np.uint8)
+
+
+def people_of(owners: NDArray[Any], n_rows: int) -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:
+    """The order that puts rows of a person next to each other, where each person's rows begin, and the people.
+
+    Raises:
+        DataError: not one name or whole number for each row.
+    """
+    names = _names(owners, n_rows)
+    order = by_owner(names)
+    people, starts = np.unique(names[order], return_index=True)
+    return order, np.append(starts, n_rows), people
+
+
+def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any]]:
+    """Where each person's rows begin, and the people, for rows that cannot be put into another order.
+
+    Raises:
+        DataError: not one name or whole number for each row, or rows of a person that are not adjacent.
+    """
+    names = _names(np.asarray(owners), n_rows).astype(str)
+    bounds, people = owner_bounds([names.tolist()], "owners")
+    return bounds, np.array(people)
+
+
+def _names(owners: NDArray[Any], n_rows: int) -> NDArray[Any]:
+    if owners.shape != (n_rows,) or owners.dtype.kind not in "iuUSO":
+        raise DataError(
+            f"owners has shape {owners.shape} and type {owners.dtype} for {n_rows} rows; allowed: one name or "
+            "whole number for each row"
+        )
+    return owners.astype(str) if owners.dtype.kind == "O" else owners

@@ -28,7 +28,7 @@ ROUNDS = 5
 TRAIN = ("train", "--method", "adamix", "--eps", "3", "--out")
 PARTS = {
     "reading": ("public_source",),
-    "evaluation": ("class_accuracy",),
+    "evaluation": ("right_and_wrong",),
 }
 
 

@@ -69,6 +69,7 @@ def register(app: typer.Typer) -> None:
         accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
         further = {
             "balanced accuracy": outcome["test_balanced_accuracy"],
+            "std of that noise": outcome["test_balanced_accuracy_std"],
             "macro AUROC": outcome["test_macro_auroc"] if outcome["task"] == "multilabel" else None,
             "accuracy of labels": outcome.get("test_label_accuracy"),
         }

@@ -8,6 +8,7 @@ from linprobe.data.feature_file import FeatureReader
 from linprobe.evaluation.figures import figures_by_task, of_labels
 from linprobe.runs.figures_file import STATED
 from linprobe.runs.label_figures_file import STATED_OF_LABELS
+from linprobe.runs.noisy_test import noisy_figures
 from linprobe.runs.run_folder import LoadedRun
 from linprobe.training.engine import Trained
 
@@ -16,6 +17,7 @@ PRINTED = (  # keys of every manifest
     "test_accuracy",
     "test_accuracy_std",
     "test_balanced_accuracy",
+    "test_balanced_accuracy_std",
     "test_macro_auroc",
     "test_calibration_error",
 )
@@ -46,9 +48,8 @@ def accuracy_of(features: FeatureReader, trained: Trained, measured: dict[str, A
         **dict.fromkeys((*PRINTED, "test_accuracy_per_class", *known)),
         "n_test": n_test,
     }
-    if trained.right is not None:
-        right, std = trained.right
-        return {**stated, "test_accuracy": min(max(right / n_test, 0.0), 1.0), "test_accuracy_std": std / n_test}
+    if trained.tested is not None:
+        return stated | noisy_figures(trained.tested, n_test, features.description.class_names)
     if measured is None:
         return stated
     stated |= {key: measured[name] for key, name in known.items()}

@@ -31,7 +31,7 @@ from linprobe.data.feature_file import FeatureReader
 from linprobe.data.provenance import extraction_of
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.evaluation.figures import no_better_than_guessing
-from linprobe.evaluation.metrics import class_accuracy
+from linprobe.evaluation.metrics import right_and_wrong
 from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.methods.choice import Chosen
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
@@ -276,8 +276,8 @@ def train_on(
             class_weights=None if sources.weights is None else sources.weights.by_class,
         )
 
-    def count_right(weights: NDArray[np.float32], bias: NDArray[np.float32]) -> int:
-        return int(class_accuracy(features.blocks("test"), weights, bias)[0].sum())
+    def count_test(weights: NDArray[np.float32], bias: NDArray[np.float32]) -> NDArray[np.int64]:
+        return right_and_wrong(features.blocks("test"), weights, bias)
 
     def private_digest() -> str:
         read = protected if settings.test_epsilon is None else [*protected, FileSource(features, "test")]
@@ -309,7 +309,7 @@ def train_on(
                 on_budget=charge.plan,
                 on_start=progress.start,
                 on_step=progress.step,
-                count_right=None if settings.test_epsilon is None else count_right,
+                count_test=None if settings.test_epsilon is None else count_test,
                 count_private=count_private,
             )
             if group.rank > 0:

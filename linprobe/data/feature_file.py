@@ -321,7 +321,7 @@ class FeatureFile(FeatureReader):
             )
         if ids.shape != x.shape[:1] or (y is not None and y.shape[:1] != x.shape[:1]):
             raise DataError(
-                f"{self.path}: {name} has {x.shape[0]} rows, {0 if y is None else len(y)} labels and {ids.size} ids; "
+                f"{self.path}: {name} has {x.shape[0]} rows, {0 if y is None else (*y.shape, 1)[0]} labels and {ids.size} ids; "
                 "allowed: one of each per row"
             )
         if h5py.check_string_dtype(ids.dtype) is None:

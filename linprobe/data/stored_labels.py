@@ -22,8 +22,8 @@ def check_stored(y: h5py.Dataset, group: str, path: Path, *, n_rows: int, n_clas
     shape = (n_rows,) if task == MULTICLASS else (n_rows, n_classes)
     if y.shape != shape or y.dtype.kind not in "iu":
         raise DataError(
-            f"{path}: {group}/y has shape {y.shape} and type {y.dtype} for {n_rows} rows; allowed: integers of shape "
-            f"{shape}; make the file again"
+            f"{path}: {group} labels have shape {y.shape} and type {y.dtype}; allowed: integers of shape {shape}; "
+            "make the file again"
         )
     if task == MULTILABEL and n_classes > MOST_LABELS:
         raise DataError(f"{path} declares {n_classes} labels a row; allowed: at most {MOST_LABELS}; use fewer")

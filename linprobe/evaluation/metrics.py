@@ -65,16 +65,15 @@ def predictions(
         yield scores.argmax(axis=1), probabilities(scores, weights, temperature)
 
 
-def class_accuracy(
+def right_and_wrong(
     blocks: Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]],
     weights: NDArray[np.float32],
     bias: NDArray[np.float32],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers of correct rows and of all rows per class, shapes (n_classes,)."""
-    n_classes = weights.shape[-1]
-    correct, total = np.zeros(n_classes, dtype=np.int64), np.zeros(n_classes, dtype=np.int64)
+) -> NDArray[np.int64]:
+    """Numbers of right and wrong rows of each class, shape (n_classes, 2). A zero row, an empty place, is neither."""
+    cells = np.zeros((weights.shape[-1], 2), dtype=np.int64)
     for x, y in blocks:
-        hit = class_scores(x, weights, bias).argmax(axis=1) == y
-        correct += np.bincount(y[hit], minlength=n_classes)
-        total += np.bincount(y, minlength=n_classes)
-    return correct, total
+        wrong = class_scores(x, weights, bias).argmax(axis=1) != y  # with zero rows, so that no row moves
+        present = np.any(x != 0, axis=1)
+        np.add.at(cells, (y[present], wrong[present].astype(np.int64)), 1)
+    return cells

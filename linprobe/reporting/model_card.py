@@ -53,6 +53,7 @@ def model_card(manifest: dict[str, Any], checked: dict[str, Any], publisher: Pub
         per_class=accuracies[:MOST_CLASSES],
         several_labels=task_of(manifest) == MULTILABEL,
         macro_auroc=manifest.get("test_macro_auroc"),
+        balanced_std=manifest.get("test_balanced_accuracy_std"),
     )
 
 

@@ -18,8 +18,9 @@ SETTINGS = (
     "n_features", "n_classes", "backbone", "centre", "precision", "preset", "public_shots", "split_seed",
 )  # fmt: skip
 FIGURES = (
-    "epsilon", "gdp_mu", "zcdp_rho", "test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_macro_auroc",
-    "test_calibration_error",
+    "epsilon", "gdp_mu", "zcdp_rho", "test_accuracy", "test_accuracy_std", "test_balanced_accuracy",
+    "test_balanced_accuracy_std", "test_macro_auroc", "test_calibration_error", "test_label_accuracy",
+    "test_macro_average_precision",
 )  # fmt: skip
 PROJECT = "linprobe"  # of Weights & Biases, unless WANDB_PROJECT names one
 BOARD = "tensorboard"  # folder of TensorBoard, in the working directory

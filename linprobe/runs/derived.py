@@ -10,6 +10,7 @@ from typing import Any
 
 from linprobe.errors import PrivacyError
 from linprobe.methods import METHODS
+from linprobe.runs.noisy_test import check_noisy_test
 from linprobe.runs.task import check_task
 from linprobe.runs.units import NOUNS
 
@@ -68,6 +69,7 @@ def check_derived(manifest: Mapping[str, Any], words: tuple[str, str] | None) ->
     if (manifest["test_rows"] == "none") != (manifest["n_test"] == 0):
         raise PrivacyError(f"test_rows is {manifest['test_rows']} and n_test {manifest['n_test']}; do not trust it")
     _check_accuracy(manifest)
+    check_noisy_test(manifest)
     try:
         datetime.fromisoformat(manifest["created"])
     except ValueError:

@@ -35,8 +35,8 @@ from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import check_weights
-from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.held_out_counts import NoisyTest, held_out_counts
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
@@ -68,7 +68,7 @@ class Trained:
         centre: `public` or `private` if rows were centred on such a mean, else `none`.
         privacy: the guarantee and how it was reached, JSON-ready.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
-        right: noisy number of right private test rows, and the standard deviation of its noise; None if not released.
+        tested: noisy numbers of right and wrong private test rows; None if not released.
         selected: the shrinkage that noisy counts of right private rows chose; None without such counts.
     """
 
@@ -79,7 +79,7 @@ class Trained:
     centre: str
     privacy: dict[str, Any]
     losses: RecordLosses | None
-    right: tuple[float, float] | None = None
+    tested: NoisyTest | None = None
     selected: Selected | None = None
 
 
@@ -100,7 +100,7 @@ def train(
     on_budget: Callable[[Budget | None], None] = _nothing,
     on_start: Callable[[int], None] = _nothing,
     on_step: Callable[[], None] = _nothing,
-    count_right: Callable[[NDArray[np.float32], NDArray[np.float32]], int] | None = None,
+    count_test: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.int64]] | None = None,
     count_private: Counted | None = None,
 ) -> Trained:
     """Train one probe.
@@ -113,7 +113,8 @@ def train(
         on_budget: called with the budget before a private row is read, and again if a release changes its division
             into steps. An error that it raises ends the run.
         on_start: called with the number of steps. on_step: called after every step.
-        count_right: (weights, bias) -> number of right private test rows, if `settings.test_epsilon` pays for it.
+        count_test: (weights, bias) -> numbers of right and wrong private test rows of each class, (n_classes, 2), if
+            `settings.test_epsilon` pays for it.
         count_private: (weights, bias, private rows, bounds of `sources`) -> numbers of right rows and of all rows, zero
             rows left out of both; with bounds, sums over people as in `linprobe.mechanisms.right_counts`. Called if
             `settings.shrink` pays for it. A unit must not change what another counts.
@@ -198,10 +199,10 @@ def train(
         selected = best_of(settings.shrink, on_host(released.value)[:, 0], schedule.others[SELECTION], n_units)
         fitted = fitted.shrunk(selected.shrink)
     weights, bias = _folded(preprocessing, fitted)
-    right = None
-    if count_right is not None:
-        count = count_right(weights, bias) if group.rank == 0 else 0
-        right = _released_count(count, mechanism, schedule.others[TEST_ACCURACY], backend)
+    tested = None
+    if count_test is not None:
+        cells = count_test(weights, bias) if group.rank == 0 else np.zeros((sources.n_classes, 2), np.int64)
+        tested = _released_counts(cells, mechanism, schedule.others[TEST_ACCURACY], backend)
     ledger.close()
 
     history = [{name: float(on_host(fact)) for name, fact in facts.items()} for facts in fitted.history]
@@ -225,7 +226,7 @@ def train(
         insecure=settings.insecure_seed is not None,
     )
     centre = "none" if preprocessing.centre is None else "private" if settings.condition == MEAN else "public"
-    return Trained(weights, bias, history, schedule.n_steps, centre, privacy, losses, right, selected)
+    return Trained(weights, bias, history, schedule.n_steps, centre, privacy, losses, tested, selected)
 
 
 def budgets(sources: Sources, settings: Settings) -> tuple[Budget, ...]:
@@ -285,13 +286,14 @@ def _released_mean(
     return shrunk_mean(on_host(released.value)[:, 0], noise_multiplier, rows.n_rows)
 
 
-def _released_count(
-    count: int, mechanism: GaussianMechanism, noise_multiplier: float, backend: Backend
-) -> tuple[float, float]:
-    """A noisy number of right private test rows, and its noise. One test row changes the number by at most 1."""
-    clipped = ClippedSum(backend.put(np.array([[float(count)]])), 1.0, np.zeros(0))
-    released = mechanism.release(clipped, noise_multiplier, purpose=TEST_ACCURACY)
-    return float(on_host(released.value)[0, 0]), noise_multiplier
+def _released_counts(
+    cells: NDArray[np.int64], mechanism: GaussianMechanism, noise_multiplier: float, backend: Backend
+) -> NoisyTest:
+    """Noisy numbers of private test rows, from those of right and wrong ones by class (n_classes, 2)."""
+    counted = held_out_counts(cells)
+    placed = replace(counted, value=backend.put(counted.value))
+    released = mechanism.release(placed, noise_multiplier, purpose=TEST_ACCURACY)
+    return NoisyTest.of(on_host(released.value)[:, 0], noise_multiplier)
 
 
 def _preprocessing(settings: Settings, public: Source | None, sources: Sources) -> Preprocessing:

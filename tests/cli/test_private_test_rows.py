@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.mechanisms.held_out_counts import SENSITIVITY, NoisyTest
+from linprobe.runs.manifest import seal
 from linprobe.training import engine
 from tests.conftest import gaussian_rows
 
@@ -40,18 +42,52 @@ def test_accuracy_is_a_release_of_the_ledger_within_epsilon(
     printed, manifest = json.loads(outcome.stdout), manifest_of(tmp_path / "run")
     events = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     assert [event["purpose"] for event in events] == ["mean"] + ["gradient"] * 3 + ["test accuracy"]
-    assert events[-1]["sensitivity"] == 1
+    assert events[-1]["sensitivity"] == SENSITIVITY
     assert manifest["epsilon"] <= 3
     assert 0 < manifest["test_accuracy"] <= 1
     assert printed["test_accuracy"] == manifest["test_accuracy"]
-    assert printed["test_accuracy_std"] == events[-1]["noise_multiplier"] / N_TEST
-    assert (manifest["test_rows"], manifest["n_test"], manifest["test_accuracy_per_class"]) == ("private", N_TEST, None)
+    assert printed["test_accuracy_std"] == events[-1]["noise_multiplier"] * SENSITIVITY / N_TEST
+    assert (manifest["test_rows"], manifest["n_test"]) == ("private", N_TEST)
+    recalls = manifest["test_accuracy_per_class"]  # 75 rows a class, and noise of 5 in each count
+    assert list(recalls) == list(CLASSES)
+    assert None not in recalls.values()
+    assert (
+        printed["test_balanced_accuracy"]
+        == manifest["test_balanced_accuracy"]
+        == pytest.approx(sum(recalls.values()) / 4)
+    )
+    assert 0 < printed["test_balanced_accuracy_std"] < 0.2
     assert not (tmp_path / "run" / "test_figures.json").exists()
-    assert [printed[f"test_{key}"] for key in ("balanced_accuracy", "macro_auroc", "calibration_error")] == [None] * 3
+    assert [printed[f"test_{key}"] for key in ("macro_auroc", "calibration_error")] == [None] * 2
     assert "commonest" not in outcome.stderr + outcome.stdout
     assert cli("verify", "run", "--features", private_test).status == 0
     assert cli("report", "run", "--html", "page.html").status == 0
-    assert "carries noise of" in " ".join((tmp_path / "page.html").read_text().split())
+    page = " ".join((tmp_path / "page.html").read_text().split())
+    assert "carries noise of" in page
+    assert "the mean recall of 4 of 4 classes" in page
+    assert cli("release", "run", "--out", "released").status == 0
+    assert "Mean over classes" in (tmp_path / "released" / "README.md").read_text()
+
+
+def test_verify_derives_the_accuracies_from_the_noisy_counts(
+    cli: Callable[..., Any], private_test: Path, tmp_path: Path
+) -> None:
+    assert cli(*TRAIN, "--test-epsilon", "1", "--out", "run").status == 0
+    manifest = manifest_of(tmp_path / "run")
+    by_class = manifest["test_counts"]["by_class"]
+    for key, value in (
+        ("test_accuracy", 0.99),
+        ("test_accuracy_std", 0.001),
+        ("test_balanced_accuracy_std", 0.001),
+        ("test_counts", {"right": 300.0, "by_class": by_class}),
+        ("test_counts", {"right": 300.0, "by_class": by_class[1:]}),
+        ("test_counts", {"right": 300.0, "by_class": [[1.0], *by_class[1:]]}),
+    ):
+        sealed = seal({**manifest, key: value}, tmp_path / "run", tuple(manifest["files"]))
+        (tmp_path / "run" / "manifest.json").write_text(json.dumps(sealed))
+        refused = cli("verify", "run", "--json")
+        assert refused.status == 4, key
+        assert "test_" in json.loads(refused.stdout)["refused"]
 
 
 def test_steps_get_the_noise_that_the_accuracy_leaves(
@@ -65,17 +101,17 @@ def test_steps_get_the_noise_that_the_accuracy_leaves(
     assert without["n_test"] == N_TEST
 
 
-def test_one_test_row_moves_what_is_noised_by_one(
+def test_one_test_row_moves_what_is_noised_by_at_most_the_sensitivity(
     cli: Callable[..., Any], private_test: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts: list[float] = []
-    released = engine._released_count
+    sums: list[Any] = []
+    counted = engine.held_out_counts
 
-    def watched(count: int, *given: Any) -> tuple[float, float]:
-        counts.append(count)
-        return released(count, *given)
+    def watched(cells: Any) -> Any:
+        sums.append(counted(cells))
+        return sums[-1]
 
-    monkeypatch.setattr(engine, "_released_count", watched)
+    monkeypatch.setattr(engine, "held_out_counts", watched)
     seeded = [*TRAIN, "--noise-seed", "1", "--insecure-seed", "--test-epsilon", "1", "--out"]
     assert cli(*seeded, "all").status == 0
     with np.load(tmp_path / "rows.npz") as rows:
@@ -84,9 +120,18 @@ def test_one_test_row_moves_what_is_noised_by_one(
     private_test.unlink()
     assert cli("import", "shorter.npz", "--out", "private.h5", "--private-test").status == 0
     assert cli(*seeded, "one less").status == 0
-    assert abs(counts[0] - counts[1]) <= 1
-    first, second = ((tmp_path / run / "model.npz").read_bytes() for run in ("all", "one less"))
-    assert first == second
+    with np.load(tmp_path / "rows.npz") as rows:
+        emptied = {**rows, "X_test": rows["X_test"] * (np.arange(N_TEST) != 7)[:, None]}  # place 7 is empty
+    np.savez(tmp_path / "emptied.npz", **emptied)
+    private_test.unlink()
+    assert cli("import", "emptied.npz", "--out", "private.h5", "--private-test").status == 0
+    assert cli(*seeded, "empty place").status == 0
+    for other in sums[1:]:
+        assert 0 < np.linalg.norm(sums[0].value - other.value) <= sums[0].sensitivity == SENSITIVITY
+    assert sums[0].value[1:].sum() == N_TEST
+    assert sums[2].value[1:].sum() == N_TEST - 1
+    models = [(tmp_path / run / "model.npz").read_bytes() for run in ("all", "one less", "empty place")]
+    assert models[0] == models[1] == models[2]
 
 
 def test_nothing_else_shows_an_exact_accuracy(
@@ -132,16 +177,16 @@ def test_a_run_that_is_resumed_releases_the_accuracy_of_the_same_rows(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    released = engine._released_count
+    released = engine._released_counts
 
-    def killed_after(*given: Any) -> tuple[float, float]:
+    def killed_after(*given: Any) -> NoisyTest:
         values.append(released(*given))
         raise KeyboardInterrupt
 
-    values: list[tuple[float, float]] = []
+    values: list[NoisyTest] = []
     words = [*TRAIN, "--test-epsilon", "1", "--checkpoint", "0", "--out", "run"]
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_released_count", killed_after)
+        patch.setattr(engine, "_released_counts", killed_after)
         assert cli(*words).status != 0
     (partial,) = tmp_path.glob(".run.*.partial")
     refused(cli(*words, "--resume", "--test-epsilon", "2"), 2, ["test epsilon 1.0"])
@@ -154,7 +199,7 @@ def test_a_run_that_is_resumed_releases_the_accuracy_of_the_same_rows(
     private_test.write_bytes(held)
     assert cli(*words, "--resume").status == 0
     assert not partial.exists()
-    assert manifest_of(tmp_path / "run")["test_accuracy"] == min(values[0][0] / N_TEST, 1)
+    assert manifest_of(tmp_path / "run")["test_accuracy"] == min(values[0].right / N_TEST, 1)
     assert cli("verify", "run").status == 0
 
 

@@ -321,8 +321,8 @@ class FeatureFile(FeatureReader):
             )
         if ids.shape != x.shape[:1] or (y is not None and y.shape[:1] != x.shape[:1]):
             raise DataError(
-                f"{self.path}: {name} has {x.shape[0]} rows, {0 if y is None else (*y.shape, 1)[0]} labels and {ids.size} ids; "
-                "allowed: one of each per row"
+                f"{self.path}: {name} has {x.shape[0]} rows, {0 if y is None else (*y.shape, 1)[0]} labels and "
+                f"{ids.size} ids; allowed: one of each per row"
             )
         if h5py.check_string_dtype(ids.dtype) is None:
             raise DataError(f"{self.path}: {name}/id has type {ids.dtype}; allowed: text; make the file again")

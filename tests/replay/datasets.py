@@ -19,6 +19,7 @@ from linprobe.data.blocks import Block, LazyBlock, Rows
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.rows import ArrayRows, ChangedRows, ShardRows
+from linprobe.data.stored_labels import MULTICLASS, MULTILABEL
 from linprobe.methods import dpsgd_f_theory
 from linprobe.training import engine
 
@@ -49,7 +50,7 @@ JOINED = {"first public row": Neighbour(N, 1)}  # of a method that protects publ
 
 
 SHOTS = {"huge first row": NEIGHBOURS["huge first row"]}  # with its label, on which the choice of shots depends
-KINDS = {"private": NEIGHBOURS, "joined": NEIGHBOURS | JOINED, "shots": SHOTS}
+KINDS = {"private": NEIGHBOURS, "joined": NEIGHBOURS | JOINED, "shots": SHOTS, "labels": NEIGHBOURS}
 
 
 def empty_places(kind: str) -> frozenset[int]:
@@ -61,11 +62,13 @@ def write(folder: Path, kind: str, filled: Neighbour | None) -> None:
     """Write the base of a kind, or the neighbour of it with one place filled.
 
     Public rows have an empty place in `joined`; in `shots` every class has private rows, of which some become public.
+    Rows of `labels` have several labels each.
     """
     folder.mkdir(parents=True)
     g = np.random.default_rng(0)
     centres = 2 * g.normal(size=(N_CLASSES, WIDTH))
-    with FeatureWriter(folder / FEATURES, Description(class_names=CLASSES, backbone="test")) as writer:
+    task = MULTILABEL if kind == "labels" else MULTICLASS
+    with FeatureWriter(folder / FEATURES, Description(class_names=CLASSES, backbone="test", task=task)) as writer:
         first = 0
         for group, n in (("train", N), ("public", 12), ("test", 20)):
             labels = np.arange(n) % (LONE if group == "train" and kind != "shots" else N_CLASSES)
@@ -78,6 +81,8 @@ def write(folder: Path, kind: str, filled: Neighbour | None) -> None:
                 rows[filled.place - first] = row / np.abs(row).max() * filled.size
                 labels[filled.place - first] = filled.label
             g = np.random.default_rng(first + n)  # a filled place changes no later row
+            if task == MULTILABEL:
+                labels = np.stack([labels == 0, labels < 2, labels != LONE, labels % 2 == 0], axis=1).astype(np.uint8)
             writer.write_group(group, n, WIDTH, [rows], labels, [f"{group}/{row}" for row in range(n)])
             first += n
         writer.write_text_weights(np.eye(WIDTH, N_CLASSES) + 0.1)

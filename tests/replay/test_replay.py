@@ -49,7 +49,7 @@ FURTHER = [
     ("prototypes", "--centre none --intercept 1000 --precision float16"),
     ("noisy-gd", "--class-weight ant=1,bee=0.1,dog=0.5 --precision bfloat16"),
     ("adamix", "--class-weight public"),
-    ("dp-sgd", "--class-weight bee=5"),
+    ("dp-sgd", "--class-weight bee=5 --loss softmax"),
     ("dp-sgd", "--class-weight bee=5 --no-per-record"),
     ("fully-private", "--class-weight dog=9"),
     ("only-public", ""),
@@ -145,6 +145,12 @@ def test_a_neighbour_publishes_the_same_bits_on_a_device(case, datasets, monkeyp
 def test_a_neighbour_publishes_the_same_bits_where_training_rows_become_public(case, datasets) -> None:
     base = replay(datasets, case, SHOTS, kind="shots")
     assert base.published["manifest.json: n_public"] == 12
+
+
+@pytest.mark.parametrize("case", [("noisy-gd", ""), ("adamix", ""), ("dp-sgd", "--no-per-record")], **named)
+def test_a_neighbour_publishes_the_same_bits_where_rows_have_several_labels(case, datasets) -> None:
+    base = replay(datasets, case, ENDS, kind="labels")
+    assert base.published["manifest.json: task"] == "multilabel"
 
 
 def test_every_place_is_in_one_sample_and_outside_another(datasets) -> None:

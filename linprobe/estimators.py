@@ -184,7 +184,7 @@ class LinearProbe(LinearClassifier):
         if not self.multilabel_:
             check_classification_targets(y)
         public_labels = None if y_public is None else np.asarray(y_public)
-        self.classes_ = self._declared_classes(public_labels, np.shape(y)[1] if self.multilabel_ else None)
+        self.classes_ = self._declared_classes(np.asarray(y), public_labels)
         check_range(np.asarray(X), "X")
         X, labels, bounds = np.asarray(X), self._labels(np.asarray(y), "y"), None
         if owners is not None:
@@ -242,7 +242,7 @@ class LinearProbe(LinearClassifier):
                 `private_record_losses_`, which only rank 0 gets in full.
             ledger: records each event before its result exists; None for a ledger in memory.
         """
-        self.classes_, self.multilabel_ = self._declared_classes(None), several_labels
+        self.classes_, self.multilabel_ = self._declared_classes(None, None), several_labels
         bounds, labels = None, None
         if owners is not None:
             bounds, self.owners_ = adjacent_people(owners, private.n_rows)
@@ -254,9 +254,10 @@ class LinearProbe(LinearClassifier):
         sources = Sources(private, len(self.classes_), public, text_weights, bounds, weights, several_labels)
         return self._fit(sources, runtime, ledger)
 
-    def _declared_classes(self, public: NDArray[Any] | None, n_labels: int | None = None) -> NDArray[Any]:
-        """The classes in label order; from `public` labels only if the method does not protect these."""
-        return declared_classes(self.classes, None if self.method.joins_public else public, n_labels=n_labels)
+    def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
+        """Classes in label order: as declared, else from public labels that are not protected. `y` tells its shape."""
+        public = None if self.method.joins_public else y_public
+        return declared_classes(self.classes, public, n_labels=None if y is None or y.ndim == 1 else y.shape[1])
 
     def _labels(self, given: NDArray[Any], name: str) -> NDArray[Any]:
         """Indices into `classes_` (n,), or several labels a row, uint8 (n, n_classes)."""

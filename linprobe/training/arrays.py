@@ -20,7 +20,7 @@ def check_range(x: NDArray[np.floating], name: str) -> None:
 
 def has_several_labels(y: ArrayLike) -> bool:
     """Whether `y` has a column for each of several labels, (n_rows, n_labels). Public, like the number of features."""
-    shape = np.shape(y)
+    shape = np.asarray(y).shape
     return len(shape) == 2 and shape[1] > 1
 
 

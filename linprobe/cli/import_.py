@@ -25,7 +25,12 @@ def register(app: typer.Typer) -> None:
         ],
         out: Annotated[Path, typer.Option(help="Feature file to write.")],
         classes: Annotated[Path | None, typer.Option(help="File of class names in label order, one per line.")] = None,
-        label_column: Annotated[str, typer.Option(help="Tables: column of labels.")] = "label",
+        label_column: Annotated[
+            str,
+            typer.Option(
+                help="Tables: column of labels; NAME,NAME,... for columns of 0 and 1, which give rows several labels."
+            ),
+        ] = "label",
         id_column: Annotated[
             str | None, typer.Option(help="Tables: column of record ids. [default: id, if there is one]")
         ] = None,
@@ -57,7 +62,8 @@ def register(app: typer.Typer) -> None:
         with _terminal.TerminalProgress() as progress:
             description = import_(request, progress)
         rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
-        _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} classes")
+        kind = "labels a row" if description["task"] == "multilabel" else "classes"
+        _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} {kind}")
         if description["owners"]:
             people = ", ".join(f"{count} {group}" for group, count in description["owners"].items())
             _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")

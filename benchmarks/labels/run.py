@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from linprobe.estimators import ESTIMATORS
+import linprobe
 from linprobe.evaluation.label_figures import label_figures
 from linprobe.methods import METHODS
+from linprobe.options.declaration import estimator_name
 
 DELTA = 1e-5
 EPSILONS = (1.0, 3.0)
@@ -45,7 +46,9 @@ def measured(task: str, method: str, public: bool, epsilon: float | None, seed: 
     private, shown, test = np.split(order, (1300, 1370))
     known = {"X_public": digits.data[shown], "y_public": y[shown]} if public else {}
     budget = {} if epsilon is None else {"epsilon": epsilon, "delta": DELTA, "per_record": False}
-    probe = ESTIMATORS[method](classes=list(names), **budget).fit(digits.data[private], y[private], **known)
+    probe = getattr(linprobe, estimator_name(METHODS[method].options))(classes=list(names), **budget).fit(
+        digits.data[private], y[private], **known
+    )
     blocks = [(digits.data[test], y[test])]
     found = label_figures(lambda: iter(blocks), len(test), probe.coef_.T, probe.intercept_, list(names))
     return [found[name] for name in FIGURES]

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-import linprobe
+from linprobe.data.sources import ArraySource
 from linprobe.evaluation.label_figures import label_figures
 from linprobe.methods import METHODS
-from linprobe.options.declaration import estimator_name
+from linprobe.training.engine import Sources, train
+from linprobe.training.settings import Settings
 
 DELTA = 1e-5
 EPSILONS = (1.0, 3.0)
@@ -44,13 +45,12 @@ def measured(task: str, method: str, public: bool, epsilon: float | None, seed: 
     y = np.stack([np.isin(digits.target, having) for having in names.values()], axis=1).astype(np.uint8)
     order = np.random.default_rng(seed).permutation(len(y))
     private, shown, test = np.split(order, (1300, 1370))
-    known = {"X_public": digits.data[shown], "y_public": y[shown]} if public else {}
+    known = ArraySource(digits.data[shown], y[shown]) if public else None
     budget = {} if epsilon is None else {"epsilon": epsilon, "delta": DELTA, "per_record": False}
-    probe = getattr(linprobe, estimator_name(METHODS[method].options))(classes=list(names), **budget).fit(
-        digits.data[private], y[private], **known
-    )
+    sources = Sources(ArraySource(digits.data[private], y[private]), len(names), known, several_labels=True)
+    probe = train(sources, Settings.of_given(METHODS[method], budget))
     blocks = [(digits.data[test], y[test])]
-    found = label_figures(lambda: iter(blocks), len(test), probe.coef_.T, probe.intercept_, list(names))
+    found = label_figures(lambda: iter(blocks), len(test), probe.weights, probe.bias, list(names))
     return [found[name] for name in FIGURES]
 
 

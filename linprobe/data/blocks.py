@@ -39,6 +39,11 @@ class Pairs:
     formed: NDArray[np.intp]
     inner: Array = None
 
+    @property
+    def places(self) -> NDArray[np.int64] | None:
+        """`rows`, or None for all rows."""
+        return None if isinstance(self.rows, slice) else self.rows
+
 
 @dataclass(frozen=True)
 class Block:

@@ -7,6 +7,7 @@ the block of that place, whatever number of rows the person had.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,17 +17,18 @@ from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block, LazyBlock, Pairs, Rows
 from linprobe.data.owners import Bounds
-from linprobe.data.precision import Precision, widened
+from linprobe.data.precision import STORED, Precision, StoredRows, widened
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import ArrayRows, ShardRows, StreamedRows, prepare, prepare_shard, shard_bounds
 from linprobe.data.sources import Source
+from linprobe.native import LIBRARY, KernelPeople
 from linprobe.parallel.array_api import Array, double, namespace
 from linprobe.parallel.process_group import Group
 
 BLOCK_UNITS = 128  # people in a block of all rows
 SAMPLED_UNITS = 1024  # people whose sampled rows are one block
-PAIRED_ROWS = 16  # people with more rows have no inner products of pairs
+PAIRED_ROWS = 16  # people with more rows have no inner products of pairs; PAIRED in native/clipped_sum.c
 PAIRS_AT_ONCE = 1024
 
 
@@ -43,17 +45,17 @@ class UnitRows(Rows):
     def __init__(self, rows: ArrayRows | StreamedRows, bounds: Bounds) -> None:
         self.rows, self.bounds = rows, bounds
         self.n_rows, self.n_features = len(bounds) - 1, rows.n_features
-        self._pairs: dict[int, Pairs] = {}
+        self._kept: dict[int, Block] = {}
 
     def _block(self, load: LazyBlock, start: int, bounds: Bounds) -> Block:
-        """A block of people; the inner products of rows in memory are computed once."""
-        block = _of_units(load, start, bounds)
+        """A block of people; blocks of rows in memory are kept, with the inner products of their rows."""
         if not isinstance(self.rows, ArrayRows):
-            return block
-        if start not in self._pairs:
-            pairs = pairs_of(bounds)
-            self._pairs[start] = replace(pairs, inner=inner_products(block.stored, pairs))
-        return replace(block, pairs=self._pairs[start])
+            return _of_units(load, start, bounds)
+        if start not in self._kept:
+            block, pairs = load(), pairs_of(bounds)
+            pairs = replace(pairs, inner=inner_products(block.stored, pairs))
+            self._kept[start] = replace(block, start=start, bounds=bounds, pairs=pairs)
+        return replace(self._kept[start])  # a copy, as a block keeps its widened rows
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All people in order, `BLOCK_UNITS` in a block."""
@@ -101,11 +103,40 @@ def pairs_of(bounds: Bounds) -> Pairs:
 
 def inner_products(stored: Array, pairs: Pairs) -> Array:
     """Inner products of the pairs of the rows `stored`, float64, shape (n_pairs,)."""
+    if LIBRARY is not None and isinstance(stored, np.ndarray) and stored.dtype in STORED:
+        return _by_kernel(LIBRARY, StoredRows(np.ascontiguousarray(stored), pairs.places), pairs)
     x, parts = stored[pairs.rows], []
     for start in range(0, len(pairs.first), PAIRS_AT_ONCE):
         here = slice(start, start + PAIRS_AT_ONCE)
         parts.append((double(widened(x[pairs.first[here]])) * double(widened(x[pairs.second[here]]))).sum(-1))
     return namespace(stored).concatenate(parts) if parts else double(stored[:0, 0])
+
+
+def paired(block: Block) -> Pairs:
+    """The pairs of the rows of a block of people, with their inner products.
+
+    Raises:
+        ValueError: bounds that do not fit the rows.
+    """
+    pairs, bounds = block.pairs, block.bounds
+    if pairs is None or pairs.inner is None:
+        if bounds is None or bounds[0] or bounds[-1] != len(block.stored) or (bounds[1:] < bounds[:-1]).any():
+            raise ValueError(f"bounds of people do not fit {len(block.stored)} rows")
+        pairs = pairs_of(bounds) if pairs is None else pairs
+        pairs = replace(pairs, inner=inner_products(block.stored, pairs))
+    return pairs
+
+
+def _by_kernel(library: ctypes.CDLL, rows: StoredRows, pairs: Pairs) -> NDArray[np.float64]:
+    """`inner_products` by the kernel."""
+    bounds = np.concatenate([[0], np.cumsum(pairs.counts)])
+    found = np.empty(len(pairs.first))
+    wide = np.empty((PAIRED_ROWS, rows.shape[1]), np.float32)
+    people = KernelPeople(bounds=bounds.ctypes.data, n=len(pairs.counts))
+    library.linprobe_inner_products(
+        ctypes.byref(rows.for_kernel()), wide.ctypes.data, ctypes.byref(people), found.ctypes.data
+    )
+    return found
 
 
 def _of_units(load: LazyBlock, start: int, bounds: Bounds) -> Block:

@@ -34,9 +34,9 @@ from linprobe.gradients.backend import PlacelessProducts
 from linprobe.gradients.geometry import Geometry
 from linprobe.gradients.loss import residuals_of
 from linprobe.gradients.rounding import ExactSum
-from linprobe.mechanisms.clipping import clip_factors
+from linprobe.mechanisms.clipping import clip_factors, longest_left
 from linprobe.options import Loss
-from linprobe.parallel.array_api import Array, double, namespace, segment_sums, single
+from linprobe.parallel.array_api import Array, double, namespace, segment_sums
 
 FORMED_ROWS = PAIRED_ROWS
 MOST_CANCELLATION = 4.0  # the square root of FORMED_ROWS
@@ -78,10 +78,23 @@ class UnitClip:
         People outside the sample (`block.sampled`) get a factor, but do not join the sum. The sum reads the rows of the
         sample only: those of others would move these rows, whose scores would then be rounded otherwise.
         """
+        if self.products is not None:
+            return self._add_narrow(self.products, block, total)
         if block.sampled is None:
             return self._add(block, total)
-        taken = self._add(block, None)
+        taken = self._add(replace(block, sampled=None), None)
         return taken._replace(weight=self._add(_joined(block, block.sampled), total).weight)
+
+    def _add_narrow(self, products: PlacelessProducts, block: Block, total: ExactSum) -> ClippedUnits:
+        """`add` in float32; the gradients of people with many rows are formed in float64, one by one."""
+        bound = longest_left(self.clip_norm, self.margin)
+        factors, lengths = products.add_units(total, block, bound, MOST_CANCELLATION)
+        many = np.flatnonzero(np.diff(_bounds(block)) > FORMED_ROWS)
+        if len(many):
+            self._add_formed(block, many.tolist(), total, factors, lengths)
+        return ClippedUnits(
+            factors, lengths, factors[slice(None) if block.sampled is None else block.sampled].sum(keepdims=True)
+        )
 
     def _add(self, block: Block, total: ExactSum | None) -> ClippedUnits:
         """`add` for all people of a block; only their factors and lengths if `total` is None."""
@@ -100,18 +113,11 @@ class UnitClip:
         """`_add` for the people with few rows each."""
         x, y, owner = widened(block.stored[pairs.rows]), block.y[pairs.rows], pairs.owner
         weights = None if block.weights is None else block.weights[pairs.rows]
-        if self.products is None:
-            x = double(x)
-            r = residuals_of(x @ self.weights.T, y, self.loss, weights=weights)[0]
-            wide, row_lengths = r, ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
-        else:
-            r, r_norms = self.products.placeless_residuals(x, y)
-            if weights is not None:
-                r *= single(weights)[:, None]
-                r_norms = r_norms * single(weights)
-            wide, row_lengths = double(r), block.norms[pairs.rows] * r_norms
+        x = double(x)
+        r = residuals_of(x @ self.weights.T, y, self.loss, weights=weights)[0]
+        row_lengths = ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
         inner = inner_products(block.stored, pairs) if pairs.inner is None else pairs.inner
-        inner = inner * (wide[pairs.first] * wide[pairs.second]).sum(-1)
+        inner = inner * (r[pairs.first] * r[pairs.second]).sum(-1)
         spread, own = (segment_sums(values, owner, pairs.counts) for values in (row_lengths, row_lengths**2))
         squared = own + 2 * segment_sums(inner, pairs.pair_owner, pairs.pair_counts)
         along = self.geometry.along(x, r)
@@ -120,13 +126,8 @@ class UnitClip:
         most = MOST_CANCELLATION * self.geometry.amplification(self.clip_norm)
         c = clip_factors(namespace(norms).maximum(norms, spread / most), self.clip_norm, self.margin)
         factors[pairs.units], lengths[pairs.units] = c[pairs.units], norms[pairs.units]
-        if total is None:
-            return
-        if self.products is None:
+        if total is not None:
             total.add((r * c[owner][:, None]).T @ x)
-        else:
-            r *= single(c[owner])[:, None]
-            self.products.add(total, r, x)
 
     def _add_formed(
         self, block: Block, units: Sequence[int], total: ExactSum | None, factors: Array, lengths: Array
@@ -138,7 +139,7 @@ class UnitClip:
             norm = self.geometry.norm_of(gradient.T)
             c = clip_factors(norm, self.clip_norm, self.margin)
             factors[unit], lengths[unit] = c, norm
-            if total is not None:
+            if total is not None and (block.sampled is None or block.sampled[unit]):
                 term += c * gradient
         if total is not None:
             total.add(term)

@@ -52,7 +52,7 @@ class Block:
     A unit is what is protected: a row, or where the block has `bounds`, all rows of one person.
 
     Attributes:
-        start: index of the first unit among the units of this process; undefined for blocks of sampled people.
+        start: index of the first unit among the units of this process.
         stored: the rows (b, n_features): float32, float16, the bits of bfloat16 in uint16, or float64.
         y: class indices int64, shape (b,), or targets float32, shape (b, n_targets).
         norms: L2 norms of the rows, shape (b,), float64.
@@ -87,6 +87,26 @@ class Block:
     def x(self) -> NDArray[np.float32]:
         """The rows as float32, or float64 if `stored` is float64; one feature wider if they are translated."""
         return self.rows.wide()
+
+    def compact(self) -> Block:
+        """The rows of the people in the sample. All people keep their places; those outside have no rows.
+
+        Raises:
+            ValueError: a block without a sample, or without people.
+        """
+        if self.sampled is None or self.bounds is None:
+            raise ValueError("compact() is for a sample of people")
+        sizes = np.diff(self.bounds)
+        rows = np.flatnonzero(np.repeat(self.sampled, sizes))
+        return replace(
+            self,
+            stored=self.stored[rows],
+            y=self.y[rows],
+            norms=self.norms[rows],
+            bounds=np.concatenate([[0], np.cumsum(sizes * self.sampled)]),
+            pairs=None,
+            weights=None if self.weights is None else self.weights[rows],
+        )
 
     def chosen(self, places: NDArray[np.int64]) -> Block:
         """The rows at some places of the block, shape (m,), widened; each is a unit by itself."""

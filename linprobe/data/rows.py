@@ -335,13 +335,17 @@ class ChangedRows(Rows):
     def _changed(self, load: LazyBlock) -> Block:
         return self.change(replace(load(), pairs=None))
 
+    def _changed_sample(self, load: LazyBlock) -> Block:
+        block = load()
+        return self.change(block if block.bounds is None else block.compact())
+
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""
         return (partial(self._changed, load) for load in self._rows.lazy_blocks())
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
         """The blocks of the other set with their part of the mask, changed."""
-        return (partial(self._changed, load) for load in self._rows.sampled_blocks(sampled))
+        return (partial(self._changed_sample, load) for load in self._rows.sampled_blocks(sampled))
 
 
 class TranslatedRows(ChangedRows):

@@ -45,17 +45,20 @@ class UnitRows(Rows):
     def __init__(self, rows: ArrayRows | StreamedRows, bounds: Bounds) -> None:
         self.rows, self.bounds = rows, bounds
         self.n_rows, self.n_features = len(bounds) - 1, rows.n_features
-        self._kept: dict[int, Block] = {}
+        self._kept: dict[tuple[int, int], Block] = {}
 
     def _block(self, load: LazyBlock, start: int, bounds: Bounds) -> Block:
         """A block of people; blocks of rows in memory are kept, with the inner products of their rows."""
         if not isinstance(self.rows, ArrayRows):
             return _of_units(load, start, bounds)
-        if start not in self._kept:
-            block, pairs = load(), pairs_of(bounds)
-            pairs = replace(pairs, inner=inner_products(block.stored, pairs))
-            self._kept[start] = replace(block, start=start, bounds=bounds, pairs=pairs)
-        return replace(self._kept[start])  # a copy, as a block keeps its widened rows
+        kept, key = self._kept, (start, len(bounds))
+        if key not in kept:
+            block = _of_units(load, start, bounds)
+            kept[key] = replace(block, pairs=paired(block))
+        return replace(kept[key])  # a copy, as a block keeps its widened rows
+
+    def _sampled_block(self, load: LazyBlock, start: int, bounds: Bounds, sampled: NDArray[np.bool_]) -> Block:
+        return replace(self._block(load, start, bounds), sampled=sampled)
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All people in order, `BLOCK_UNITS` in a block."""
@@ -66,15 +69,19 @@ class UnitRows(Rows):
             yield partial(self._block, load, start, part - part[0])
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows of the people where `sampled` is true. A block has those among `SAMPLED_UNITS` people."""
-        sizes = np.diff(self.bounds)
+        """`SAMPLED_UNITS` people in a block, with their part of the mask.
+
+        Rows in memory are not copied. Of streamed people outside the sample, there are no rows.
+        """
+        stream = not isinstance(self.rows, ArrayRows)
         starts = range(0, self.n_rows, SAMPLED_UNITS)
-        rows_of = [int(sizes[start : start + SAMPLED_UNITS].sum()) for start in starts]
-        loads = self.rows.cut(rows_of, np.repeat(sampled, sizes))
-        for start, load in zip(starts, loads, strict=False):
-            here = slice(start, start + SAMPLED_UNITS)
-            chosen = sizes[here][sampled[here]]
-            yield partial(_of_units, load, start, np.concatenate([[0], np.cumsum(chosen)]))
+        parts = [self.bounds[start : start + SAMPLED_UNITS + 1] for start in starts]
+        keep = np.repeat(sampled, np.diff(self.bounds)) if stream else None
+        loads = self.rows.cut([int(part[-1] - part[0]) for part in parts], keep)
+        for start, part, load in zip(starts, parts, loads, strict=False):
+            here = sampled[start : start + SAMPLED_UNITS]
+            bounds = np.concatenate([[0], np.cumsum(np.diff(part) * here)]) if stream else part - part[0]
+            yield partial(self._sampled_block, load, start, bounds, here)
 
 
 def pairs_of(bounds: Bounds) -> Pairs:

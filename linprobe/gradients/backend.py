@@ -92,15 +92,21 @@ class PlacelessProducts(Products, Protocol):
     def placeless(self) -> bool:
         """Whether that holds for these weights on this machine; without it, `add_units` must not be used."""
 
-    def add_units(self, total: ExactSum, block: Block, bound: float, most: float) -> tuple[Array, Array]:
+    def add_units(
+        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[Any] | None = None
+    ) -> tuple[Array, Array]:
         """Add sum_u c_u S_u over the people of a block, or of its sample, to `total`.
 
         S_u is the sum of x_j r_j^T over the rows of person u, for softmax residuals times the weights of rows. Its
         factor is c_u = min(1, bound / max(||S_u||, sum_j ||x_j|| ||r_j|| / most)). What is added of a person depends on
         nobody else, up to the rounding of float32 sums of at most `SUM_ROWS` rows.
 
-        Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too. People with more than
-            `linprobe.data.unit_rows.PAIRED_ROWS` rows are left out, with zeros.
+        Args:
+            cells: no float32 sum crosses these places of people, increasing, the last is n_units. Given if the rows
+                of people outside the sample are not to be read.
+
+        Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
+            than `linprobe.data.unit_rows.PAIRED_ROWS` rows are left out, with zeros.
 
         Raises:
             ValueError: shapes that do not fit. IndexError: a class index out of range.

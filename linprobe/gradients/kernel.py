@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from linprobe.gradients.blas import NumpyProducts, strided_rows
 from linprobe.gradients.kernel_people import People
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.native import KernelPart, KernelPeople
+from linprobe.parallel.threads import blas_held_to_one_thread
 
 SCORED_ROWS = 8 * SUM_ROWS  # rows per BLAS call; with fewer, BLAS copies the weights too often
 PANEL = 6  # classes in a panel of packed weights, as in clipped_sum.c
@@ -208,53 +210,34 @@ class KernelProducts(NumpyProducts):
             self._clip(r, clipped, run)
             self._add(total, r, wide, None)
 
-    @cached_property
+    @property
     def placeless(self) -> bool:
-        """Whether BLAS gives a row the same scores at every place of a call of `PLACES` rows.
-
-        The order of operations at a place depends on shapes, not on numbers. So a pair of calls decides, in which
-        random rows move by one place: other orders would not agree in all of these sums.
-        """
-        rows = _random_rows(self.n_features)
-        first, moved = (self._scores_in_place(rows[start : start + PLACES]) for start in (0, 1))
-        return bool(np.array_equal(first[1:], moved[:-1]))
-
-    def _scores_in_place(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Scores of rows x (b, n_features), shape (b, n_classes), padded to whole vectors of the kernel.
-
-        All calls of BLAS have `PLACES` rows; the last is filled up.
-        """
-        whole, n = len(x) // PLACES * PLACES, -(-len(x) // PLACES) * PLACES
-        scores: NDArray[np.float32] = aligned_empty((n, -(-self.n_classes // LANES) * LANES), np.float32)
-        scores = scores[:, : self.n_classes]
-        for start in range(0, whole, PLACES):
-            np.matmul(x[start : start + PLACES], self._weights.T, out=scores[start : start + PLACES])
-        if whole < n:
-            filled = np.zeros((PLACES, self.n_features), np.float32)
-            filled[: len(x) - whole] = x[whole:]
-            np.matmul(filled, self._weights.T, out=scores[whole:])
-        return scores[: len(x)]
+        """Whether BLAS gives a row the same scores at every place of a call of `PLACES` rows."""
+        return _placeless(self.n_classes, self.n_features)
 
     def add_units(
-        self, total: ExactSum, block: Block, bound: float, most: float
+        self,
+        total: ExactSum,
+        block: Block,
+        bound: float,
+        most: float,
+        cells: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As in `linprobe.gradients.backend.PlacelessProducts`: BLAS scores, the kernel clips each person and sums."""
-        few, pairs = block, paired(block)
+        few = block if cells is None else block.compact()
+        pairs = paired(few)
         if pairs.places is not None:
-            weights = None if block.weights is None else block.weights[pairs.places]
-            stored, y, norms = (each[pairs.places] for each in (block.stored, block.y, block.norms))
+            weights = None if few.weights is None else few.weights[pairs.places]
+            stored, y, norms = (each[pairs.places] for each in (few.stored, few.y, few.norms))
             bounds = np.concatenate([[0], np.cumsum(pairs.counts)])
-            few = replace(block, stored=stored, y=y, norms=norms, weights=weights, bounds=bounds, pairs=pairs)
+            few = replace(few, stored=stored, y=y, norms=norms, weights=weights, bounds=bounds)
+        few = replace(few, pairs=pairs)
         x, people = np.ascontiguousarray(widened(few.stored), np.float32), People.of(few, self.n_classes)
         self.check(x)
-        r = self._scores_in_place(x)
+        r = _scores_in_place(x, self._weights)
         given = ctypes.byref(people.for_kernel(bound, most))
         self._library.linprobe_clip_people(r.ctypes.data, r.strides[0] // r.itemsize, given, self.n_classes)
-        sample = None
-        if block.sampled is not None:
-            joined = np.flatnonzero(block.sampled[pairs.owner])
-            sample = Sample(joined, np.append(np.arange(SUM_ROWS, len(joined), SUM_ROWS), len(joined)))
-        self._add(total, r, x, sample)
+        self._add(total, r, x, None if few.sampled is None else _rows_of(few.sampled, people.bounds, cells))
         return people.factors, people.lengths
 
     def _address(self, total: NDArray[np.float64]) -> int:
@@ -292,15 +275,20 @@ class FusedProducts(KernelProducts):
         return True
 
     def add_units(
-        self, total: ExactSum, block: Block, bound: float, most: float
+        self,
+        total: ExactSum,
+        block: Block,
+        bound: float,
+        most: float,
+        cells: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As in `linprobe.gradients.backend.PlacelessProducts`: one pass over all people, and one over the sample."""
-        people, joined = People.of(block, self.n_classes), block.sampled
+        people, joined = People.of(block, self.n_classes, cells), block.sampled
         self.check(block.rows)
         rows = _storable(block.rows)
-        if joined is not None:
+        if joined is not None and cells is None:
             self._people_pass(None, rows, people.for_kernel(bound, most))
-        self._people_pass(total, rows, people.for_kernel(bound, most, joined))
+        self._people_pass(total, rows, people.for_kernel(bound, most, joined, cells))
         return people.factors, people.lengths
 
     def _people_pass(self, total: ExactSum | None, rows: StoredRows, people: KernelPeople) -> None:
@@ -364,12 +352,46 @@ class FusedProducts(KernelProducts):
         )
 
 
+def _rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
+    """The rows of sampled people, in runs of `SUM_ROWS` rows that cross no cell."""
+    sizes = np.diff(bounds)
+    joined = np.concatenate([[0], np.cumsum(sizes * sampled)])
+    ends = [joined[-1]] if cells is None else joined[cells].tolist()
+    runs = [range(first + SUM_ROWS, stop, SUM_ROWS) for first, stop in pairwise([0, *ends])]
+    found = sorted({*chain(*runs), *ends} - {0})
+    return Sample(np.flatnonzero(np.repeat(sampled, sizes)), np.array(found, np.int64))
+
+
 def _storable(rows: StoredRows) -> StoredRows:
     """The same rows, contiguous and of a storage type."""
     return replace(rows, x=np.ascontiguousarray(rows.x, None if rows.x.dtype in STORED else np.float32))
 
 
-@lru_cache(maxsize=8)
-def _random_rows(n_features: int) -> NDArray[np.float32]:
-    """Rows of `KernelProducts.placeless`, shape (PLACES + 1, n_features)."""
-    return np.random.default_rng(0).standard_normal((PLACES + 1, n_features), dtype=np.float32)
+def _scores_in_place(x: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scores of rows x (b, n_features), shape (b, n_classes), padded to whole vectors of the kernel.
+
+    All calls of BLAS have `PLACES` rows; the last is filled up.
+    """
+    whole, n, n_classes = len(x) // PLACES * PLACES, -(-len(x) // PLACES) * PLACES, len(weights)
+    scores: NDArray[np.float32] = aligned_empty((n, -(-n_classes // LANES) * LANES), np.float32)[:, :n_classes]
+    for start in range(0, whole, PLACES):
+        np.matmul(x[start : start + PLACES], weights.T, out=scores[start : start + PLACES])
+    if whole < n:
+        filled = np.zeros((PLACES, x.shape[1]), np.float32)
+        filled[: len(x) - whole] = x[whole:]
+        np.matmul(filled, weights.T, out=scores[whole:])
+    return scores[: len(x)]
+
+
+@lru_cache(maxsize=64)
+def _placeless(n_classes: int, n_features: int) -> bool:
+    """`KernelProducts.placeless`.
+
+    The order of operations at a place depends on shapes, not on numbers. So a pair of calls decides, in which random
+    rows move by one place: other orders would not agree in all of these sums.
+    """
+    g = np.random.default_rng(0)
+    rows, weights = (g.standard_normal((n, n_features), np.float32) for n in (PLACES + 1, n_classes))
+    with blas_held_to_one_thread():
+        first, moved = (_scores_in_place(rows[start : start + PLACES], weights) for start in (0, 1))
+    return bool(np.array_equal(first[1:], moved[:-1]))

@@ -32,8 +32,8 @@ class People:
     lengths: NDArray[np.float64]
 
     @classmethod
-    def of(cls, block: Block, n_classes: int) -> People:
-        """The people of a block, after checks that the kernel does not make.
+    def of(cls, block: Block, n_classes: int, cells: NDArray[np.int64] | None = None) -> People:
+        """The people of a block, after checks that the kernel does not make, of `cells` too.
 
         Raises:
             ValueError: shapes that do not fit. IndexError: a class index out of range.
@@ -45,6 +45,8 @@ class People:
         fit = all(each is None or each.shape == n_rows for each in (y, norms, weights))
         fit = fit and bounds[0] == 0 and bounds[-1] == n_rows[0] and bool((bounds[1:] >= bounds[:-1]).all())
         fit = fit and len(pairs.inner) == int(pairs.pair_counts.sum()) and len(pairs.pair_counts) == n_units
+        if cells is not None and len(cells):
+            fit = fit and cells[0] > 0 and cells[-1] == n_units and bool((cells[1:] > cells[:-1]).all())
         if not fit or (block.sampled is not None and block.sampled.shape != (n_units,)):
             raise ValueError(
                 f"{n_units} people with bounds from {bounds[0]} to {bounds[-1]} do not fit {n_rows[0]} rows"
@@ -53,10 +55,20 @@ class People:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {n_classes - 1}")
         return cls(bounds, y, norms, weights, pairs.inner, np.zeros(n_units), np.zeros(n_units))
 
-    def for_kernel(self, bound: float, most: float, joined: NDArray[np.bool_] | None = None) -> KernelPeople:
-        """The kernel's argument for the people in the mask `joined`, or all. It holds addresses: outlive it."""
+    def for_kernel(
+        self,
+        bound: float,
+        most: float,
+        joined: NDArray[np.bool_] | None = None,
+        ends: NDArray[np.int64] | None = None,
+    ) -> KernelPeople:
+        """The kernel's argument for the people in the mask `joined`, or all, in cells that end at `ends`.
+
+        It holds addresses, so all arrays must outlive it.
+        """
         return KernelPeople(
             self.bounds.ctypes.data,
+            None if ends is None or not len(ends) else ends.ctypes.data,
             self.y.ctypes.data,
             self.norms.ctypes.data,
             None if self.weights is None else self.weights.ctypes.data,

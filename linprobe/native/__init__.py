@@ -44,7 +44,7 @@ class KernelPeople(ctypes.Structure):
     """People, and what their gradients are clipped with: `struct people` in clipped_sum.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("bounds", "y", "norms", "weights", "inner", "joined")),
+        *((name, ctypes.c_void_p) for name in ("bounds", "ends", "y", "norms", "weights", "inner", "joined")),
         *((name, ctypes.c_void_p) for name in ("factors", "norms_of")),
         ("bound", ctypes.c_double),
         ("most", ctypes.c_double),

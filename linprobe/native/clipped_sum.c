@@ -77,9 +77,10 @@ struct rows {
    whose `joined` is 0, are left out. y, norms and weights have one entry for each row. inner: the inner products of the
    pairs of rows of each person with at most PAIRED, as linprobe_inner_products writes them. The factor is
    c = min(1, bound / max(norm, spread / most)), for the norm of the person's gradient and the summed norms of those of
-   the rows. weights and joined may be null. */
+   the rows. No run crosses a person in `ends`, increasing, the last is n: the cells of docs/proofs/people.md. weights,
+   joined and ends may be null. */
 struct people {
-    const int64_t *bounds, *y;
+    const int64_t *bounds, *ends, *y;
     const double *norms, *weights, *inner;
     const uint8_t *joined;
     double *factors, *norms_of;

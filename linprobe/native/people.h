@@ -80,13 +80,16 @@ TARGET static void KERNEL(clip_people)(float *r, size_t room, const struct peopl
     }
 }
 
-/* The rows of the next group: all rows of people from *next on. Move *next behind them; return the number of rows. */
-TARGET static size_t KERNEL(next_group)(const struct people *people, size_t *next, size_t *rows)
+/* The rows of the next group: all rows of people from *next on, in one cell. Move *next behind them and *cell to theirs;
+   return the number of rows. */
+TARGET static size_t KERNEL(next_group)(const struct people *people, size_t *next, size_t *cell, size_t *rows)
 {
     size_t count = 0;
     for (; *next < people->n; ++*next) {
         size_t n = KERNEL(rows_of)(people, *next);
-        if (count + n > GROUP) break;
+        int left = people->ends && *next == (size_t)people->ends[*cell];
+        if (count + n > GROUP || (count && left)) break;
+        *cell += left;
         for (size_t j = 0; j < n; j++) rows[count++] = people->bounds[*next] + j;
     }
     return count;
@@ -97,13 +100,14 @@ TARGET static void KERNEL(people)(const struct rows *from, float *wide, const fl
 {
     float r[GROUP * MOST] ALIGNED = {0};
     size_t room = (n_classes + LANES - 1) / LANES * LANES, d = WIDTH(from), places[2][GROUP], stop = 0, held = 0;
+    size_t cell = 0, current = 0; /* of the group that follows, and of the sum so far */
     int in_place = from->stored == FLOAT32 && !from->shift, now = 0;
     const double *inner = people->inner;
     const char *ahead[GROUP];
     const float *rows[GROUP];
-    for (size_t u = 0, further, count = KERNEL(next_group)(people, &stop, places[now]); count; count = further) {
-        size_t end = stop;
-        further = KERNEL(next_group)(people, &stop, places[!now]);
+    for (size_t u = 0, further, count = KERNEL(next_group)(people, &stop, &cell, places[now]); count; count = further) {
+        size_t end = stop, own = cell;
+        further = KERNEL(next_group)(people, &stop, &cell, places[!now]);
         for (size_t t = 0; t < count; t++) {
             rows[t] = in_place ? (const float *)ROW(from, places[now][t]) : wide + d * t;
             if (!in_place) KERNEL(load)(from, places[now][t], wide + d * t, 1);
@@ -118,10 +122,11 @@ TARGET static void KERNEL(people)(const struct rows *from, float *wide, const fl
         }
         now = !now;
         if (!total) continue;
-        if (held + count > RUN) {
+        if (held && (own != current || held + count > RUN)) {
             KERNEL(flush)(sums, total, d, n_classes, apart, shift);
             held = 0;
         }
+        current = own;
         KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, ahead, SIZE(from));
         held += count;
     }

@@ -13,12 +13,15 @@ from linprobe.data import unit_rows
 from linprobe.data.blocks import Block
 from linprobe.data.precision import STORAGE, narrowed, widened
 from linprobe.data.preprocessing import normalise_rows, row_norms
-from linprobe.data.unit_rows import PAIRED_ROWS, pairs_of
+from linprobe.data.rows import ArrayRows
+from linprobe.data.unit_rows import PAIRED_ROWS, UnitRows, pairs_of
 from linprobe.gradients import host
+from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.host import products
 from linprobe.gradients.kernel import KernelProducts
 from linprobe.gradients.loss import residuals
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
+from linprobe.mechanisms.sampling import SampledRows
 
 pytestmark = pytest.mark.skipif(host.LIBRARY is None, reason="the kernel is not built")
 SIZES = (1, 0, 3, PAIRED_ROWS, PAIRED_ROWS + 1, 10, 0, 16, 12, 1, 2000, *[2] * 40, 16, 16, 1)
@@ -178,3 +181,49 @@ def test_what_would_leave_memory_is_refused(c: int) -> None:
     for label in (-1, c):
         with pytest.raises(IndexError, match="allowed"):
             summed(taken, replace(block, y=np.full(6, label)), 0.3)
+
+
+@pytest.mark.parametrize(("d", "c"), [(64, 10), (64, 60)])
+@pytest.mark.parametrize("rate", [0.05, 0.6])
+def test_a_person_who_leaves_a_sample_takes_one_gradient_with_them(d: int, c: int, rate: float) -> None:
+    """Rows outside a sample may hold anything, and the sum moves by the person's gradient."""
+    g = np.random.default_rng(4)
+    sizes = g.integers(1, 6, 3000)
+    block = block_of(sizes, d, c)
+    joined = g.random(len(sizes)) < rate
+    joined[1500] = True
+    x, y, bounds = block.stored.copy(), block.y, block.bounds
+    sums = []
+    for present in (True, False):
+        joined[1500] = present
+        rows = UnitRows(ArrayRows(x, y), bounds)
+        batch = SampledRows(rows, joined, rate, observed=False)
+        sums.append(clipped_sum(batch, weights_of(d, c).T.astype(np.float64), 0.5, per_record=False).value)
+        x[bounds[1500] : bounds[1501]] = 5  # outside the sample, rows may hold anything
+    whole, without = sums
+    alone = clipped_sum(
+        UnitRows(
+            ArrayRows(block.stored[bounds[1500] : bounds[1501]], y[bounds[1500] : bounds[1501]]),
+            np.array([0, sizes[1500]]),
+        ),
+        weights_of(d, c).T.astype(np.float64),
+        0.5,
+    ).value
+    assert 0 < np.linalg.norm(whole - without) <= 0.5
+    np.testing.assert_allclose(whole - without, alone, atol=1e-4)
+
+
+def test_cells_end_float32_sums_at_public_places() -> None:
+    """A coarse grid shows each float32 sum that ends."""
+    c, d, sizes = 10, 16, np.full(300, 2)
+    block, taken = block_of(sizes, d, c), products(weights_of(d, c))
+    joined = np.ones(300, bool)
+    joined[::7] = False
+    for cells in ([300], [10, 11, 300], [64, 128, 192, 299, 300]):
+        found, want = (ExactSum(taken.zeros(), np.array(0.3), 10**12) for _ in range(2))
+        ends = np.array(cells)
+        taken.add_units(found, replace(block, sampled=joined), 0.3, MOST, ends)
+        for first, stop in pairwise([0, *cells]):
+            here = (np.arange(300) >= first) & (np.arange(300) < stop)
+            taken.add_units(want, replace(block, sampled=joined & here), 0.3, MOST, np.array([300]))
+        assert np.array_equal(found.total, want.total)

@@ -129,6 +129,7 @@ class Blocks(ABC):
         sampling_rate: probability with which Poisson sampling selected each row; 1 without sampling.
         observed: whether the blocks contain all rows, outside the sample included.
         units: whether blocks may hold people with several rows.
+        unit_rows: mean number of rows of a unit; private, for the number of threads only.
     """
 
     n_rows: int
@@ -136,6 +137,7 @@ class Blocks(ABC):
     sampling_rate: float = 1.0
     observed: bool = True
     units: bool = False
+    unit_rows: float = 1.0
 
     @abstractmethod
     def lazy_blocks(self) -> Iterator[LazyBlock]:

@@ -45,6 +45,7 @@ class UnitRows(Rows):
     def __init__(self, rows: ArrayRows | StreamedRows, bounds: Bounds) -> None:
         self.rows, self.bounds = rows, bounds
         self.n_rows, self.n_features = len(bounds) - 1, rows.n_features
+        self.unit_rows = rows.n_rows / max(1, self.n_rows)
         self._kept: dict[tuple[int, int], Block] = {}
 
     def _block(self, load: LazyBlock, start: int, bounds: Bounds) -> Block:

@@ -190,6 +190,22 @@ def test_streams_threads_and_processes_give_the_same_bits(rate, observed, monkey
         assert np.array_equal(memory, value)
 
 
+def test_the_number_of_threads_for_people_follows_their_rows(monkeypatch) -> None:
+    monkeypatch.setattr(host, "n_threads", lambda: 64)
+    x, y, bounds, _ = people([10] * 1000)
+    by_rows = ArrayRows(x, y)
+    by_people = UnitRows(by_rows, bounds)
+    weights = np.zeros((2000, 10))
+    threads_of = host.HOST.n_threads(by_rows, weights)
+    assert threads_of == 10
+    for rows in (
+        by_people,
+        ShardRows(by_people, 0, 4000),
+        SampledRows(by_people, np.ones(1000, bool), 1.0, observed=True),
+    ):
+        assert host.HOST.n_threads(rows, weights) == -(-1000 // BLOCK_UNITS) == 8
+
+
 def test_people_with_one_row_each_are_as_rows() -> None:
     x, y, bounds, weights = people([1] * 300)
     rows = ArrayRows(normalise_rows(x), y)

@@ -11,7 +11,8 @@ at the same epsilon and delta for a person:
     group   rows are protected, with k times the noise, so that k rows together cost epsilon
     one     one row of each person is used, and rows are protected
 
-`cost` times a noisy step at `SHAPES`: of single rows, and of people with 1, 3 and 10 rows and with 3 on average.
+`cost` times a noisy step at `SHAPES`: of single rows, and of people with 1, 3 and 10 rows and with 3 on average. Use
+OMP_NUM_THREADS=1 for one thread.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import argparse
 import json
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,21 +36,25 @@ from linprobe.data.blocks import Rows
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.owners import by_owner
+from linprobe.data.precision import Precision, narrowed
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.data.unit_rows import UnitRows
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.sampling import SampledRows
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.progress import Silent
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
-from timing import machine, shortest
+from timing import machine
 
 DELTA = 1e-5
 ROWS = (1, 3, 10)
 SHAPES = ((6144, 1280, 102), (6144, 1280, 10), (6144, 2048, 10), (20480, 512, 10))
-ROUNDS = 7
+PRECISIONS: tuple[Precision, ...] = ("float32", "float16")
+RATE = 0.1
+ROUNDS, STEPS = 10, 2
 
 
 def dealt(y: np.ndarray, k: int, how: str, seed: int) -> np.ndarray:
@@ -123,27 +130,59 @@ def accuracies(path: Path, epsilons: list[float], seeds: int, rows: list[int]) -
 
 
 def costs() -> list[dict[str, Any]]:
-    """One object for each shape: seconds of a noisy step of rows, and those of people relative to it."""
+    """One object for each setting: seconds of a noisy step of rows, and those of people relative to it.
+
+    Settings are a shape, a storage type, and a sampling rate, below 1 with and without losses of each person.
+    """
+    settings = [(shape, precision, 1.0, True) for shape in SHAPES for precision in PRECISIONS]
+    settings += [(shape, "float32", RATE, observed) for shape in SHAPES[:2] for observed in (True, False)]
     results = []
-    for n, n_features, n_classes in SHAPES:
+    for shape, precision, rate, observed in settings:
+        n, n_features, n_classes = shape
         g = np.random.default_rng(0)
-        rows = ArrayRows(normalise_rows(g.normal(size=(n, n_features)).astype(np.float32)), g.integers(0, n_classes, n))
+        x = narrowed(normalise_rows(g.normal(size=(n, n_features)).astype(np.float32)), precision)
+        rows = ArrayRows(x, g.integers(0, n_classes, n))
         weights, source = g.normal(size=(n_features, n_classes)), NoiseSource()
         about_3 = np.bincount(g.integers(0, n // 3, n))
         people = {"1": np.arange(n + 1), "3": np.arange(0, n + 1, 3), "10": np.r_[np.arange(0, n, 10), n]}
         people["3 on average"] = np.concatenate([[0], np.cumsum(about_3[about_3 > 0])])
 
-        def step(chosen: Rows, weights: Any = weights, source: Any = source) -> Any:
-            return source.add_noise(clipped_sum(chosen, weights, 0.5).value, 5.0)
+        def step(chosen: Rows, weights: Any = weights, source: Any = source, per_record: bool = observed) -> Any:
+            return source.add_noise(clipped_sum(chosen, weights, 0.5, per_record=per_record).value, 5.0)
 
-        contenders = {"rows": partial(step, rows)}
-        contenders |= {k: partial(step, UnitRows(rows, bounds)) for k, bounds in people.items()}
+        chosen: dict[str, Any] = {"rows": rows} | {k: UnitRows(rows, bounds) for k, bounds in people.items()}
+        if rate < 1:
+            chosen = {
+                k: SampledRows(one, g.random(one.n_rows) < rate, rate, observed=observed) for k, one in chosen.items()
+            }
         with blas_held_to_one_thread():
-            seconds = shortest(contenders, ROUNDS)
-        relative = {k: seconds[k] / seconds["rows"] for k in people}
-        results.append({"shape": [n, n_features, n_classes], "seconds": seconds["rows"], "relative": relative})
-        print(results[-1], flush=True)
+            cpu, wall = fastest({k: partial(step, one) for k, one in chosen.items()})
+        result: dict[str, Any] = {"shape": list(shape), "precision": precision, "rate": rate, "per_person": observed}
+        for name, seconds in (("cpu", cpu), ("wall", wall)):
+            result[f"{name}_seconds"] = seconds["rows"]
+            result[f"{name}_relative"] = {k: seconds[k] / seconds["rows"] for k in people}
+        results.append(result)
+        print(result, flush=True)
     return results
+
+
+def fastest(steps: Mapping[str, Callable[[], object]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Shortest processor time and shortest wall time of each step, in seconds, of `ROUNDS` rounds.
+
+    Each round takes every step `STEPS` times, so that a slow minute affects all of them. The first round is not
+    counted: it computes what is kept from step to step.
+    """
+    cpu: dict[str, list[float]] = {name: [] for name in steps}
+    wall: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(ROUNDS + 1):
+        for name, step in steps.items():
+            for _ in range(STEPS if number else 1):
+                start, used = time.perf_counter(), time.process_time()
+                step()
+                if number:
+                    cpu[name].append(time.process_time() - used)
+                    wall[name].append(time.perf_counter() - start)
+    return {name: min(times) for name, times in cpu.items()}, {name: min(times) for name, times in wall.items()}
 
 
 def main() -> None:

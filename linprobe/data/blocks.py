@@ -39,6 +39,11 @@ class Pairs:
     formed: NDArray[np.intp]
     inner: Array = None
 
+    @property
+    def places(self) -> NDArray[np.int64] | None:
+        """`rows`, or None for all rows."""
+        return None if isinstance(self.rows, slice) else self.rows
+
 
 @dataclass(frozen=True)
 class Block:
@@ -47,7 +52,7 @@ class Block:
     A unit is what is protected: a row, or where the block has `bounds`, all rows of one person.
 
     Attributes:
-        start: index of the first unit among the units of this process; undefined for blocks of sampled people.
+        start: index of the first unit among the units of this process.
         stored: the rows (b, n_features): float32, float16, the bits of bfloat16 in uint16, or float64.
         y: class indices int64, shape (b,), targets float32, shape (b, n_targets), or labels 0 and 1 uint8, same shape.
         norms: L2 norms of the rows, shape (b,), float64.
@@ -83,6 +88,26 @@ class Block:
         """The rows as float32, or float64 if `stored` is float64; one feature wider if they are translated."""
         return self.rows.wide()
 
+    def compact(self) -> Block:
+        """The rows of the people in the sample. All people keep their places; those outside have no rows.
+
+        Raises:
+            ValueError: a block without a sample, or without people.
+        """
+        if self.sampled is None or self.bounds is None:
+            raise ValueError("compact() is for a sample of people")
+        sizes = np.diff(self.bounds)
+        rows = np.flatnonzero(np.repeat(self.sampled, sizes))
+        return replace(
+            self,
+            stored=self.stored[rows],
+            y=self.y[rows],
+            norms=self.norms[rows],
+            bounds=np.concatenate([[0], np.cumsum(sizes * self.sampled)]),
+            pairs=None,
+            weights=None if self.weights is None else self.weights[rows],
+        )
+
     def chosen(self, places: NDArray[np.int64]) -> Block:
         """The rows at some places of the block, shape (m,), widened; each is a unit by itself."""
         x = replace(self.rows, places=places).wide()
@@ -104,6 +129,7 @@ class Blocks(ABC):
         sampling_rate: probability with which Poisson sampling selected each row; 1 without sampling.
         observed: whether the blocks contain all rows, outside the sample included.
         units: whether blocks may hold people with several rows.
+        unit_rows: mean number of rows of a unit; private, for the number of threads only.
     """
 
     n_rows: int
@@ -111,6 +137,7 @@ class Blocks(ABC):
     sampling_rate: float = 1.0
     observed: bool = True
     units: bool = False
+    unit_rows: float = 1.0
 
     @abstractmethod
     def lazy_blocks(self) -> Iterator[LazyBlock]:

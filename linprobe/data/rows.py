@@ -221,7 +221,8 @@ class ShardRows(Rows):
 
     def __init__(self, shard: Rows, first: int, n_rows: int) -> None:
         self._shard, self._first = shard, first
-        self.n_rows, self.n_features, self.units = n_rows, shard.n_features, shard.units
+        self.n_rows, self.n_features = n_rows, shard.n_features
+        self.units, self.unit_rows = shard.units, shard.unit_rows
 
     @property
     def n_local(self) -> int:
@@ -286,6 +287,7 @@ class ChainedRows(Rows):
         self.n_rows = sum(rows.n_rows for rows in sets)
         self.n_features = sets[0].n_features
         self.units = any(rows.units for rows in sets)
+        self.unit_rows = sum(rows.n_rows * rows.unit_rows for rows in sets) / max(1, self.n_rows)
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""
@@ -315,7 +317,8 @@ class ChangedRows(Rows):
     def __init__(self, rows: Rows, n_features: int) -> None:
         self._rows = rows
         self.n_rows, self.n_features = rows.n_rows, n_features
-        self.sampling_rate, self.observed, self.units = rows.sampling_rate, rows.observed, rows.units
+        self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
+        self.units, self.unit_rows = rows.units, rows.unit_rows
 
     @property
     def n_local(self) -> int:
@@ -337,13 +340,17 @@ class ChangedRows(Rows):
     def _changed(self, load: LazyBlock) -> Block:
         return self.change(replace(load(), pairs=None))
 
+    def _changed_sample(self, load: LazyBlock) -> Block:
+        block = load()
+        return self.change(block if block.bounds is None else block.compact())
+
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order."""
         return (partial(self._changed, load) for load in self._rows.lazy_blocks())
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
         """The blocks of the other set with their part of the mask, changed."""
-        return (partial(self._changed, load) for load in self._rows.sampled_blocks(sampled))
+        return (partial(self._changed_sample, load) for load in self._rows.sampled_blocks(sampled))
 
 
 class TranslatedRows(ChangedRows):

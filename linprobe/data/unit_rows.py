@@ -7,6 +7,7 @@ the block of that place, whatever number of rows the person had.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,17 +17,18 @@ from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block, LazyBlock, Pairs, Rows
 from linprobe.data.owners import Bounds
-from linprobe.data.precision import Precision, widened
+from linprobe.data.precision import STORED, Precision, StoredRows, widened
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import ArrayRows, ShardRows, StreamedRows, prepare, prepare_shard, shard_bounds
 from linprobe.data.sources import Source
+from linprobe.native import LIBRARY, KernelPeople
 from linprobe.parallel.array_api import Array, double, namespace
 from linprobe.parallel.process_group import Group
 
 BLOCK_UNITS = 128  # people in a block of all rows
 SAMPLED_UNITS = 1024  # people whose sampled rows are one block
-PAIRED_ROWS = 16  # people with more rows have no inner products of pairs
+PAIRED_ROWS = 16  # people with more rows have no inner products of pairs; PAIRED in native/clipped_sum.c
 PAIRS_AT_ONCE = 1024
 
 
@@ -43,17 +45,21 @@ class UnitRows(Rows):
     def __init__(self, rows: ArrayRows | StreamedRows, bounds: Bounds) -> None:
         self.rows, self.bounds = rows, bounds
         self.n_rows, self.n_features = len(bounds) - 1, rows.n_features
-        self._pairs: dict[int, Pairs] = {}
+        self.unit_rows = rows.n_rows / max(1, self.n_rows)
+        self._kept: dict[tuple[int, int], Block] = {}
 
     def _block(self, load: LazyBlock, start: int, bounds: Bounds) -> Block:
-        """A block of people; the inner products of rows in memory are computed once."""
-        block = _of_units(load, start, bounds)
+        """A block of people; blocks of rows in memory are kept, with the inner products of their rows."""
         if not isinstance(self.rows, ArrayRows):
-            return block
-        if start not in self._pairs:
-            pairs = pairs_of(bounds)
-            self._pairs[start] = replace(pairs, inner=inner_products(block.stored, pairs))
-        return replace(block, pairs=self._pairs[start])
+            return _of_units(load, start, bounds)
+        kept, key = self._kept, (start, len(bounds))
+        if key not in kept:
+            block = _of_units(load, start, bounds)
+            kept[key] = replace(block, pairs=paired(block))
+        return replace(kept[key])  # a copy, as a block keeps its widened rows
+
+    def _sampled_block(self, load: LazyBlock, start: int, bounds: Bounds, sampled: NDArray[np.bool_]) -> Block:
+        return replace(self._block(load, start, bounds), sampled=sampled)
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All people in order, `BLOCK_UNITS` in a block."""
@@ -64,15 +70,19 @@ class UnitRows(Rows):
             yield partial(self._block, load, start, part - part[0])
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The rows of the people where `sampled` is true. A block has those among `SAMPLED_UNITS` people."""
-        sizes = np.diff(self.bounds)
+        """`SAMPLED_UNITS` people in a block, with their part of the mask.
+
+        Rows in memory are not copied. Of streamed people outside the sample, there are no rows.
+        """
+        stream = not isinstance(self.rows, ArrayRows)
         starts = range(0, self.n_rows, SAMPLED_UNITS)
-        rows_of = [int(sizes[start : start + SAMPLED_UNITS].sum()) for start in starts]
-        loads = self.rows.cut(rows_of, np.repeat(sampled, sizes))
-        for start, load in zip(starts, loads, strict=False):
-            here = slice(start, start + SAMPLED_UNITS)
-            chosen = sizes[here][sampled[here]]
-            yield partial(_of_units, load, start, np.concatenate([[0], np.cumsum(chosen)]))
+        parts = [self.bounds[start : start + SAMPLED_UNITS + 1] for start in starts]
+        keep = np.repeat(sampled, np.diff(self.bounds)) if stream else None
+        loads = self.rows.cut([int(part[-1] - part[0]) for part in parts], keep)
+        for start, part, load in zip(starts, parts, loads, strict=False):
+            here = sampled[start : start + SAMPLED_UNITS]
+            bounds = np.concatenate([[0], np.cumsum(np.diff(part) * here)]) if stream else part - part[0]
+            yield partial(self._sampled_block, load, start, bounds, here)
 
 
 def pairs_of(bounds: Bounds) -> Pairs:
@@ -101,11 +111,40 @@ def pairs_of(bounds: Bounds) -> Pairs:
 
 def inner_products(stored: Array, pairs: Pairs) -> Array:
     """Inner products of the pairs of the rows `stored`, float64, shape (n_pairs,)."""
+    if LIBRARY is not None and isinstance(stored, np.ndarray) and stored.dtype in STORED:
+        return _by_kernel(LIBRARY, StoredRows(np.ascontiguousarray(stored), pairs.places), pairs)
     x, parts = stored[pairs.rows], []
     for start in range(0, len(pairs.first), PAIRS_AT_ONCE):
         here = slice(start, start + PAIRS_AT_ONCE)
         parts.append((double(widened(x[pairs.first[here]])) * double(widened(x[pairs.second[here]]))).sum(-1))
     return namespace(stored).concatenate(parts) if parts else double(stored[:0, 0])
+
+
+def paired(block: Block) -> Pairs:
+    """The pairs of the rows of a block of people, with their inner products.
+
+    Raises:
+        ValueError: bounds that do not fit the rows.
+    """
+    pairs, bounds = block.pairs, block.bounds
+    if pairs is None or pairs.inner is None:
+        if bounds is None or bounds[0] or bounds[-1] != len(block.stored) or (bounds[1:] < bounds[:-1]).any():
+            raise ValueError(f"bounds of people do not fit {len(block.stored)} rows")
+        pairs = pairs_of(bounds) if pairs is None else pairs
+        pairs = replace(pairs, inner=inner_products(block.stored, pairs))
+    return pairs
+
+
+def _by_kernel(library: ctypes.CDLL, rows: StoredRows, pairs: Pairs) -> NDArray[np.float64]:
+    """`inner_products` by the kernel."""
+    bounds = np.concatenate([[0], np.cumsum(pairs.counts)])
+    found = np.empty(len(pairs.first))
+    wide = np.empty((PAIRED_ROWS, rows.shape[1]), np.float32)
+    people = KernelPeople(bounds=bounds.ctypes.data, n=len(pairs.counts))
+    library.linprobe_inner_products(
+        ctypes.byref(rows.for_kernel()), wide.ctypes.data, ctypes.byref(people), found.ctypes.data
+    )
+    return found
 
 
 def _of_units(load: LazyBlock, start: int, bounds: Bounds) -> Block:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Blocks, Rows
+from linprobe.data.blocks import Block, Blocks, Rows
 from linprobe.data.precision import StoredRows
 from linprobe.gradients.rounding import ExactSum, Sample
 from linprobe.mechanisms.gaussian import Noise
@@ -90,10 +90,27 @@ class PlacelessProducts(Products, Protocol):
 
     @property
     def placeless(self) -> bool:
-        """Whether that holds for these weights on this machine; without it, `placeless_residuals` must not be used."""
+        """Whether that holds for these weights on this machine; without it, `add_units` must not be used."""
 
-    def placeless_residuals(self, x: Array, y: Array) -> tuple[Array, Array]:
-        """Softmax residuals (b, n_classes), float32, and their norms (b,), float64, of rows x and class indices y."""
+    def add_units(
+        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[Any] | None = None
+    ) -> tuple[Array, Array]:
+        """Add sum_u c_u S_u over the people of a block, or of its sample, to `total`.
+
+        S_u is the sum of x_j r_j^T over the rows of person u, for softmax residuals times the weights of rows. Its
+        factor is c_u = min(1, bound / max(||S_u||, sum_j ||x_j|| ||r_j|| / most)). What is added of a person depends on
+        nobody else, up to the rounding of float32 sums of at most `SUM_ROWS` rows.
+
+        Args:
+            cells: no float32 sum crosses these places of people, increasing, the last is n_units. Given if the rows
+                of people outside the sample are not to be read.
+
+        Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
+            than `linprobe.data.unit_rows.PAIRED_ROWS` rows are left out, with zeros.
+
+        Raises:
+            ValueError: shapes that do not fit. IndexError: a class index out of range.
+        """
 
 
 @dataclass(frozen=True)

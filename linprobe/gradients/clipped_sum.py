@@ -105,6 +105,8 @@ class _Worker:
                 clip.geometry,
                 clip.loss,
                 self._products if narrow else None,  # type: ignore[arg-type]
+                rows.sampling_rate,
+                rows.observed,
             )
 
     def take(self, block: Block) -> None:
@@ -233,7 +235,7 @@ def clipped_sum(
     amplification, n_entries, narrow_units = geometry.amplification(clip_norm), math.prod(weights.shape), False
     if rows.units:
         products = backend.products(narrow)
-        simple = rows.observed and loss == "softmax" and geometry is PLAIN
+        simple = loss == "softmax" and geometry is PLAIN
         narrow_units = simple and isinstance(products, PlacelessProducts) and products.placeless
         rounding = unit_arithmetic(
             MOST_CANCELLATION * amplification, n_entries, rows.n_rows, block_units=BLOCK_UNITS if narrow_units else None

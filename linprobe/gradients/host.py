@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.blocks import Blocks, Rows
 from linprobe.data.sources import BLOCK_ROWS
+from linprobe.data.unit_rows import BLOCK_UNITS
 from linprobe.gradients.backend import Products
 from linprobe.gradients.blas import NumpyProducts
 from linprobe.gradients.kernel import FusedProducts, KernelProducts
@@ -59,8 +60,9 @@ class HostBackend:
 
     def n_threads(self, rows: Blocks, weights: NDArray[Any]) -> int:
         """One thread per block or per `WORK_PER_THREAD` multiplications, whichever gives fewer; at least one."""
-        work = rows.n_local * math.prod(weights.shape)
-        return max(1, min(n_threads(), -(-rows.n_local // BLOCK_ROWS), work // WORK_PER_THREAD))
+        n_rows = round(rows.n_local * rows.unit_rows)
+        n_blocks = -(-rows.n_local // BLOCK_UNITS) if rows.units else -(-n_rows // BLOCK_ROWS)
+        return max(1, min(n_threads(), n_blocks, n_rows * math.prod(weights.shape) // WORK_PER_THREAD))
 
 
 HOST = HostBackend()

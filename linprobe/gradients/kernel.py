@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.blocks import Block
 from linprobe.data.precision import STORED, StoredRows, aligned_empty, widened
+from linprobe.data.unit_rows import paired
 from linprobe.gradients.backend import ClippedBlock, Part
 from linprobe.gradients.blas import NumpyProducts, strided_rows
+from linprobe.gradients.kernel_people import People
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
-from linprobe.native import KernelPart
+from linprobe.native import KernelPart, KernelPeople
+from linprobe.parallel.threads import blas_held_to_one_thread
 
 SCORED_ROWS = 8 * SUM_ROWS  # rows per BLAS call; with fewer, BLAS copies the weights too often
 PANEL = 6  # classes in a panel of packed weights, as in clipped_sum.c
@@ -164,8 +168,7 @@ class KernelProducts(NumpyProducts):
         if sample is not None:
             fit = fit and sample.fits(len(y)) and (len(y) <= SCORED_ROWS or not observed)
         self.check(rows, fit and inside)
-        stored = np.ascontiguousarray(rows.x, None if rows.x.dtype in STORED else np.float32)
-        rows = replace(rows, x=stored)
+        rows = _storable(rows)
         y = np.ascontiguousarray(y, np.int64)
         clipped = _Clipped.empty(y, lengths, bound, parts)
         if observed or sample is None:
@@ -207,46 +210,35 @@ class KernelProducts(NumpyProducts):
             self._clip(r, clipped, run)
             self._add(total, r, wide, None)
 
-    @cached_property
+    @property
     def placeless(self) -> bool:
-        """Whether BLAS gives a row the same scores at every place of a call of `PLACES` rows.
+        """Whether BLAS gives a row the same scores at every place of a call of `PLACES` rows."""
+        return _placeless(self.n_classes, self.n_features)
 
-        The order of operations at a place depends on shapes, not on numbers. So a pair of calls decides, in which
-        random rows move by one place: other orders would not agree in all of these sums.
-        """
-        rows = _random_rows(self.n_features)
-        first, moved = (self._scores_in_place(rows[start : start + PLACES]) for start in (0, 1))
-        return bool(np.array_equal(first[1:], moved[:-1]))
-
-    def _scores_in_place(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Scores (b, n_classes) of rows x (b, n_features) from calls of `PLACES` rows each, the last filled up."""
-        scores = np.empty((len(x), self.n_classes), np.float32)
-        whole = len(x) // PLACES * PLACES
-        for start in range(0, whole, PLACES):
-            np.matmul(x[start : start + PLACES], self._weights.T, out=scores[start : start + PLACES])
-        if whole < len(x):
-            filled = np.zeros((PLACES, self.n_features), np.float32)
-            filled[: len(x) - whole] = x[whole:]
-            scores[whole:] = (filled @ self._weights.T)[: len(x) - whole]
-        return scores
-
-    def placeless_residuals(
-        self, x: NDArray[np.float32], y: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """As in `linprobe.gradients.backend.PlacelessProducts`; the kernel takes each row by itself.
-
-        Raises:
-            ValueError: shapes that do not fit. IndexError: a class index out of range.
-        """
-        self.check(x, y.shape == (len(x),) and y.dtype.kind in "iu")
-        self._check_classes(y)
-        room = -(-self.n_classes // LANES) * LANES
-        r: NDArray[np.float32] = aligned_empty((len(x), room), np.float32)
-        r[:, : self.n_classes] = self._scores_in_place(np.ascontiguousarray(x, np.float32))
-        labels, lengths = np.ascontiguousarray(y, np.int64), np.ones(len(x))
-        clipped = _Clipped.empty(labels, lengths, math.inf)
-        self._library.linprobe_clip(r.ctypes.data, room, *clipped.arguments(), len(x), self.n_classes)
-        return r[:, : self.n_classes], clipped.r_norms
+    def add_units(
+        self,
+        total: ExactSum,
+        block: Block,
+        bound: float,
+        most: float,
+        cells: NDArray[np.int64] | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """As in `linprobe.gradients.backend.PlacelessProducts`: BLAS scores, the kernel clips each person and sums."""
+        few = block if cells is None else block.compact()
+        pairs = paired(few)
+        if pairs.places is not None:
+            weights = None if few.weights is None else few.weights[pairs.places]
+            stored, y, norms = (each[pairs.places] for each in (few.stored, few.y, few.norms))
+            bounds = np.concatenate([[0], np.cumsum(pairs.counts)])
+            few = replace(few, stored=stored, y=y, norms=norms, weights=weights, bounds=bounds)
+        few = replace(few, pairs=pairs)
+        x, people = np.ascontiguousarray(widened(few.stored), np.float32), People.of(few, self.n_classes)
+        self.check(x)
+        r = _scores_in_place(x, self._weights)
+        given = ctypes.byref(people.for_kernel(bound, most))
+        self._library.linprobe_clip_people(r.ctypes.data, r.strides[0] // r.itemsize, given, self.n_classes)
+        self._add(total, r, x, None if few.sampled is None else _rows_of(few.sampled, people.bounds, cells))
+        return people.factors, people.lengths
 
     def _address(self, total: NDArray[np.float64]) -> int:
         """Address of a sum that `zeros` made.
@@ -282,9 +274,36 @@ class FusedProducts(KernelProducts):
         """Always: the kernel sums the products of a row in one order, whatever the place of the row."""
         return True
 
-    def _scores_in_place(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Scores (b, n_classes) by the kernel."""
-        return self.scores(x)
+    def add_units(
+        self,
+        total: ExactSum,
+        block: Block,
+        bound: float,
+        most: float,
+        cells: NDArray[np.int64] | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """As in `linprobe.gradients.backend.PlacelessProducts`: one pass over all people, and one over the sample."""
+        people, joined = People.of(block, self.n_classes, cells), block.sampled
+        self.check(block.rows)
+        rows = _storable(block.rows)
+        if joined is not None and cells is None:
+            self._people_pass(None, rows, people.for_kernel(bound, most))
+        self._people_pass(total, rows, people.for_kernel(bound, most, joined, cells))
+        return people.factors, people.lengths
+
+    def _people_pass(self, total: ExactSum | None, rows: StoredRows, people: KernelPeople) -> None:
+        """Score, clip and sum the rows of people; without `total`, score and clip only."""
+        self._library.linprobe_people(
+            ctypes.byref(rows.for_kernel()),
+            self._wide.ctypes.data,
+            self._packed.ctypes.data,
+            ctypes.byref(people),
+            None if total is None else self._address(total.total),
+            self._sums.ctypes.data,
+            self.n_classes,
+            self._stride,
+            0.0 if total is None else total.shift,
+        )
 
     def kernel_part(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
         """The kernel's argument for writing `scores` of the features from `first` on."""
@@ -333,7 +352,46 @@ class FusedProducts(KernelProducts):
         )
 
 
-@lru_cache(maxsize=8)
-def _random_rows(n_features: int) -> NDArray[np.float32]:
-    """Rows of `KernelProducts.placeless`, shape (PLACES + 1, n_features)."""
-    return np.random.default_rng(0).standard_normal((PLACES + 1, n_features), dtype=np.float32)
+def _rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
+    """The rows of sampled people, in runs of `SUM_ROWS` rows that cross no cell."""
+    sizes = np.diff(bounds)
+    joined = np.concatenate([[0], np.cumsum(sizes * sampled)])
+    ends = [joined[-1]] if cells is None else joined[cells].tolist()
+    runs = [range(first + SUM_ROWS, stop, SUM_ROWS) for first, stop in pairwise([0, *ends])]
+    found = sorted({*chain(*runs), *ends} - {0})
+    return Sample(np.flatnonzero(np.repeat(sampled, sizes)), np.array(found, np.int64))
+
+
+def _storable(rows: StoredRows) -> StoredRows:
+    """The same rows, contiguous and of a storage type."""
+    return replace(rows, x=np.ascontiguousarray(rows.x, None if rows.x.dtype in STORED else np.float32))
+
+
+def _scores_in_place(x: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scores of rows x (b, n_features), shape (b, n_classes), padded to whole vectors of the kernel.
+
+    All calls of BLAS have `PLACES` rows; the last is filled up.
+    """
+    whole, n, n_classes = len(x) // PLACES * PLACES, -(-len(x) // PLACES) * PLACES, len(weights)
+    scores: NDArray[np.float32] = aligned_empty((n, -(-n_classes // LANES) * LANES), np.float32)[:, :n_classes]
+    for start in range(0, whole, PLACES):
+        np.matmul(x[start : start + PLACES], weights.T, out=scores[start : start + PLACES])
+    if whole < n:
+        filled = np.zeros((PLACES, x.shape[1]), np.float32)
+        filled[: len(x) - whole] = x[whole:]
+        np.matmul(filled, weights.T, out=scores[whole:])
+    return scores[: len(x)]
+
+
+@lru_cache(maxsize=64)
+def _placeless(n_classes: int, n_features: int) -> bool:
+    """`KernelProducts.placeless`.
+
+    The order of operations at a place depends on shapes, not on numbers. So a pair of calls decides, in which random
+    rows move by one place: other orders would not agree in all of these sums.
+    """
+    g = np.random.default_rng(0)
+    rows, weights = (g.standard_normal((n, n_features), np.float32) for n in (PLACES + 1, n_classes))
+    with blas_held_to_one_thread():
+        first, moved = (_scores_in_place(rows[start : start + PLACES], weights) for start in (0, 1))
+    return bool(np.array_equal(first[1:], moved[:-1]))

@@ -40,7 +40,7 @@ SAMPLED_STEPS = 9  # grid steps by which one record moves the roundings of a sam
 LEAST_ROWS = 1 << 13  # smaller sums use the grid of this many rows, so that shards of one data set share a grid
 SMALLEST_MARGIN = 2.0**-10
 LARGEST_MARGIN = 2.0**-4
-GRID_ROUNDINGS = 32  # of the sum of a block of people: each of their 16 runs of rows, with and without a person
+GRID_ROUNDINGS = 32  # grid steps by which one person moves the roundings of runs of rows: docs/proofs/people.md
 
 
 class ExactSum:
@@ -189,13 +189,13 @@ def arithmetic(
 def unit_arithmetic(amplification: float, n_entries: int, n_units: int, *, block_units: int | None) -> Arithmetic:
     """Margin and dtype where the units are people, whose rows have other places if the rows of one person are left out.
 
-    Then all float32 sums of the block change. A term is rounded at most SUM_ROWS times, so the error of all sums of a
-    block is at most SUM_ROWS u times the sum of the norms of its terms, which is at most `amplification` for a person.
+    Then all float32 sums of the cell change. A term is rounded at most SUM_ROWS times, so the error of all sums of a
+    cell is at most SUM_ROWS u times the sum of the norms of its terms, which is at most `amplification` for a person.
 
     Args:
         amplification: largest sum of the norms of a person's clipped rows, in units of the clip norm; public.
         n_entries: number of entries of the gradient. n_units: number of people in all processes.
-        block_units: people in a block whose sums are float32; None if all sums are float64.
+        block_units: people in a cell whose sums are float32; None if all sums are float64.
 
     Raises:
         ParameterError: as in `arithmetic`.

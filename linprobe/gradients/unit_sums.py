@@ -33,10 +33,10 @@ from linprobe.data.unit_rows import PAIRED_ROWS, inner_products, pairs_of
 from linprobe.gradients.backend import PlacelessProducts
 from linprobe.gradients.geometry import Geometry
 from linprobe.gradients.loss import residuals_of
-from linprobe.gradients.rounding import ExactSum
-from linprobe.mechanisms.clipping import clip_factors
+from linprobe.gradients.rounding import ExactSum, Sample
+from linprobe.mechanisms.clipping import clip_factors, longest_left
 from linprobe.options import Loss
-from linprobe.parallel.array_api import Array, double, namespace, segment_sums, single
+from linprobe.parallel.array_api import Array, double, namespace, segment_sums
 
 FORMED_ROWS = PAIRED_ROWS
 MOST_CANCELLATION = 4.0  # the square root of FORMED_ROWS
@@ -63,6 +63,8 @@ class UnitClip:
     Attributes:
         weights: shape (n_classes, n_features), float64.
         products: of these weights, for float32 sums; None for float64.
+        rate: probability with which people joined the sample.
+        observed: whether the factors of people outside the sample are wanted. If not, their rows are not read.
     """
 
     weights: Array
@@ -71,17 +73,37 @@ class UnitClip:
     geometry: Geometry
     loss: Loss
     products: PlacelessProducts | None
+    rate: float = 1.0
+    observed: bool = True
 
     def add(self, block: Block, total: ExactSum) -> ClippedUnits:
         """Add sum_u c_u S_u over the people of a block, (n_classes, n_features), to `total`.
 
-        People outside the sample (`block.sampled`) get a factor, but do not join the sum. The sum reads the rows of the
+        People outside the sample (`block.sampled`) do not join the sum. The sum reads the rows of the
         sample only: those of others would move these rows, whose scores would then be rounded otherwise.
         """
+        if self.products is not None:
+            return self._add_narrow(self.products, block, total)
         if block.sampled is None:
             return self._add(block, total)
-        taken = self._add(block, None)
-        return taken._replace(weight=self._add(_joined(block, block.sampled), total).weight)
+        joined = self._add(_joined(block), total)
+        if not self.observed:
+            return joined
+        return self._add(replace(block, sampled=None), None)._replace(weight=joined.weight)
+
+    def _add_narrow(self, products: PlacelessProducts, block: Block, total: ExactSum) -> ClippedUnits:
+        """`add` in float32; the gradients of people with many rows are formed in float64, one by one."""
+        bound, cells = longest_left(self.clip_norm, self.margin), None
+        many = np.diff(_bounds(block)) > FORMED_ROWS
+        if not self.observed and block.sampled is not None:
+            sample = Sample.of(block.sampled, self.rate)
+            cells = sample.places[sample.ends - 1] + 1
+            cells[-1:] = block.n_units
+            many &= block.sampled
+        factors, lengths = products.add_units(total, block, bound, MOST_CANCELLATION, cells)
+        if many.any():
+            self._add_formed(block, np.flatnonzero(many).tolist(), total, factors, lengths)
+        return ClippedUnits(factors, lengths, np.zeros(1))  # the plain geometry needs no weight
 
     def _add(self, block: Block, total: ExactSum | None) -> ClippedUnits:
         """`add` for all people of a block; only their factors and lengths if `total` is None."""
@@ -100,18 +122,11 @@ class UnitClip:
         """`_add` for the people with few rows each."""
         x, y, owner = widened(block.stored[pairs.rows]), block.y[pairs.rows], pairs.owner
         weights = None if block.weights is None else block.weights[pairs.rows]
-        if self.products is None:
-            x = double(x)
-            r = residuals_of(x @ self.weights.T, y, self.loss, weights=weights)[0]
-            wide, row_lengths = r, ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
-        else:
-            r, r_norms = self.products.placeless_residuals(x, y)
-            if weights is not None:
-                r *= single(weights)[:, None]
-                r_norms = r_norms * single(weights)
-            wide, row_lengths = double(r), block.norms[pairs.rows] * r_norms
+        x = double(x)
+        r = residuals_of(x @ self.weights.T, y, self.loss, weights=weights)[0]
+        row_lengths = ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
         inner = inner_products(block.stored, pairs) if pairs.inner is None else pairs.inner
-        inner = inner * (wide[pairs.first] * wide[pairs.second]).sum(-1)
+        inner = inner * (r[pairs.first] * r[pairs.second]).sum(-1)
         spread, own = (segment_sums(values, owner, pairs.counts) for values in (row_lengths, row_lengths**2))
         squared = own + 2 * segment_sums(inner, pairs.pair_owner, pairs.pair_counts)
         along = self.geometry.along(x, r)
@@ -120,13 +135,8 @@ class UnitClip:
         most = MOST_CANCELLATION * self.geometry.amplification(self.clip_norm)
         c = clip_factors(namespace(norms).maximum(norms, spread / most), self.clip_norm, self.margin)
         factors[pairs.units], lengths[pairs.units] = c[pairs.units], norms[pairs.units]
-        if total is None:
-            return
-        if self.products is None:
+        if total is not None:
             total.add((r * c[owner][:, None]).T @ x)
-        else:
-            r *= single(c[owner])[:, None]
-            self.products.add(total, r, x)
 
     def _add_formed(
         self, block: Block, units: Sequence[int], total: ExactSum | None, factors: Array, lengths: Array
@@ -138,31 +148,19 @@ class UnitClip:
             norm = self.geometry.norm_of(gradient.T)
             c = clip_factors(norm, self.clip_norm, self.margin)
             factors[unit], lengths[unit] = c, norm
-            if total is not None:
+            if total is not None and (block.sampled is None or block.sampled[unit]):
                 term += c * gradient
         if total is not None:
             total.add(term)
 
 
-def _joined(block: Block, sampled: NDArray[np.bool_]) -> Block:
-    """The people of a block who are in the sample, with their rows."""
-    bounds = _bounds(block)
-    sizes = np.diff(bounds)
-    rows = np.flatnonzero(np.repeat(sampled, sizes))
-    bounds = np.concatenate([[0], np.cumsum(sizes[sampled])])
-    pairs = pairs_of(bounds)
-    if block.pairs is not None and block.pairs.inner is not None:
-        pairs = replace(pairs, inner=block.pairs.inner[sampled[block.pairs.pair_owner]])
-    weights = None if block.weights is None else block.weights[rows]
-    return Block(
-        block.start,
-        block.stored[rows],
-        block.y[rows],
-        block.norms[rows],
-        bounds=bounds,
-        pairs=pairs,
-        weights=weights,
-    )
+def _joined(block: Block) -> Block:
+    """The people of a block who are in its sample, with their rows, and the others without rows."""
+    part = block.compact()
+    pairs = pairs_of(_bounds(part))
+    if block.pairs is not None and block.pairs.inner is not None and block.sampled is not None:
+        pairs = replace(pairs, inner=block.pairs.inner[block.sampled[block.pairs.pair_owner]])
+    return replace(part, sampled=None, pairs=pairs)
 
 
 def _bounds(block: Block) -> NDArray[np.int64]:

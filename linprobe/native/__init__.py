@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 from pathlib import Path
 
-INTERFACE = 9  # of the functions in clipped_sum.c; increment when a signature changes
+INTERFACE = 10  # of the functions in clipped_sum.c; increment when a signature changes
 PATH = Path(__file__).with_name("clipped_sum" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 
@@ -40,6 +40,18 @@ class KernelRows(ctypes.Structure):
     )
 
 
+class KernelPeople(ctypes.Structure):
+    """People, and what their gradients are clipped with: `struct people` in clipped_sum.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("bounds", "ends", "y", "norms", "weights", "inner", "joined")),
+        *((name, ctypes.c_void_p) for name in ("factors", "norms_of")),
+        ("bound", ctypes.c_double),
+        ("most", ctypes.c_double),
+        ("n", ctypes.c_size_t),
+    )
+
+
 def load(path: Path = PATH) -> ctypes.CDLL | None:
     """The kernel, or None if it was not built, was built for another machine or version, or is turned off."""
     if os.environ.get("LINPROBE_NATIVE") == "0" or not path.exists():
@@ -64,6 +76,9 @@ def load(path: Path = PATH) -> ctypes.CDLL | None:
             *[size, address, count, size, real, address, count],
         ],
         "widen": [address, count, address, size],
+        "inner_products": [address] * 4,
+        "clip_people": [address, size, address, count],
+        "people": [*[address] * 6, count, size, real],
     }
     for name, arguments in signatures.items():
         function = getattr(library, f"linprobe_{name}")

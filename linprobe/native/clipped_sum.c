@@ -17,6 +17,7 @@
 #define SLAB 64  /* chunks whose weights stay in cache while a group is scored */
 #define RUN 128  /* rows of a float32 sum: SUM_ROWS in linprobe/gradients/rounding.py */
 #define MOST 64  /* largest n_classes of linprobe_clipped_sum */
+#define PAIRED 16 /* rows of a person, at most; at most GROUP: PAIRED_ROWS in linprobe/data/unit_rows.py */
 
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64)))
@@ -72,6 +73,24 @@ struct rows {
 #define SIZE(rows) ((rows)->stored == FLOAT32 ? sizeof(float) : sizeof(uint16_t))
 #define ROW(rows, i) ((const char *)(rows)->x + SIZE(rows) * (rows)->d * PLACE((rows)->places, i))
 
+/* People, n of them: rows bounds[u] to bounds[u + 1] are those of person u. Those with more than PAIRED rows, and those
+   whose `joined` is 0, are left out. y, norms and weights have one entry for each row. inner: the inner products of the
+   pairs of rows of each person with at most PAIRED, as linprobe_inner_products writes them. The factor is
+   c = min(1, bound / max(norm, spread / most)), for the norm of the person's gradient and the summed norms of those of
+   the rows. No run crosses a person in `ends`, increasing, the last is n: the cells of docs/proofs/people.md. weights,
+   joined and ends may be null. */
+struct people {
+    const int64_t *bounds, *ends, *y;
+    const double *norms, *weights, *inner;
+    const uint8_t *joined;
+    double *factors, *norms_of;
+    double bound, most;
+    size_t n;
+};
+
+#define SIZE_OF(people, u) ((size_t)((people)->bounds[(u) + 1] - (people)->bounds[u]))
+#define PAIRS(people, u) (SIZE_OF(people, u) > PAIRED ? 0 : SIZE_OF(people, u) * (SIZE_OF(people, u) - 1) / 2)
+
 #define KERNEL(name) plain_##name
 #define VECTOR four
 #define LANES 4
@@ -109,7 +128,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* Increment when a signature below changes: INTERFACE in linprobe/native/__init__.py. */
 int linprobe_interface(void)
 {
-    return 9;
+    return 10;
 }
 
 /* out (n, n_classes), with row stride `room` in floats, = scores of x (n, d), whose row stride is `stride` floats. The
@@ -173,4 +192,26 @@ void linprobe_clipped_sum(const struct rows *from, float *wide, const float *w, 
 {
     CALL(clipped_sum, from, wide, w, y, lengths, bound, r_norms, factors, total, sums, n, ends, n_classes, apart, shift,
          parts, n_parts);
+}
+
+/* out: inner products of the pairs of rows of each person, in the order of `people`. wide: buffer of PAIRED rows of
+   float32. Only bounds and n of people are read, and `joined`, which is null. */
+void linprobe_inner_products(const struct rows *from, float *wide, const struct people *people, double *out)
+{
+    CALL(inner_products, from, wide, people, out);
+}
+
+/* Replace softmax scores r (rows of all people, n_classes), whose row stride is `room` as in linprobe_clip, by
+   residuals times the factor of the person, and write factors and norms. */
+void linprobe_clip_people(float *r, size_t room, const struct people *people, int n_classes)
+{
+    CALL(clip_people, r, room, people, n_classes);
+}
+
+/* linprobe_scores with w, linprobe_clip_people and linprobe_sum in one pass. Without a sum if total is null. Buffers as
+   in linprobe_clipped_sum. n_classes is at most MOST. */
+void linprobe_people(const struct rows *from, float *wide, const float *w, const struct people *people, double *total,
+                     float *sums, int n_classes, size_t apart, double shift)
+{
+    CALL(people, from, wide, w, people, total, sums, n_classes, apart, shift);
 }

@@ -396,6 +396,8 @@ TARGET static void KERNEL(clip_all)(float *r, size_t room, const int64_t *y, con
                      n_classes);
 }
 
+#include "people.h"
+
 #undef KERNEL
 #undef TILE_STEP
 #undef ROWS

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from linprobe import native
+from linprobe.data import unit_rows
 from linprobe.data.precision import (
     CACHE_LINE,
     STORAGE,
@@ -29,6 +30,7 @@ from linprobe.gradients.blas import NumpyProducts
 from linprobe.gradients.host import NATIVE_CLASSES, products
 from linprobe.gradients.kernel import SCORED_ROWS, FusedProducts, KernelProducts
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
+from tests.gradients import test_kernel_people
 
 RNG = np.random.default_rng(5)
 SOURCE = Path(__file__).parents[2] / "linprobe/native/clipped_sum.c"
@@ -269,7 +271,11 @@ def test_the_copies_for_narrower_vectors_do_the_same(
     """One library serves all processors: it asks for AVX-512 and AVX2 at run time."""
     command = ["cc", "-O1", "-std=gnu11", f"-DWIDEST={widest}", "-fPIC", "-shared", str(SOURCE), "-o", "narrow.so"]
     subprocess.run([*command, "-lm"], check=True, cwd=tmp_path)
-    monkeypatch.setattr(host, "LIBRARY", native.load(tmp_path / "narrow.so"))
+    for module in (host, unit_rows):
+        monkeypatch.setattr(module, "LIBRARY", native.load(tmp_path / "narrow.so"))
+    for n_features, n_classes in test_kernel_people.SHAPES:
+        people = test_kernel_people.block_of(test_kernel_people.SIZES, n_features, n_classes)
+        test_kernel_people.check(people, test_kernel_people.weights_of(n_features, n_classes), 0.3)
     for n_rows, n_features, n_classes in [(5, 1, 1), (131, 77, 10), (300, 200, 5), (520, 40, 70), (64, 1024, 16)]:
         x, weights, y = normal(n_rows, n_features), normal(n_classes, n_features), RNG.integers(0, n_classes, n_rows)
         check(x, weights, normal(n_rows, n_classes))

@@ -155,23 +155,6 @@ def test_rows_that_cancel_do_not_leave_the_bound(n_rows, clip_norm) -> None:
     assert np.linalg.norm(with_them.value - rest.value) <= clip_norm
 
 
-@pytest.mark.parametrize(("d", "c"), [(40, 3), (257, 48), (300, 49), (128, 102)])
-def test_residuals_have_the_same_bits_at_every_place(d, c) -> None:
-    if host.LIBRARY is None:
-        pytest.skip("float32 residuals need the kernel")
-    g = np.random.default_rng(0)
-    x, y = g.normal(size=(300, d)).astype(np.float32), g.integers(0, c, 300)
-    products = host.products(g.normal(size=(c, d)).astype(np.float32))
-    if not products.placeless:
-        pytest.skip("BLAS depends on places here, so these sums are float64")
-    r, norms = products.placeless_residuals(x, y)
-    np.testing.assert_allclose(r, residuals(x, y, products._weights.T), atol=2e-5)
-    for first in (1, 2, 7, 31, 130, 299):
-        again, again_norms = products.placeless_residuals(x[first:], y[first:])
-        assert np.array_equal(again, r[first:])
-        assert np.array_equal(again_norms, norms[first:])
-
-
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 @pytest.mark.parametrize("observed", [True, False])
 def test_streams_threads_and_processes_give_the_same_bits(rate, observed, monkeypatch) -> None:
@@ -205,6 +188,22 @@ def test_streams_threads_and_processes_give_the_same_bits(rate, observed, monkey
 
     for value in in_group(3, member):
         assert np.array_equal(memory, value)
+
+
+def test_the_number_of_threads_for_people_follows_their_rows(monkeypatch) -> None:
+    monkeypatch.setattr(host, "n_threads", lambda: 64)
+    x, y, bounds, _ = people([10] * 1000)
+    by_rows = ArrayRows(x, y)
+    by_people = UnitRows(by_rows, bounds)
+    weights = np.zeros((2000, 10))
+    threads_of = host.HOST.n_threads(by_rows, weights)
+    assert threads_of == 10
+    for rows in (
+        by_people,
+        ShardRows(by_people, 0, 4000),
+        SampledRows(by_people, np.ones(1000, bool), 1.0, observed=True),
+    ):
+        assert host.HOST.n_threads(rows, weights) == -(-1000 // BLOCK_UNITS) == 8
 
 
 def test_people_with_one_row_each_are_as_rows() -> None:

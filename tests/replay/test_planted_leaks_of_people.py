@@ -12,6 +12,7 @@ from linprobe.commands import train as train_command
 from linprobe.data import unit_rows
 from linprobe.data.unit_rows import UnitRows
 from linprobe.gradients import clipped_sum, second_moment, unit_sums
+from linprobe.gradients.unit_sums import UnitClip
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._descent import Descent
 from linprobe.training import engine
@@ -63,9 +64,10 @@ def divided_by_number_of_rows(patch: Patch) -> None:
     patch.setattr(Descent, "step", lambda self, gradient, **facts: step(self, gradient * (400 / seen[-1]), **facts))
 
 
-def rows_by_place(patch: Patch) -> None:
-    """Samples are read by BLAS with the rows of people outside, which move those of the sample."""
-    patch.setattr(unit_sums, "_joined", lambda block, sampled: replace(block, sampled=None))
+def sums_of_all_people(patch: Patch) -> None:
+    """Sums of a sample are over all people of its blocks."""
+    add = UnitClip.add
+    patch.setattr(UnitClip, "add", lambda self, block, total: add(self, replace(block, sampled=None), total))
 
 
 def _spied_rows(patch: Patch, look: Any) -> None:
@@ -88,7 +90,7 @@ PLANTED = [
     (sum_in_place_of_mean, ("noisy-gd", f"{MEAN} --public-shots 0 --init zero"), HUGE, SUM),
     (second_moment_of_rows, ("dp-ls", ""), MANY, SUM),
     (rows_sampled_with_people, ("dp-sgd", ""), LAST, OUTSIDE),
-    (rows_by_place, ("dp-sgd", ""), HUGE, OUTSIDE),
+    (sums_of_all_people, ("dp-sgd", ""), HUGE, OUTSIDE),
     (number_of_rows, ("noisy-gd", ""), LAST, "published manifest.json: n_rows"),
     (divided_by_number_of_rows, ("dp-sgd", ""), MANY, "published model.npz"),
 ]

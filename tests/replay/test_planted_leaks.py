@@ -52,13 +52,13 @@ def spied_rows(patch: Patch, look: Callable[[Any, Any], None]) -> None:
 
 def private_mean(patch: Patch) -> None:
     """Rows are centred on the private mean."""
-    roles, seen = engine._with_roles, []
+    roles, seen = engine.with_roles, []
 
     def remembered(*given: Any) -> Any:
         seen.append(roles(*given))
         return seen[-1]
 
-    patch.setattr(engine, "_with_roles", remembered)
+    patch.setattr(engine, "with_roles", remembered)
     patch.setattr(engine, "_preprocessing", lambda *_: Preprocessing.centred_on(raw_rows(seen[-1].private)))
 
 

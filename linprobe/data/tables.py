@@ -117,8 +117,9 @@ def read_csv(source: Path, columns: Columns, progress: Counter | None) -> Arrays
         labels = columns.labels(header)
         named = {"y": labels[0] if len(labels) == 1 else None, "id": record, OWNER: owner}
         others = {kind: header.index(name) for kind, name in named.items() if name is not None}
-        places, of_labels = ([header.index(name) for name in chosen] for chosen in (names, labels))
-        rising = np.argsort(of_labels)
+        of_labels = [header.index(name) for name in labels]
+        taken = {*others.values(), *of_labels}
+        places, rising = [place for place in range(len(header)) if place not in taken], np.argsort(of_labels)
         while rows := _lines(reader, source, len(header)):
             blocks.append(_numbers(rows, places, names, source))
             if len(labels) > 1:

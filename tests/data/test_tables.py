@@ -13,7 +13,7 @@ import pytest
 
 from linprobe.data.array_import import import_arrays, read_arrays
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.tables import Columns
+from linprobe.data.tables import Columns, read_csv
 from linprobe.errors import DataError, LinprobeError
 from linprobe.progress import Silent
 from tests.conftest import Outcome
@@ -244,3 +244,8 @@ def test_wrong_labels_are_named_with_their_row(tmp_path: Path, labels: Any, word
 def test_object_arrays_are_refused_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"Python objects.*astype\('float32'\).*dtype=str"):
         read_arrays([npz(tmp_path, np.array(["a", 1] * 4, dtype=object))])
+
+
+def test_columns_of_one_name_are_all_features(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("label,a,a\n0,1,2\n1,3,4\n")
+    np.testing.assert_array_equal(read_csv(tmp_path / "train.csv", Columns(), None)["X_train"], [[1, 2], [3, 4]])

@@ -117,7 +117,7 @@ def _start_long_training(features_file: Path, tmp_path: Path) -> subprocess.Pope
     raise AssertionError(f"training did not get under way: {process.communicate()}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_training_says_so_and_leaves_nothing(features_file: Path, tmp_path: Path, number: int) -> None:
     process = _start_long_training(features_file, tmp_path)
     process.send_signal(number)

@@ -31,7 +31,9 @@ def main() -> None:
 
         status = run(sys.argv[1:])
     except KeyboardInterrupt:  # before or after the command itself
-        print("linprobe: error: interrupted; no result was written", file=sys.stderr)
+        print(
+            "linprobe: error: interrupted before the end; files under their final names are complete", file=sys.stderr
+        )
         status = INTERRUPTED
     sys.exit(status)
 

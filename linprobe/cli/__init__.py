@@ -167,7 +167,7 @@ def _run(words: list[str], everywhere: Everywhere) -> int:
             return _reader_left()
         raise
     except KeyboardInterrupt:  # before typer handles it
-        return _fail("interrupted; no result was written", INTERRUPTED)
+        return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
     except LinprobeError as error:
         if debug:
             raise
@@ -192,5 +192,5 @@ def _run(words: list[str], everywhere: Everywhere) -> int:
             return _fail(f"{error}; {advice(error)}", 1)
         return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)
     if status == INTERRUPTED:
-        return _fail("interrupted; no result was written", INTERRUPTED)
+        return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
     return status if isinstance(status, int) else 0

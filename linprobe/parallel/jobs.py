@@ -33,7 +33,12 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
     watched = {"initializer": _watch_parent, "initargs": (os.getpid(),)}
     with parallel_config(backend="loky", inner_max_num_threads=max(1, processors // jobs), **watched):
         calls = (delayed(call)(*given) for given in wanted)
-        yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
+        before = os.umask(0o077)  # joblib makes the folder of the memory maps open to all
+        try:
+            results = Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
+        finally:
+            os.umask(before)
+        yield from results
 
 
 def _watch_parent(parent: int) -> None:

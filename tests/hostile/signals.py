@@ -8,6 +8,8 @@ of each command: signals, signals that came after the end, failures.
 from __future__ import annotations
 
 import argparse
+import atexit
+import json
 import os
 import random
 import shutil
@@ -38,6 +40,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "publish": crashes.PUBLISH,
     "import": ("import", "../train.csv", "--classes", "../classes", "--out", "o.h5"),
 }
+SAID = "linprobe: error: interrupted before the end; files under their final names are complete\n"
+UNFINISHED = {"extract": "o.h5.partial"}  # the same command continues
 KEPT = {"log", "state"}  # the budget books and what was said
 
 
@@ -55,7 +59,9 @@ def start(words: tuple[str, ...], folder: Path) -> int:
         os.dup2(log, 2)
         from linprobe.cli import run
 
-        return run(list(words))
+        status = run(list(words))
+        atexit._run_exitfuncs()  # the copy ends without them
+        return status
 
     return start_copy(work)
 
@@ -81,19 +87,24 @@ def wrong(name: str, status: int, folder: Path) -> Iterator[str]:
     if status != INTERRUPTED:
         yield f"ended with {status}"
     said = (folder / "log").read_text()
-    if not said.endswith("linprobe: error: interrupted; no result was written\n") or "Traceback" in said:
+    if not said.endswith(SAID) or "Traceback" in said:
         yield "did not say so in its last line"
     for path in sorted(folder.iterdir()):
-        if path.name in KEPT or (path / "checkpoint.npz").exists():
+        if path.name in KEPT or (path / "checkpoint.npz").exists() or path.name == UNFINISHED.get(name):
             continue
-        if name == "extract" and path.name == "o.h5.partial":  # the same command continues
-            continue
-        if name == "compare" and path.name == "o":
-            yield from (f"{torn.name} was left" for torn in path.rglob("*.partial"))
-        elif name != "publish" or path.name != "o":
-            yield f"{path.name} was left"
+        if path.name == "o.h5" and not crashes.done(("info", "o.h5"), folder):
+            continue  # stopped between the last step and the end
+        if path.name == "o":
+            torn = [found.name for found in path.rglob("*.partial") if name != "publish"]
+            runs = [manifest.parent for manifest in path.rglob("manifest.json")]
+            if not torn and (runs or name == "compare"):
+                continue
+        yield f"{path.name} was left"
     if name == "publish":
         yield from filter(None, [crashes.recovered(crashes.SERIES["publish"], folder)])
+    for manifest in folder.rglob("manifest.json"):
+        if json.loads(manifest.read_text())["private"] and crashes.done(("verify", str(manifest.parent)), folder):
+            yield f"{manifest.parent.name} does not verify"
 
 
 def play(name: str, words: tuple[str, ...], times: int, top: Path) -> Counter[str]:

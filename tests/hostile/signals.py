@@ -8,12 +8,12 @@ of each command: signals, signals that came after the end, failures.
 from __future__ import annotations
 
 import argparse
-import atexit
 import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -59,11 +59,23 @@ def start(words: tuple[str, ...], folder: Path) -> int:
         os.dup2(log, 2)
         from linprobe.cli import run
 
-        status = run(list(words))
-        atexit._run_exitfuncs()  # the copy ends without them
-        return status
+        return run(list(words))
 
-    return start_copy(work)
+    return start_new(words, folder) if words[0] == "compare" else start_copy(work)
+
+
+def start_new(words: tuple[str, ...], folder: Path) -> int:
+    """`start` in a new interpreter: a copy ends without the exit functions, which joblib needs."""
+    with (folder / "log").open("w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "linprobe", *words],
+            cwd=folder,
+            env={**os.environ, "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+        ).pid
 
 
 def stop(words: tuple[str, ...], folder: Path, after: float, number: int) -> tuple[int, list[int]]:
@@ -125,7 +137,7 @@ def play(name: str, words: tuple[str, ...], times: int, top: Path) -> Counter[st
             shutil.rmtree(folder)
             continue
         number = SIGNALS[attempt % len(SIGNALS)]
-        status, left = stop(words, folder, random.uniform(0, lasts), number)
+        status, left = stop(words, folder, random.uniform(0.3 if name == "compare" else 0, 1) * lasts, number)
         counts["signals"] += 1
         counts["late"] += status == 0
         said = [f"{len(left)} processes were left"] * bool(left) + list(crashes.uncovered(folder))

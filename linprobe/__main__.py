@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 
+INTERRUPTED = 130  # exit status of Ctrl-C
 
-def _end_like_ctrl_c() -> None:
+
+def end_like_ctrl_c() -> None:
     """Let SIGTERM and SIGHUP end a command as Ctrl-C does: unfinished files are removed, and workers end.
 
     Not under torchrun: a process that waits for another one in a library would not see the signal in time. Not where
@@ -23,10 +25,17 @@ def _end_like_ctrl_c() -> None:
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    _end_like_ctrl_c()
-    from linprobe.cli import run
+    end_like_ctrl_c()
+    try:
+        from linprobe.cli import run
 
-    sys.exit(run(sys.argv[1:]))
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:  # before or after the command itself
+        print(
+            "linprobe: error: interrupted before the end; files under their final names are complete", file=sys.stderr
+        )
+        status = INTERRUPTED
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -135,10 +135,22 @@ def open_regular(path: Path) -> BufferedReader:
 def read_text(path: Path, most: int = MOST_TEXT) -> str:
     """The text of a regular file of at most `most` bytes. Raises OSError or UnicodeDecodeError."""
     with open_regular(path) as stream:
-        content = stream.read(most + 1)
+        return _text(stream, most)
+
+
+def given_text(path: Path, encoding: str = "utf-8") -> str:
+    """The text of a file that an option names, which may be a link. Raises OSError or UnicodeDecodeError."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    with path.open("rb") as stream:
+        return _text(stream, MOST_TEXT, encoding)
+
+
+def _text(stream: IO[bytes], most: int, encoding: str = "utf-8") -> str:
+    content = stream.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes")
-    return content.decode("utf-8")
+    return content.decode(encoding)
 
 
 def plain_cell(value: object) -> object:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from linprobe.cli import (
+    _memory,
     _stderr,
     account,
     attack,
@@ -40,7 +41,7 @@ from linprobe.cli import (
 from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
 from linprobe.cli._flags import flag_of_argument
 from linprobe.cli._help import Command
-from linprobe.errors import LinprobeError, UsageError
+from linprobe.errors import ADVICE, LinprobeError, UsageError, advice
 
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
@@ -155,6 +156,7 @@ def _run(words: list[str], everywhere: Everywhere) -> int:
     """`run` without the options of every command."""
     debug, defaults = everywhere.debug, dict[str, Any]()
     try:
+        _memory.check_limit()
         defaults = _defaults(words, everywhere)
         status = app(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
@@ -165,18 +167,16 @@ def _run(words: list[str], everywhere: Everywhere) -> int:
             return _reader_left()
         raise
     except KeyboardInterrupt:  # before typer handles it
-        return _fail("interrupted; no result was written", INTERRUPTED)
+        return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
     except LinprobeError as error:
         if debug:
             raise
         return _fail(str(error), error.exit_status)
-    except MemoryError:
-        if debug:
-            raise
-        return _fail("memory ran out; free some, raise the limit on it (ulimit -v), or use fewer rows at once", 1)
     except Exception as error:
         if debug:
             raise
+        if _memory.is_lack(error):
+            return _fail(_memory.RAN_OUT, 1)
         if hasattr(error, "format_message"):  # typer's own usage errors
             command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
             text = error.format_message().removesuffix(".")
@@ -188,7 +188,9 @@ def _run(words: list[str], everywhere: Everywhere) -> int:
                 sys.stdout.flush()
             except OSError:  # it cannot be written, which may be the error
                 _drop_output()
+        if isinstance(error, OSError) and error.errno in ADVICE:
+            return _fail(f"{error}; {advice(error)}", 1)
         return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)
     if status == INTERRUPTED:
-        return _fail("interrupted; no result was written", INTERRUPTED)
+        return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
     return status if isinstance(status, int) else 0

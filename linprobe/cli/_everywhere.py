@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from linprobe.atomic_files import given_text
 from linprobe.errors import UsageError
 from linprobe.options.declaration import nearest
 
@@ -88,10 +89,10 @@ def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands:
 
 def _content(path: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(given_text(path))
     except OSError as error:
         raise UsageError(f"config file {path} cannot be read ({error.strerror}); give a TOML file") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML or its encoding
         raise UsageError(f"config file {path} is not TOML ({error}); write lines such as eps = 3") from None
 
 

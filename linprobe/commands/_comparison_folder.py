@@ -17,7 +17,7 @@ from linprobe.accounting.accountants import ACCOUNTANTS, choose_accountant, comp
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
-from linprobe.atomic_files import held, read_text, write_json
+from linprobe.atomic_files import PRIVATE_FOLDER, held, read_text, write_json
 from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.runs import run_folder
@@ -155,7 +155,8 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
             ]
             raise UsageError(f"{out} holds a comparison of {shown[0]}, not of {shown[1]}; give another --out")
     try:
-        (out / RUNS).mkdir(parents=True, exist_ok=True)
+        out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+        (out / RUNS).mkdir(PRIVATE_FOLDER, exist_ok=True)
         (out / LOCK).touch()
     except OSError as error:
         raise LinprobeError(f"{out} cannot be written ({error.strerror}); give --out a writable place") from None

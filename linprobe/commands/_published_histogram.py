@@ -98,6 +98,8 @@ def recover(run: run_folder.LoadedRun, sign: Path | None) -> float:
                 f"run {folder} has nothing to recover: no publication was interrupted; leave out --recover"
             )
         drop_torn_line(ledger)
+        for torn in folder.glob(".*.partial"):  # left by the process that was stopped
+            torn.unlink()
         events = read_ledger(ledger)
         check_manifest(manifest, folder, events[: len(events) - len(unsealed)], recovering=bool(unsealed))
         listed = []

@@ -66,7 +66,7 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
         scale = np.float32(temperature)
         probe = Probe(run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature))
         content = _bytes(request, probe)
-        writing(request.out, lambda: _write(request.out, content))
+        writing(request.out, lambda: _write(request.out, content, private=not manifest["private"]))
     if not manifest["private"]:
         progress.note(f"NOT PRIVATE: run {request.run} is {manifest['guarantee']}; do not publish {request.out}")
     return probe.note
@@ -108,8 +108,8 @@ def _bytes(request: ExportRequest, probe: Probe) -> bytes:
     return sklearn_bytes(probe)
 
 
-def _write(path: Path, content: bytes) -> None:
-    with replace_when_complete(path) as stream:
+def _write(path: Path, content: bytes, *, private: bool) -> None:
+    with replace_when_complete(path, private=private) as stream:
         stream.write(content)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from linprobe.atomic_files import given_text
 from linprobe.commands._output import new_files
 from linprobe.commands.info import describe_features
 from linprobe.data.array_import import import_arrays
@@ -48,7 +49,7 @@ def _import(request: ImportRequest, progress: Progress) -> dict[str, Any]:
     names, out, classes = None, request.out, request.classes
     if classes is not None:
         try:
-            names = [line.strip() for line in classes.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+            names = [line.strip() for line in given_text(classes, "utf-8-sig").splitlines() if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"class list {classes} cannot be read ({error}); give one class name per line") from None
     try:

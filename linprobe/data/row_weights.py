@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.atomic_files import given_text
 from linprobe.errors import DataError, ParameterError
 
 BALANCED = "public"  # in place of weights: one over the number of public rows of a class
@@ -121,8 +122,8 @@ def class_weights(
 def _parsed(text: str) -> dict[str, Any]:
     if text.endswith(".json"):
         try:
-            found = json.loads(Path(text).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            found = json.loads(given_text(Path(text)))
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"class weight {text} cannot be read ({error}); give a JSON object of weights") from None
         if not isinstance(found, dict):
             raise DataError(f"class weight {text} holds no JSON object; give one of class names and weights")

@@ -17,17 +17,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.atomic_files import read_text
+from linprobe.atomic_files import open_regular, read_text
+from linprobe.data.arrow_sizes import arrow_table
 from linprobe.data.feature_file import GROUPS, check_class_names
-from linprobe.data.limits import LONGEST_ID, MOST_COMPRESSED, too_large
+from linprobe.data.limits import LONGEST_ID, too_large
 from linprobe.data.owners import OWNER
+from linprobe.data.parquet_sizes import check_parquet
 from linprobe.errors import DataError, LinprobeError, UsageError
 
 Arrays = dict[str, NDArray[Any]]
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 SUFFIXES = (".csv", *ARROW_SUFFIXES)
 LINES_AT_ONCE = 2048
-WORD, UTF32 = 8, 4  # bytes of a number as it is read, and of a character in an array of text
+UTF32 = 4  # bytes of a character in an array of text
 LARGEST = float(np.finfo(np.float32).max)
 SPLITS = {"train": "train", "test": "test", "public": "public", "validation": "test"}  # of a data set on disk
 
@@ -197,7 +199,7 @@ def read_arrow(source: Path, columns: Columns) -> Arrays:
         table = _parquet_table(arrow, source)
     else:
         with arrow.memory_map(str(source)) as stream:
-            table = _ipc_table(arrow, stream)
+            table = arrow_table(arrow, stream, source.stat().st_size, source)
     return _arrays(table, group, columns, source, source.stat().st_size)
 
 
@@ -207,15 +209,7 @@ def _parquet_table(arrow: Any, source: Path) -> Any:
     Raises:
         DataError: the file declares more values than its bytes can stand for.
     """
-    declared = arrow.parquet.read_metadata(source)
-    groups = [declared.row_group(place) for place in range(declared.num_row_groups)]
-    chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
-    n_bytes = sum(max(WORD * chunk.num_values, chunk.total_uncompressed_size) for chunk in chunks)
-    if too_large(n_bytes, source.stat().st_size):
-        raise DataError(
-            f"{source} declares {n_bytes} bytes of values and has {source.stat().st_size}; allowed: {MOST_COMPRESSED} "
-            "times as many; write it again"
-        )
+    check_parquet(arrow, source)
     fields = arrow.parquet.read_schema(source)
     texts = [field.name for field in fields if arrow.types.is_string(field.type) or arrow.types.is_binary(field.type)]
     return arrow.parquet.read_table(source, read_dictionary=texts, use_threads=False)
@@ -250,11 +244,15 @@ def read_dataset(folder: Path, columns: Columns) -> Arrays:
         state = json.loads(read_text(place / "state.json"))
         if state.get("_indices_files"):
             raise DataError(f"data set {place} selects rows of another; call flatten_indices() and save it again")
+        parts = [place / Path(entry["filename"]).name for entry in state["_data_files"]]
+        if len(set(parts)) < len(parts):
+            raise DataError(f"data set {place} names a file twice; save it again")
         tables = []
-        for entry in state["_data_files"]:
-            with arrow.memory_map(str(place / Path(entry["filename"]).name)) as stream:
-                tables.append(_ipc_table(arrow, stream))
-        stored = sum((place / Path(entry["filename"]).name).stat().st_size for entry in state["_data_files"])
+        for part in parts:
+            open_regular(part).close()
+            with arrow.memory_map(str(part)) as stream:
+                tables.append(arrow_table(arrow, stream, part.stat().st_size, part))
+        stored = sum(part.stat().st_size for part in parts)
         arrays |= _arrays(arrow.concat_tables(tables), group, columns, place, stored)
         names = _names_of_label(place, columns)
         if names is not None:
@@ -279,15 +277,6 @@ def _pyarrow() -> Any:
             "Parquet, Arrow and data sets on disk need pyarrow, which is not installed; pip install 'linprobe[arrow]'"
         ) from None
     return pyarrow
-
-
-def _ipc_table(arrow: Any, stream: Any) -> Any:
-    """The table in an Arrow file, or in an Arrow stream, as `datasets` writes it."""
-    try:
-        return arrow.ipc.open_file(stream).read_all()
-    except arrow.ArrowInvalid:
-        stream.seek(0)
-        return arrow.ipc.open_stream(stream).read_all()
 
 
 def _arrays(table: Any, group: str, columns: Columns, where: Path, stored: int) -> Arrays:
@@ -324,9 +313,11 @@ def _plain_list(column: Any, name: str, where: Path) -> list[Any]:
     for chunk in column.chunks:
         known = chunk.dictionary if pyarrow.types.is_dictionary(chunk.type) else chunk
         kind = known.type
-        if pyarrow.types.is_nested(kind):
+        texts = [pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_binary]
+        is_text = any(is_kind(kind) for is_kind in texts)
+        if not is_text and not pyarrow.types.is_primitive(kind):
             raise DataError(f"{where}: column {name!r} has type {kind}; allowed: texts or whole numbers")
-        if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
+        if is_text:
             longest = pyarrow.compute.max(pyarrow.compute.binary_length(known)).as_py() or 0
             _refuse_long(longest, f"{where}: column {name!r}")
     return list(column.to_pylist())

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from linprobe.atomic_files import PRIVATE_FOLDER, held, open_private, replace_when_complete
+from linprobe.atomic_files import PRIVATE_FOLDER, held, open_private, read_text, replace_when_complete
 from linprobe.errors import UsageError
 
 PENDING, DONE, SKIPPED = 0, 1, 2
@@ -81,7 +81,7 @@ class Partial:
         plain = json.loads(json.dumps(settings))
         if begun.is_file():
             try:
-                before = json.loads(begun.read_text(encoding="utf-8"))
+                before = json.loads(read_text(begun))
             except (OSError, ValueError):
                 before = {}
             other = next((name for name in plain if before.get(name) != plain[name]), None)

@@ -100,6 +100,8 @@ def _from_pattern(pattern: str) -> tuple[Callable[[str], str | None], str]:
 
 def _from_file(file: Path) -> tuple[Callable[[str], str | None], str]:
     try:
+        if file.exists() and not file.is_file():
+            raise ValueError("it is not a regular file")
         with file.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
             if not set(COLUMNS) <= set(reader.fieldnames or ()):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from linprobe.atomic_files import given_text
 from linprobe.errors import DataError, UsageError
 
 FAMILIES = {
@@ -135,7 +136,7 @@ def read_lines(path: Path, what: str, one: str) -> list[str]:
     try:
         if path.exists() and not path.is_file():
             raise DataError(f"{what} {path} is no file; give {one} per line in a text file")
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        lines = [line.strip() for line in given_text(path, "utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{what} {path} cannot be read ({error}); give {one} per line") from None
     if not lines:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 WATCH_SECONDS = 0.5
-_watching: list[threading.Thread] = []  # in a worker
 MOST_JOBS = 8  # default limit: each process keeps its own copy of the rows
 
 
@@ -31,17 +30,20 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
         return
     from joblib import Parallel, delayed, parallel_config
 
-    with parallel_config(backend="loky", inner_max_num_threads=max(1, processors // jobs)):
-        calls = (delayed(_until_parent_ends)(os.getpid(), call, *given) for given in wanted)
-        yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
+    watched = {"initializer": _watch_parent, "initargs": (os.getpid(),)}
+    with parallel_config(backend="loky", inner_max_num_threads=max(1, processors // jobs), **watched):
+        calls = (delayed(call)(*given) for given in wanted)
+        before = os.umask(0o077)  # joblib makes the folder of the memory maps open to all
+        try:
+            results = Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
+        finally:
+            os.umask(before)
+        yield from results
 
 
-def _until_parent_ends(parent: int, call: Callable[..., Any], *given: Any) -> Any:
-    """`call(*given)` in a worker, which ends itself if its parent was killed."""
-    if not _watching:
-        _watching.append(threading.Thread(target=_watch, args=(parent,), daemon=True))
-        _watching[0].start()
-    return call(*given)
+def _watch_parent(parent: int) -> None:
+    """End this worker when its parent was killed, even before it has got a call."""
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
 def _watch(parent: int) -> None:

@@ -35,12 +35,12 @@ from linprobe.errors import DataError, LinprobeError, PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS, Method
 from linprobe.runs.derived import mechanism_text
+from linprobe.runs.manifest_keys import RUN_FILES as RUN_FILES
 from linprobe.runs.manifest_keys import check_keys, shown
 from linprobe.runs.units import ADJACENCIES, COUNTED, PROTECTED, RECORD, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 
 MANIFEST_FORMAT = 3
-RUN_FILES = ("model.npz", "ledger.jsonl", "history.csv")  # those of every run
 TEST_FIGURES = "test_figures.json"  # of a run with public test rows
 CONFIG = "config.toml"  # of a run of linprobe train
 OPTIONAL_FILES = (TEST_FIGURES, CONFIG)
@@ -306,12 +306,9 @@ def _recomputed(
 
 
 def check_digests(manifest: dict[str, Any], folder: Path, recovering: bool = False) -> None:
-    """Compare the manifest and every file it lists, which must be all of a run, with their digests."""
+    """Compare the manifest and every file it lists with their digests."""
     if manifest.get("manifest_digest") != _canonical_digest(manifest):
         raise PrivacyError(f"{folder}/manifest.json was edited: its digest does not match its content; do not trust it")
-    unlisted = [name for name in RUN_FILES if name not in manifest["files"]]
-    if unlisted:
-        raise PrivacyError(f"{folder}/manifest.json has no digest of {', '.join(unlisted)}; do not trust this run")
     for name, digest in manifest["files"].items():
         path = folder / name
         found = _digest_or_why(path)

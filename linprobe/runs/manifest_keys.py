@@ -20,6 +20,7 @@ LARGEST_WHOLE = 2**63 - 1
 LONGEST_TEXT = 1 << 16
 MOST_ENTRIES = 1 << 20
 SHOWN = 60  # characters of a wrong value in an error
+RUN_FILES = ("model.npz", "ledger.jsonl", "history.csv")  # those of every run
 RUN_FILE = re.compile(
     r"model\.npz|ledger\.jsonl|history\.csv|test_figures\.json|config\.toml|published_histogram_[1-9][0-9]{0,5}\.json"
 )
@@ -232,6 +233,9 @@ def check_keys(manifest: Mapping[str, Any]) -> None:
             f"files lists {shown(unknown[0])}, which is no public file of a run; allowed: model.npz, ledger.jsonl, "
             "history.csv, test_figures.json, config.toml and published_histogram_N.json"
         )
+    unlisted = [name for name in RUN_FILES if name not in manifest["files"]]
+    if unlisted:
+        raise ValueError(f"files has no digest of {', '.join(unlisted)}")
     if "selection" in manifest and not CHOSEN.holds(manifest.get("tuning")):
         raise ValueError(f"tuning is {shown(manifest.get('tuning'))} beside selection; allowed: {CHOSEN.words}")
     if len(manifest["class_names"]) != manifest["n_classes"]:

@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -163,13 +163,20 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
             partial.mkdir(mode=PRIVATE_FOLDER)
         except OSError as error:
             raise LinprobeError(f"run folder {out} cannot be made ({error.strerror}); {advice(error)}") from None
-    with held(partial, f"unfinished run {partial} is being written by another process; wait for it, or stop it"):
+    busy = f"unfinished run {partial} is being written by another process; wait for it, or stop it"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(partial, busy))
+        except OSError:
+            if unfinished is None:
+                _remove(partial, new_parents)
+            raise
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
             raise UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
-        for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
-            torn.unlink()
         taken = False
         try:
+            for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
+                torn.unlink()
             if not (partial / RUN_ID).is_file():
                 (partial / RUN_ID).write_text(secrets.token_hex(16), encoding="utf-8")
             yield partial
@@ -214,6 +221,12 @@ def run_id(partial: Path) -> str:
 def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
     """Remove the folder of an unfinished run, and the empty folders made for it."""
     shutil.rmtree(partial, ignore_errors=True)
+    if partial.exists():  # `rmtree` opens folders, which a limit on open files forbids
+        for name in (*RUN_FILES, *OPTIONAL_FILES, PER_RECORD, MANIFEST, CHECKPOINT, RUN_ID):
+            with suppress(OSError):
+                (partial / name).unlink()
+        with suppress(OSError):
+            partial.rmdir()
     for parent in new_parents:
         with suppress(OSError):  # not empty: another run uses it
             parent.rmdir()

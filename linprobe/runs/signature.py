@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from linprobe.atomic_files import open_regular, replace_when_complete
 from linprobe.errors import DataError, PrivacyError
 
+LONGEST_KEY = 1 << 16  # bytes of a PEM file
 SIGNATURE, LONGEST_SIGNATURE = "manifest.json.sig", 4096
 
 
@@ -52,7 +53,8 @@ def public_key(path: Path) -> Ed25519PublicKey:
 def _read(path: Path, load: Any) -> Any:
     """The key that `load` reads; None if the file holds none. Errors of the library may quote a key: show none."""
     try:
-        return load(path.read_bytes())
+        with path.open("rb") as stream:  # a key may come through a pipe
+            return load(stream.read(LONGEST_KEY))
     except OSError as error:
         raise DataError(f"key {path} cannot be read ({error.strerror}); give a PEM file") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a password is needed

@@ -25,6 +25,7 @@ READING = (
     ("pdp-report", "r"),
     ("verify", "r", "--features", "rows.h5"),
     ("release", "r", "--out", "public"),
+    ("export", "r", "--to", "safetensors", "--out", "probe.safetensors"),
     ("attack", "r", "--features", "rows.h5"),
     ("extract", "images", "--like", "r", "--out", "alike.h5"),
     ("train", "rows.h5", "--method", "noisy-gd", "--init", "r", "--steps", "1", "--eps", "5", "--out", "next"),
@@ -85,4 +86,5 @@ def _outcome_is_said(cli: Callable[..., Any], words: tuple[str, ...], folder: Pa
         assert "--debug" not in last, words
     for made in ("public", "next"):
         shutil.rmtree(folder / made, ignore_errors=True)
-    (folder / "page.html").unlink(missing_ok=True)
+    for made in ("page.html", "probe.safetensors"):
+        (folder / made).unlink(missing_ok=True)

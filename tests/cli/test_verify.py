@@ -442,6 +442,7 @@ def test_a_torn_line_of_a_killed_publication_is_recovered_without_a_charge(cli: 
     before = json.loads((run_copy / "manifest.json").read_text())
     with (run_copy / "ledger.jsonl").open("a") as ledger:
         ledger.write('{"event": "gaussian", "purpose": "his')
+    (run_copy / ".published_histogram_1.json.0123abcd.partial").write_text("{")
     assert cli("verify", run_copy).status == 4
     assert cli("pdp-report", run_copy, "--recover").status == 0
     assert json.loads((run_copy / "manifest.json").read_text())["epsilon"] == before["epsilon"]

@@ -89,12 +89,13 @@ def judge(cases: Iterable[Case], good: Good) -> Iterator[Verdict]:
 def _run_all(cases: Iterable[Case], good: Good, folder: Path) -> int:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for case in cases:
+        (folder / "begun").write_text(json.dumps([case.name, "making the files"]))
         work = folder / "work"
         work.mkdir()
         os.chdir(work)
         resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         case.make(work)
-        resource.setrlimit(resource.RLIMIT_DATA, (1024 * _status("VmData") + MEMORY, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_DATA, (1024 * status_figure("VmData") + MEMORY, resource.RLIM_INFINITY))
         for words in case.commands:
             named = " ".join(words)
             (folder / "begun").write_text(json.dumps([case.name, named]))
@@ -110,7 +111,7 @@ def _run(words: tuple[str, ...], case: Case) -> tuple[int, str, str]:
     from linprobe.cli import run
 
     stdout, stderr = io.StringIO(), io.StringIO()
-    before, started = _status("VmRSS"), time.process_time()
+    before, started = status_figure("VmRSS"), time.process_time()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     signal.alarm(PATIENCE)
@@ -121,7 +122,7 @@ def _run(words: tuple[str, ...], case: Case) -> tuple[int, str, str]:
             status = 1
             print(f"uncaught {type(error).__name__}: {error}", file=sys.stderr)
     signal.alarm(0)
-    seconds, grown = time.process_time() - started, 1024 * (_status("VmHWM") - before)
+    seconds, grown = time.process_time() - started, 1024 * (status_figure("VmHWM") - before)
     lines = stderr.getvalue().splitlines()
     last = lines[-1] if lines else ""
     return status, _failure(status, stdout.getvalue(), stderr.getvalue(), seconds, grown, case.wanted), last[:300]
@@ -144,7 +145,7 @@ def _failure(status: int, stdout: str, stderr: str, seconds: float, grown: int, 
     return ""
 
 
-def _status(key: str) -> int:
+def status_figure(key: str) -> int:
     """A figure of /proc/self/status in KiB; 0 where there is no such file."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -197,6 +198,7 @@ def preload() -> None:
     """Import what the commands import, so that a forked child starts at once."""
     import linprobe.commands.attack
     import linprobe.commands.evaluate
+    import linprobe.commands.export
     import linprobe.commands.extract
     import linprobe.commands.import_
     import linprobe.commands.info

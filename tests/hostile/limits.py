@@ -23,7 +23,7 @@ import numpy as np
 
 from linprobe.runs.run_folder import CHECKPOINT
 from tests.conftest import write_features
-from tests.hostile.case import _status, preload
+from tests.hostile.case import preload
 from tests.hostile.crashes import uncovered
 from tests.processes import start_copy
 
@@ -47,7 +47,7 @@ CAUSES = {
 VALUES = {
     "file size": (0, 100, 1000, 4000, 16_000, 64_000, 256_000, 1_000_000),
     "open files": (4, 6, 8, 10, 12, 16, 24, 48),
-    "memory": (0, 1 << 18, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 128 << 20, 256 << 20),
+    "memory": tuple(size << 20 for size in (64, 256, 512, 768, 832, 896, 1024, 2048)),
     "disk": (4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144, 1 << 20),
 }
 
@@ -58,12 +58,26 @@ def _limit(kind: str, value: int) -> None:
     elif kind == "open files":
         held, (_, most) = len(list(Path("/proc/self/fd").iterdir())), resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (held + value - 4, most))
-    elif kind == "memory":
-        resource.setrlimit(resource.RLIMIT_DATA, (1024 * _status("VmData") + value, resource.RLIM_INFINITY))
+
+
+def started(words: tuple[str, ...], folder: Path, most: int) -> tuple[int, str]:
+    """As `attempt`, in a new process with at most so many bytes of address space."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "linprobe", *words],
+        cwd=folder,
+        env={**os.environ, "XDG_STATE_HOME": str(folder.parent / "state"), "PYTHONPATH": os.pathsep.join(sys.path)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended.returncode, ended.stderr
 
 
 def attempt(words: tuple[str, ...], folder: Path, kind: str, value: int) -> tuple[int, str]:
     """Exit status and stderr of a command in `folder` under a limit. Its budget book lies outside."""
+    if kind == "memory":
+        return started(words, folder, value)
     log, copied = folder.parent / "log", folder.parent / "copied"
     copied.unlink(missing_ok=True)
 
@@ -73,6 +87,7 @@ def attempt(words: tuple[str, ...], folder: Path, kind: str, value: int) -> tupl
         errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         reader, writer = os.pipe()
         if os.fork() == 0:  # copies stderr to the log, as the limit on files would stop this process
+            os.chdir("/")  # the folder may be a file system that is unmounted afterwards
             os.close(writer)
             while some := os.read(reader, 4096):
                 os.write(errors, some)

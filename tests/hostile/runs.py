@@ -18,6 +18,7 @@ from tests.hostile.features import mutated
 COMMANDS = (
     ("report", "r", "--html", "p.html"), ("pdp-report", "r"), ("evaluate", "r", "{features}"),
     ("predict", "r", "{features}"), ("info", "r"), ("verify", "r"),
+    ("export", "r", "--to", "safetensors", "--out", "e", "--overwrite"),
 )  # fmt: skip
 OPEN = frozenset({0, 2, 3, 4})  # a command that does not use a key may accept it, or have nothing to do
 VALUES: tuple[Any, ...] = (None, [], {}, "\x1b[31mword", -1, 1e308, True, 10**30, [[[]]])
@@ -40,12 +41,10 @@ def sealed(run: Path, **changes: Any) -> None:
     if "files" not in changes:
         names = [name for name in manifest["files"] if (run / name).is_file()]
         manifest["files"] = {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in names}
-    content = {key: value for key, value in manifest.items() if key != "manifest_digest"}
+    content = {key: value for key, value in manifest.items() if key != "manifest_digest" or key in changes}
     if "manifest_digest" not in changes:
         text = json.dumps(content, sort_keys=True, ensure_ascii=False)
         content["manifest_digest"] = hashlib.sha256(text.encode()).hexdigest()
-    else:
-        content["manifest_digest"] = changes["manifest_digest"]
     path.write_text(json.dumps(content, ensure_ascii=False))
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.conftest import gaussian_rows, write_features
-from tests.hostile.case import _status, own_books, preload
+from tests.hostile.case import own_books, preload, status_figure
 from tests.processes import start_copy
 
 MOST_GROWTH = 24 << 10  # KiB, of which the allocator's own slack is a part
@@ -48,7 +48,7 @@ def repeated(what: str, times: int, act: Callable[[int], object]) -> bool:
 
 
 def _used() -> tuple[int, int]:
-    return _status("VmRSS"), len(list(Path("/proc/self/fd").iterdir()))
+    return status_figure("VmRSS"), len(list(Path("/proc/self/fd").iterdir()))
 
 
 def fits(times: int) -> int:

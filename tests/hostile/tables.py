@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,6 +72,72 @@ def _arrow(stream: bool, **changes: Any) -> Callable[[Path], None]:
     return make
 
 
+def _compressed(how: str, stream: bool, **changes: Any) -> Callable[[Path], None]:
+    """MANY rows of zeros in compressed buffers of a few bytes."""
+
+    def make(folder: Path) -> None:
+        import pyarrow
+
+        values = {"label": np.zeros(MANY, np.int8), "a": np.zeros(MANY), **changes}
+        table = pyarrow.table(values)
+        options = pyarrow.ipc.IpcWriteOptions(compression=how)
+        kind = pyarrow.ipc.new_stream if stream else pyarrow.ipc.new_file
+        with kind(str(folder / "train.arrow"), table.schema, options=options) as writer:
+            writer.write_table(table)
+
+    return make
+
+
+def _declared(folder: Path) -> None:
+    """A compressed buffer that says it has 10^12 bytes."""
+    import pyarrow
+
+    table = pyarrow.table({"label": [0] * N, "a": np.arange(float(N))})
+    with pyarrow.ipc.new_file(
+        str(folder / "train.arrow"), table.schema, options=pyarrow.ipc.IpcWriteOptions(compression="zstd")
+    ) as writer:
+        writer.write_table(table)
+    content = (folder / "train.arrow").read_bytes()
+    honest = (8 * N).to_bytes(8, "little")
+    (folder / "train.arrow").write_bytes(content.replace(honest, (10**12).to_bytes(8, "little")))
+
+
+def _zigzag(number: int, length: int = 0) -> bytes:
+    """A number as Thrift writes it, in so many bytes if a length is given."""
+    rest, written = 2 * number, bytearray()
+    while rest > 127 or len(written) + 1 < length:
+        written.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([*written, rest])
+
+
+def _forged_footer(folder: Path) -> None:
+    """A Parquet file whose footer declares 100 bytes, where a page has 150 million."""
+    import pyarrow
+    import pyarrow.parquet
+
+    path = folder / "train.parquet"
+    table = pyarrow.table({"label": ["x" * 150_000_000, *"ab" * N], "a": np.zeros(2 * N + 1)})
+    pyarrow.parquet.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+    group, content = pyarrow.parquet.read_metadata(path).row_group(0), path.read_bytes()
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = content[end:]
+    for size in (group.column(0).total_uncompressed_size, group.total_byte_size):
+        footer = footer.replace(_zigzag(size), _zigzag(100, len(_zigzag(size))))
+    path.write_bytes(content[:end] + footer)
+
+
+def _part(make: Callable[[Path], Any]) -> Callable[[Path], None]:
+    """A data set with another file in place of its rows."""
+
+    def made(folder: Path) -> None:
+        _set()(folder)
+        (folder / "set/train/data.arrow").unlink()
+        make(folder / "set/train/data.arrow")
+
+    return made
+
+
 def _set(name: str = "", value: Any = None) -> Callable[[Path], None]:
     """A data set with splits, with one of its JSON files replaced."""
 
@@ -93,6 +160,16 @@ def _set(name: str = "", value: Any = None) -> Callable[[Path], None]:
     return make
 
 
+ARROW: dict[str, Callable[[Path], None]] = {
+    **{
+        f"{how} {'stream' if stream else 'file'} of zeros": _compressed(how, stream)
+        for how in ("zstd", "lz4") for stream in (False, True)
+    },
+    "a forged footer of Parquet": _forged_footer,
+    "10^12 bytes declared": _declared,
+    "ids of nothing": _arrow(False, id=[None] * N),
+    "labels of nothing": _arrow(True, label=[None] * N),
+}  # fmt: skip
 PARQUET: dict[str, Callable[[Path], None]] = {
     f"{MANY} rows of one value": _repeated(),
     f"{MANY} texts": _repeated(label="x"),
@@ -120,6 +197,7 @@ SETS: dict[str, Callable[[Path], None]] = {
                   {"_data_files": [{"filename": "../../../etc/passwd"}]}, {"features": [1]},
                   {"features": {"label": {"_type": "ClassLabel", "names": [f"c{n}" for n in range(200_000)]}}},
                   {"features": {"label": {"_type": "ClassLabel", "names": ["a" * 10**7, "b"]}}},
+                  {"_data_files": [{"filename": "data.arrow"}] * 10_000},
                   {"features": {"label": {"_type": "ClassLabel", "names": 5}}})
 }  # fmt: skip
 
@@ -131,6 +209,10 @@ def cases(mutations: int) -> Iterator[Case]:
     either = frozenset({0, 3})
     for number, (name, make) in enumerate(PARQUET.items()):
         yield Case(f"table: {name}", make, FOLDER, quick=number > 1)
+    for number, (name, make) in enumerate(ARROW.items()):
+        yield Case(f"table: {name}", make, FOLDER, quick=number > 4)
+    for name, instead in {"a FIFO": os.mkfifo, "/dev/zero": lambda path: path.symlink_to("/dev/zero")}.items():
+        yield Case(f"table: {name} in a data set", _part(instead), SET, quick=True)
     for number, (name, make) in enumerate(SETS.items()):
         yield Case(f"table: {name}", make, SET, either, quick=number % 5 == 0)
     for number in range(mutations):

@@ -79,9 +79,9 @@ def test_verify_derives_the_accuracies_from_the_noisy_counts(
         ("test_accuracy", 0.99),
         ("test_accuracy_std", 0.001),
         ("test_balanced_accuracy_std", 0.001),
-        ("test_counts", {"right": 300.0, "by_class": by_class}),
-        ("test_counts", {"right": 300.0, "by_class": by_class[1:]}),
-        ("test_counts", {"right": 300.0, "by_class": [[1.0], *by_class[1:]]}),
+        ("test_counts", {"right": 30.0, "by_class": by_class}),
+        ("test_counts", {"right": 30.0, "by_class": by_class[1:]}),
+        ("test_counts", {"right": 30.0, "by_class": [[1.0], *by_class[1:]]}),
     ):
         sealed = seal({**manifest, key: value}, tmp_path / "run", tuple(manifest["files"]))
         (tmp_path / "run" / "manifest.json").write_text(json.dumps(sealed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
+import math
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from hypothesis import settings
 
 from linprobe.accounting import refits
-from linprobe.cli import run
+from linprobe.cli import _terminal, run
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.gradients import host
@@ -145,8 +146,12 @@ def editable(features_file: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Run a command in this process with the temporary folder as working directory."""
+    """Run a command in this process with the temporary folder as working directory.
+
+    On a slow machine no command says how far it is, so that its notes do not depend on the clock.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_terminal, "LONG", math.inf)
 
     def run_command(*words: object, stdin: str | None = None) -> Outcome:
         if stdin is not None:

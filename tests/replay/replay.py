@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import re
 import shutil
 import sys
@@ -31,6 +32,7 @@ import pytest
 from linprobe import cli
 from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import Ledger
+from linprobe.cli import _terminal
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
@@ -102,6 +104,7 @@ def play(
         _all_said(stderr),
     ):
         patch.chdir(folder)
+        patch.setattr(_terminal, "LONG", math.inf)  # or a slow run says how far it is
         patch.setenv("XDG_STATE_HOME", books)  # or the second run would say what both cost
         if people:
             leave_out(patch, empty)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands.compare import PARAGON, PUBLIC_BASELINE
+from linprobe.commands._comparison_plan import PARAGON, PUBLIC_BASELINE
 from linprobe.evaluation.comparison import Setting, Summary
 from linprobe.reporting.comparison_plots import (
     DASHES,

@@ -37,7 +37,7 @@ NOT_HERE = {
 KILLED = "# killed; the power came back"
 FEATURES = ("features", "private", "same_camera", "web", "public", "resnet", "other")
 COPIES = ("clip", "f", "scans")
-Shell = Callable[[str], subprocess.CompletedProcess[str]]
+Shell = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def make_files(folder: Path, page: str) -> None:
@@ -76,7 +76,7 @@ def test_the_commands_of_a_page_run_in_order(page: str, bash: Shell, tmp_path: P
         pytest.skip("no command that runs here")
     make_files(tmp_path, page)
     for command in wanted:
-        done = bash(command.replace(KILLED, "rm -r probe"))
+        done = bash(command.replace(KILLED, "rm -r probe"), seconds=600)
         assert done.returncode == 0, f"{page}: {command}\n{done.stdout}\n{done.stderr}"
 
 

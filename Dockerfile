@@ -2,7 +2,7 @@
 # linprobe in a container, for a CPU or for an NVIDIA GPU:
 #
 #   docker build -t linprobe .
-#   docker build -t linprobe:cuda --build-arg TORCH=cu128 .
+#   docker build -t linprobe:cuda --build-arg TORCH=cu130 .
 #   docker run --rm -v "$PWD:/data" --user "$(id -u):$(id -g)" linprobe train --method adamix --eps 3
 #   docker run --rm --gpus all -v "$PWD:/data" linprobe:cuda train features.h5 --device cuda --eps 3 --public-shots 2
 
@@ -22,13 +22,15 @@ ENV LINPROBE_REQUIRE_KERNEL=1
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:${PYTHON}-slim-bookworm
-# A name of PyTorch's package index: cpu, cu126, cu128, ... The CUDA libraries come with PyTorch.
+# A name of PyTorch's package index: cpu, cu126, cu130, ... The CUDA libraries come with PyTorch.
 ARG TORCH=cpu
+# Behind a firewall, a mirror of that index.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/${TORCH}
 ENV PYTHONUNBUFFERED=1
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     --mount=type=bind,source=.ci/constraints.txt,target=/constraints.txt \
     pip install --no-cache-dir --constraint /constraints.txt \
-        --index-url "https://download.pytorch.org/whl/${TORCH}" torch torchvision \
+        --index-url "${TORCH_INDEX}" torch torchvision \
     && pip install --no-cache-dir /wheels/*.whl \
     && python -c "from linprobe.native import LIBRARY; assert LIBRARY is not None"
 # Budget books and torchvision's weights belong to the caller: keep them in the mounted folder.

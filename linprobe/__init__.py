@@ -28,4 +28,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names, so that completion offers the estimators before they are imported."""
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands.compare import PARAGON, PUBLIC_BASELINE
+from linprobe.commands._comparison_plan import PARAGON, PUBLIC_BASELINE
 from linprobe.evaluation.comparison import Setting, Summary
 from linprobe.reporting.comparison_plots import (
     DASHES,
     MARKERS,
+    PUBLIC_HERE,
     accuracy_against_attack,
     accuracy_against_epsilon,
     boost_against_shots,
@@ -59,6 +60,7 @@ def per_record(path: Path) -> None:
     worst = rows[0]["epsilon"]
     title = f"How much privacy records lose at epsilon {worst:g}\n{FLOWERS}"
     note = "One run per method, 2 public rows per class. Points: quantiles of the records' own epsilons."
+    note = f"{note}\n{PUBLIC_HERE}"
     with figure(path, (6.8, 4.8), title=title, note=note) as (axes,):
         for place, row in enumerate(rows):
             style = {"color": PALETTE[place], "marker": MARKERS[place], "linestyle": DASHES[place]}

@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from linprobe.reporting.plots import BLUE, GREEN, ORANGE, PURPLE, VERMILION, figure
 
 STYLES = {
-    "noisy_gd_float32": ("linprobe noisy-gd", "C0", "o", "-"),
-    "plain_matmul_float32": ("plain NumPy, no noise", "C2", "s", "-"),
-    "opacus_ghost": ("Opacus, ghost clipping", "C1", "D", "-"),
-    "opacus_hooks": ("Opacus, per-example gradients", "C3", "^", ""),
-    "jax_privacy": ("JAX Privacy", "C4", "v", ""),
+    "noisy_gd_float32": ("linprobe noisy-gd", BLUE, "o", "-"),
+    "plain_matmul_float32": ("plain NumPy, no noise", GREEN, "s", "-"),
+    "opacus_ghost": ("Opacus, ghost clipping", VERMILION, "D", "-"),
+    "opacus_hooks": ("Opacus, per-example gradients", ORANGE, "^", ""),
+    "jax_privacy": ("JAX Privacy", PURPLE, "v", ""),
     "limit_float32": ("the machine's limit", "black", "", "--"),
 }
 AXES = {"n": "rows N", "d": "features D", "c": "classes C"}
@@ -24,28 +21,28 @@ AXES = {"n": "rows N", "d": "features D", "c": "classes C"}
 def draw_growth(results: dict[str, Any], path: Path) -> None:
     """Three log-log panels. Contenders timed at many sizes are lines; those timed only for the tables are points."""
     growth = results["growth"]
-    figure, panels = plt.subplots(1, 3, figsize=(12, 4.6), sharey=True, layout="constrained")
-    for axes, (axis, label) in zip(panels, AXES.items(), strict=True):
-        ticks = set(growth[axis]["values"])
-        for name, (text, colour, marker, line) in STYLES.items():
-            timed = _tables(results, axis, name)
-            timed |= zip(growth[axis]["values"], growth[axis]["seconds"].get(name, ()), strict=False)
-            ticks |= timed.keys()
-            if timed:
-                sizes, seconds = zip(*sorted(timed.items()), strict=True)
-                axes.plot(sizes, seconds, color=colour, marker=marker, linestyle=line, markersize=5, label=text)
-        others = [f"{key.upper()} = {growth['usual'][key]:,}" for key in AXES if key != axis]
-        axes.set(xscale="log", yscale="log", xlabel=label, title=", ".join(others))
-        axes.set_xticks(list(ticks), [f"{value:,}" for value in ticks], rotation=35, ha="right")
-        axes.set_xticks([], minor=True)
-        axes.grid(alpha=0.3)
-    panels[0].set_ylabel("seconds per step")
-    panels[0].set_xlabel(f"rows N; noisy-gd grows as $N^{{{growth['n']['exponent']:.2f}}}$")
-    handles = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    title = "Time of one noisy step on random rows, float32"
+    note = "Each panel varies one size. Lines: timed at every size; points: timed for the tables only."
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    with figure(path, (14, 4.8), 1, 3, title=title, note=note, sharey=True) as panels:
+        for axes, (axis, label) in zip(panels, AXES.items(), strict=True):
+            ticks = set(growth[axis]["values"])
+            for name, (text, colour, marker, line) in STYLES.items():
+                timed = _tables(results, axis, name)
+                timed |= zip(growth[axis]["values"], growth[axis]["seconds"].get(name, ()), strict=False)
+                ticks |= timed.keys()
+                if timed:
+                    sizes, seconds = zip(*sorted(timed.items()), strict=True)
+                    axes.plot(sizes, seconds, color=colour, marker=marker, linestyle=line, markersize=5, label=text)
+            others = [f"{key.upper()} = {growth['usual'][key]:,}" for key in AXES if key != axis]
+            axes.set(xscale="log", yscale="log", xlabel=label, title=", ".join(others))
+            axes.set_xticks(list(ticks), [f"{value:,}" for value in ticks], rotation=35, ha="right")
+            axes.set_xticks([], minor=True)
+            axes.grid(alpha=0.3)
+        panels[0].set_ylabel("seconds per step")
+        panels[0].set_xlabel(f"rows N; noisy-gd grows as $N^{{{growth['n']['exponent']:.2f}}}$")
+        named = {text: line for axes in panels for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        panels[0].figure.legend(named.values(), named.keys(), loc="outside center right")
 
 
 def _tables(results: dict[str, Any], axis: str, name: str) -> dict[int, float]:

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from linprobe.atomic_files import PRIVATE_MODE, path_from
-from linprobe.errors import ParameterError
+from linprobe.errors import ParameterError, printable
+
+if TYPE_CHECKING:
+    from linprobe.commands._dry_run import DryRun
 
 Number = TypeVar("Number", int, float)
 
@@ -23,6 +26,10 @@ RunArgument = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
+DryRunFlag = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print what the command would read, spend and write, and how long it takes."),
+]
 AllowOther = Annotated[
     bool,
     typer.Option("--allow-other-features", help="Score rows that were made otherwise than those of the run."),
@@ -41,6 +48,15 @@ def print_json(value: Any) -> None:
     if not text.replace("\n", "").isprintable():  # a terminal would obey what JSON leaves as it is
         text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
     typer.echo(text)
+
+
+def print_dry_run(found: DryRun, *, as_json: bool) -> None:
+    """Print a dry run: its facts as JSON, or its lines."""
+    if as_json:
+        print_json(found.facts)
+        return
+    for about, text in found.lines:
+        typer.echo(printable(f"{about:<10} {text}"))
 
 
 def print_private_json(value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from linprobe.atomic_files import path_from
-from linprobe.cli._shared import Json, numbers, print_json, words
+from linprobe.cli._shared import DryRunFlag, Json, numbers, print_dry_run, print_json, words
 
 
 def register(app: typer.Typer) -> None:
@@ -72,6 +72,7 @@ def register(app: typer.Typer) -> None:
             str, typer.Option(help="record or owner: what every run protects, a row or a person with all rows.")
         ] = "record",
         as_json: Json = False,
+        dry_run: DryRunFlag = False,
     ) -> None:
         """Compare methods over several epsilons and seeds.
 
@@ -108,6 +109,13 @@ def register(app: typer.Typer) -> None:
             book=book,
             unit=unit,
         )
+        if dry_run:
+            from linprobe.commands.dry_run_comparison import dry_run_of_comparison
+
+            with _terminal.TerminalProgress() as progress:
+                found = dry_run_of_comparison(request, progress)
+            print_dry_run(found, as_json=as_json)
+            return
         with _terminal.TerminalProgress() as progress:
             compared = compare(request, progress)
         if as_json:

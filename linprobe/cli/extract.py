@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli._shared import PRIVATE_TEST, Json, numbers, print_json
+from linprobe.cli._shared import PRIVATE_TEST, DryRunFlag, Json, numbers, print_dry_run, print_json
 
 _IMAGES = "Images"
 _NETWORK = "Network"
@@ -49,6 +49,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
         as_json: Json = False,
+        dry_run: DryRunFlag = False,
         classes: Annotated[
             Path | None,
             typer.Option(help="File of class names in label order, one per line.", rich_help_panel=_IMAGES),
@@ -172,9 +173,9 @@ def register(app: typer.Typer) -> None:
         Run the same command again to resume an interrupted run.
         """
         from linprobe.cli import _terminal
-        from linprobe.commands.extract import ExtractRequest, extract
+        from linprobe.commands import extract as command
 
-        request = ExtractRequest(
+        request = command.ExtractRequest(
             source=source,
             backbone=backbone,
             out=out,
@@ -207,8 +208,13 @@ def register(app: typer.Typer) -> None:
             owners=owners,
             owner_regex=owner_regex,
         )
+        if dry_run:
+            with _terminal.TerminalProgress() as progress:
+                found = command.dry_run(request, progress, like)
+            print_dry_run(found, as_json=as_json)
+            return
         with _terminal.TerminalProgress() as progress:
-            outcome = extract(request, progress, like)
+            outcome = command.extract(request, progress, like)
         if outcome is None:
             return
         _summary(outcome, _terminal.note)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import PRIVATE_TEST, Overwrite
+from linprobe.cli._shared import PRIVATE_TEST, DryRunFlag, Overwrite, print_dry_run
 
 
 def register(app: typer.Typer) -> None:
@@ -44,12 +44,13 @@ def register(app: typer.Typer) -> None:
         ] = None,
         overwrite: Overwrite = False,
         private_test: Annotated[bool, typer.Option("--private-test", help=PRIVATE_TEST)] = False,
+        dry_run: DryRunFlag = False,
     ) -> None:
         """Turn arrays into a feature file and print its path."""
         from linprobe.cli import _terminal
-        from linprobe.commands.import_ import ImportRequest, import_
+        from linprobe.commands import import_ as command
 
-        request = ImportRequest(
+        request = command.ImportRequest(
             sources=arrays,
             out=out,
             classes=classes,
@@ -59,8 +60,13 @@ def register(app: typer.Typer) -> None:
             private_test=private_test,
             overwrite=overwrite,
         )
+        if dry_run:
+            with _terminal.TerminalProgress() as progress:
+                found = command.dry_run(request, progress)
+            print_dry_run(found, as_json=False)
+            return
         with _terminal.TerminalProgress() as progress:
-            description = import_(request, progress)
+            description = command.import_(request, progress)
         rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
         kind = "labels a row" if description["task"] == "multilabel" else "classes"
         _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} {kind}")

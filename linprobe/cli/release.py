@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json, RunArgument, print_json
+from linprobe.cli._shared import DryRunFlag, Json, RunArgument, print_dry_run, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
             typer.Option(metavar="FILE", help="Ed25519 public key (PEM); refuse a run that it did not sign."),
         ] = None,
         as_json: Json = False,
+        dry_run: DryRunFlag = False,
     ) -> None:
         """Collect what may leave the building, and print the folder.
 
@@ -40,9 +41,9 @@ def register(app: typer.Typer) -> None:
         registry of DP deployments. Runs that are not private are refused.
         """
         from linprobe.cli import _terminal
-        from linprobe.commands.release import ReleaseRequest, release
+        from linprobe.commands import release as command
 
-        request = ReleaseRequest(
+        request = command.ReleaseRequest(
             run=run,
             out=out,
             name=name,
@@ -52,7 +53,10 @@ def register(app: typer.Typer) -> None:
             licence=licence,
             public_key=public_key,
         )
-        released = release(request)
+        if dry_run:
+            print_dry_run(command.dry_run(request), as_json=as_json)
+            return
+        released = command.release(request)
         if as_json:
             print_json(released)
             return

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
 from linprobe.cli._flags import given_options, train_flags, with_flags
-from linprobe.cli._shared import Json, print_json
-from linprobe.errors import printable
-
-if TYPE_CHECKING:
-    from linprobe.commands.train import TrainRequest
-
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Print what the run would read, spend and write, and how long it takes."),
-]
+from linprobe.cli._shared import DryRunFlag, Json, print_dry_run, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +21,9 @@ def register(app: typer.Typer) -> None:
                 inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
             )
 
-    parameters.append(inspect.Parameter("dry_run", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=DryRun))
+    parameters.append(
+        inspect.Parameter("dry_run", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=DryRunFlag)
+    )
 
     def train(as_json: bool, dry_run: bool, **given: Any) -> None:
         """Train a probe and print the run folder.
@@ -55,7 +48,11 @@ def register(app: typer.Typer) -> None:
             **given,
         )
         if dry_run:
-            _print_dry_run(request, as_json=as_json)
+            from linprobe.commands.dry_run import dry_run as check
+
+            with _terminal.TerminalProgress() as progress:
+                found = check(request, progress)
+            print_dry_run(found, as_json=as_json)
             return
         with torch_group.group() as group:
             if group.rank > 0:
@@ -89,16 +86,3 @@ def register(app: typer.Typer) -> None:
         typer.echo(outcome["run"])
 
     app.command()(with_flags(train, parameters))
-
-
-def _print_dry_run(request: TrainRequest, *, as_json: bool) -> None:
-    from linprobe.cli import _terminal
-    from linprobe.commands.dry_run import dry_run, lines_of
-
-    with _terminal.TerminalProgress() as progress:
-        found = dry_run(request, progress)
-    if as_json:
-        print_json(found)
-        return
-    for name, text in lines_of(found):
-        typer.echo(printable(f"{name:<10} {text}"))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from linprobe.cli._flags import given_options, train_flags, with_flags
-from linprobe.cli._shared import Json, numbers, words
+from linprobe.cli._shared import DryRunFlag, Json, numbers, print_dry_run, print_json, words
 
 # a seed voids the guarantee, and a checkpoint would keep what the selection must forget
 LEFT_OUT = ("noise_seed", "insecure_seed", "checkpoint_every", "resume")
@@ -44,9 +44,12 @@ def register(app: typer.Typer) -> None:
         _own("shrink", Shrink, ""),
         _own("repetitions", Repetitions, None),
         _own("as_json", Json, False),
+        _own("dry_run", DryRunFlag, False),
     ]
 
-    def tune(grid: list[str] | None, shrink: str, repetitions: int | None, as_json: bool, **given: Any) -> None:
+    def tune(
+        grid: list[str] | None, shrink: str, repetitions: int | None, as_json: bool, dry_run: bool, **given: Any
+    ) -> None:
         """Train with settings chosen on the private rows, and print the run folder.
 
         The guarantee is (epsilon, delta)-differential privacy of the whole choice under zero-out adjacency: one private
@@ -56,7 +59,6 @@ def register(app: typer.Typer) -> None:
         """
         from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal
-        from linprobe.cli._shared import print_json
         from linprobe.commands import tune as command
         from linprobe.commands.figures import guarantee_rows
         from linprobe.commands.train import TrainRequest
@@ -66,6 +68,13 @@ def register(app: typer.Typer) -> None:
         refusal = f"shrink is {shrink!r}; allowed: numbers with commas between, as 0,0.5,1"
         tuning = command.Tuning.parse(grid or (), numbers(words(shrink), float, refusal), repetitions, given["method"])
         request = TrainRequest(features=None if features is None else path_from(features), options=options, **given)
+        if dry_run:
+            from linprobe.commands.dry_run import dry_run_of_tune
+
+            with _terminal.TerminalProgress() as progress:
+                found = dry_run_of_tune(request, tuning, progress)
+            print_dry_run(found, as_json=as_json)
+            return
         with _terminal.TerminalProgress() as progress:
             outcome = command.tune(request, tuning, progress)
         if as_json:
@@ -88,5 +97,5 @@ def register(app: typer.Typer) -> None:
     after = next(place for place, flag in enumerate(flags) if flag.option.name == "out")
     parameters = [flag.parameter for flag in flags]
     app.command()(
-        with_flags(tune, [*parameters[:after], *own[:3], parameters[after], own[3], *parameters[after + 1 :]])
+        with_flags(tune, [*parameters[:after], *own[:3], parameters[after], *own[3:], *parameters[after + 1 :]])
     )

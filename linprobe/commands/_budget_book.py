@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -226,21 +227,21 @@ def charged_selection(
 
 
 def preview(
-    features: FeatureReader, given: Path | None, entry: Entry, cap: float | None
-) -> tuple[Path, Spending] | None:
-    """The book that a run would be charged to, and the cost of its runs with this one. Nothing is written.
+    features: FeatureReader, given: Path | None, entries: Sequence[Entry], cap: float | None = None
+) -> tuple[Path | None, Spending]:
+    """The book that runs would be charged to, and the cost of its runs with these. Nothing is written.
 
-    Returns: None if there is no book of these rows, and none was given.
+    Returns: None for the book if there is none of these rows yet, and none was given.
 
     Raises:
-        PrivacyError: the run would exceed a cap. DataError: a damaged book.
+        PrivacyError: the runs would exceed a cap. DataError: a damaged book.
     """
-    if given is None and not (books_folder() / KEY).exists():
-        return None
-    path = book_of(features, given)
-    contents = book.read_book(path)
-    _check_caps(cap, entry.delta or 0.0)(contents, entry)
-    return path, spending([*contents.counted, entry])
+    path = book_of(features, given) if given is not None or (books_folder() / KEY).exists() else None
+    contents = Contents() if path is None else book.read_book(path)
+    for entry in entries:
+        _check_caps(cap, entry.delta or 0.0)(contents, entry)
+        contents = replace(contents, entries={**contents.entries, f"{len(contents.entries)} planned": entry})
+    return path, spending(contents.counted)
 
 
 def _check_caps(cap: float | None, delta: float) -> Check:

@@ -134,13 +134,11 @@ class ComparisonFolder:
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-@contextmanager
-def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> Iterator[ComparisonFolder]:
-    """Create or continue the comparison in `out`, locked for this process.
+def check_stated(out: Path, of: dict[str, Any]) -> bool:
+    """Whether `out` is still free for a new comparison. Nothing is written.
 
     Raises:
-        UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a run
-            in it does not verify. DataError: a damaged file.
+        UsageError: it holds another comparison, or something else. DataError: a damaged file.
     """
     stated = out / STATED
     is_new = not stated.is_file()
@@ -154,6 +152,18 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
                 for one in (theirs, of)
             ]
             raise UsageError(f"{out} holds a comparison of {shown[0]}, not of {shown[1]}; give another --out")
+    return is_new
+
+
+@contextmanager
+def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> Iterator[ComparisonFolder]:
+    """Create or continue the comparison in `out`, locked for this process.
+
+    Raises:
+        UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a run
+            in it does not verify. DataError: a damaged file.
+    """
+    is_new = check_stated(out, of)
     try:
         out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         (out / RUNS).mkdir(PRIVATE_FOLDER, exist_ok=True)

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from linprobe._version import __version__
-from linprobe.accounting.calibrate import check_epsilon, large_delta
+from linprobe.accounting.calibrate import large_delta
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.commands._budget_book import book_of
-from linprobe.commands._comparison_folder import RUNS, ComparisonFolder, open_comparison
+from linprobe.commands._comparison_folder import ComparisonFolder, open_comparison
+from linprobe.commands._comparison_plan import NO_FILE as NO_FILE
+from linprobe.commands._comparison_plan import (
+    PARAGON,
+    PUBLIC_BASELINE,
+    Planned,
+    check_request,
+    name_of,
+    plan_runs,
+)
+from linprobe.commands._comparison_plan import CompareRequest as CompareRequest
 from linprobe.commands._method_row import MethodRow as MethodRow
 from linprobe.commands._row_sources import DIGITS, check_one_class, check_test_rows, open_features
 from linprobe.commands._units import private_units
 from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
-from linprobe.commands.train import TrainRequest, make_settings, train_on
-from linprobe.commands.tune import Tuning, settings_of, tune_on
+from linprobe.commands.train import make_settings, train_on
+from linprobe.commands.tune import settings_of, tune_on
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureReader, LoadedFeatures
-from linprobe.errors import LinprobeError, ParameterError, UsageError
-from linprobe.evaluation.comparison import Result, Setting, boosts, summarise
+from linprobe.errors import LinprobeError, UsageError
+from linprobe.evaluation.comparison import Result, boosts, summarise
 from linprobe.methods import METHODS
-from linprobe.options import DEFAULT_DELTA, RunOptions
-from linprobe.options.declaration import declared
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent
@@ -42,62 +45,27 @@ from linprobe.reporting.comparison_table import footer as footer
 from linprobe.reporting.comparison_table import markdown
 from linprobe.reporting.comparison_table import no_better as no_better
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import read_manifest
 from linprobe.runs.units import NOUNS, RECORD
-from linprobe.training.settings import method_options
 
-PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
-NO_FILE = "none"
-LONGEST_NAME = 80
 Features = FeatureReader | Path | None
 
 
 @dataclass(frozen=True)
-class CompareRequest:
-    """The arguments of `linprobe compare`.
+class OpenedComparison:
+    """A checked request with its files.
 
     Attributes:
-        features: feature file, None for the built-in digits. methods: rows of the table.
-        epsilons, delta: budgets of each run.
-        seeds: number of seeds. A seed chooses public shots; noise is always fresh.
-        shots: public rows per class, one comparison for each entry; empty for the default of `train`.
-        public: public files, one comparison for each entry; None is a comparison without a file.
-        baselines: whether to add only-public and non-private.
-        attack: whether to attack every run.
-        jobs: processes; None for one per processor, at most 8.
-        out: folder of the comparison. An earlier comparison in it is continued.
-        book: budget book that every run is charged to; None for the one of the training rows.
-        unit: what every run protects, `record` or `owner`.
+        request: with the default shots. of: what is compared, as the folder of a comparison states it.
+        features, others: rows for the runs, `others` by name of a public file. reader: `features`, open.
+        planned: every run, in the order of the table.
     """
 
-    methods: Sequence[MethodRow]
-    epsilons: Sequence[float]
-    out: Path
-    features: Path | None = None
-    delta: float = DEFAULT_DELTA
-    seeds: int = 5
-    shots: Sequence[int] = ()
-    public: Sequence[Path | None] = ()
-    baselines: bool = True
-    attack: bool = False
-    jobs: int | None = None
-    book: Path | None = None
-    unit: str = RECORD
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """A planned run: its row and setting, the arguments of `train`, and its folder."""
-
-    row: str
-    setting: Setting
-    request: TrainRequest
-    folder: Path
-    tuning: Tuning | None = None
-
-    @property
-    def spends(self) -> bool:
-        return METHODS[str(self.request.method)].spends
+    request: CompareRequest
+    of: dict[str, Any]
+    features: Features
+    others: dict[str, Features]
+    reader: FeatureReader
+    planned: list[Planned]
 
 
 def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
@@ -113,19 +81,9 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
         UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
             finished runs are kept, and the same command continues.
     """
-    _check(request)
-    if request.features is None and not request.shots and not request.public:
-        request = replace(request, shots=(DIGITS_SHOTS,))
-    of = {"features": DIGITS if request.features is None else str(request.features.resolve()), "delta": request.delta}
-    if request.unit != RECORD:
-        of["unit"] = request.unit
-    with ExitStack() as stack:
-        features = _shared(stack, request.features)
-        others = {_name(path): _shared(stack, path) for path in request.public if path is not None}
-        opened = _opened(stack, features)
-        check_test_rows(opened, "methods are compared on")
-        planned = _plan(request, {name: _public_digest(other) for name, other in others.items()}, opened.sizes)
-        folder = stack.enter_context(open_comparison(request.out, of, opened))
+    with opened_comparison(request) as found, ExitStack() as stack:
+        request, opened, planned = found.request, found.reader, found.planned
+        folder = stack.enter_context(open_comparison(request.out, found.of, opened))
         missing = [run for run in planned if not run.folder.exists()]
         if missing:
             charged = book_of(opened, request.book).absolute()  # read the rows once for all runs
@@ -134,7 +92,7 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
             _announce(missing, n_units, request.delta, progress)
             progress.start(len(missing), "comparing")
         try:
-            arguments = [(run, features, others.get(run.setting.public)) for run in missing]
+            arguments = [(run, found.features, found.others.get(run.setting.public)) for run in missing]
             for run in unordered(_train, arguments, request.jobs):
                 folder.record(run)
                 progress.step()
@@ -147,7 +105,29 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
         return _written(request, folder, planned, results, _commonest(opened))
 
 
-def _announce(missing: Sequence[_Planned], n_units: int, delta: float, progress: Progress) -> None:
+@contextmanager
+def opened_comparison(request: CompareRequest) -> Iterator[OpenedComparison]:
+    """Check a request, open its files and plan its runs. Nothing is trained or written.
+
+    Raises:
+        UsageError, ParameterError: an invalid request. DataError: a file that cannot be read.
+    """
+    check_request(request)
+    if request.features is None and not request.shots and not request.public:
+        request = replace(request, shots=(DIGITS_SHOTS,))
+    of = {"features": DIGITS if request.features is None else str(request.features.resolve()), "delta": request.delta}
+    if request.unit != RECORD:
+        of["unit"] = request.unit
+    with ExitStack() as stack:
+        features = _shared(stack, request.features)
+        others = {name_of(path): _shared(stack, path) for path in request.public if path is not None}
+        reader = opened_rows(stack, features)
+        check_test_rows(reader, "methods are compared on")
+        planned = plan_runs(request, {name: _public_digest(other) for name, other in others.items()}, reader.sizes)
+        yield OpenedComparison(request, of, features, others, reader, planned)
+
+
+def _announce(missing: Sequence[Planned], n_units: int, delta: float, progress: Progress) -> None:
     """Note the number of runs without privacy before they are trained, and a delta that is large for the units."""
     warning = large_delta(delta, n_units) if any(run.spends for run in missing) else None
     if warning is not None:
@@ -159,46 +139,6 @@ def _announce(missing: Sequence[_Planned], n_units: int, delta: float, progress:
         )
 
 
-def _check(request: CompareRequest) -> None:
-    declared(RunOptions)["unit"].check(request.unit)
-    if not request.methods:
-        raise UsageError("methods is empty; allowed: names from `linprobe methods`; give --methods adamix,noisy-gd")
-    names = [row.name for row in request.methods]
-    if len(set(names)) < len(names):
-        raise UsageError(f"methods are {', '.join(names)}; allowed: each once; remove the repetition")
-    if not 1 <= request.seeds <= 1000:
-        raise ParameterError(f"seeds is {request.seeds}; allowed: a whole number from 1 to 1000")
-    if request.jobs is not None and not 1 <= request.jobs <= 1024:
-        raise ParameterError(f"jobs is {request.jobs}; allowed: a whole number from 1 to 1024")
-    for epsilon in request.epsilons:
-        check_epsilon(epsilon)
-    spending = [row for row in request.methods if METHODS[row.method].spends]
-    if spending and not request.epsilons:
-        raise UsageError(
-            f"method {spending[0].method} needs a privacy budget and got none; give --eps, for example --eps 1,3"
-        )
-    for row in request.methods:
-        asked = row.request(**_budget(row, next(iter(request.epsilons), None), request.delta))
-        if row.tuning is None:
-            make_settings(asked, METHODS[row.method])
-        else:
-            settings_of(asked, row.tuning)
-    files = [_name(path) for path in request.public if path is not None]
-    if len(set(files)) < len(files) or len(set(request.public)) < len(request.public):
-        raise UsageError(
-            f"public files are called {', '.join(files)}; allowed: each name once, and {NO_FILE} once; rename or "
-            "remove one"
-        )
-
-
-def _budget(row: MethodRow, epsilon: float | None, delta: float) -> dict[str, Any]:
-    return {"epsilon": epsilon, "delta": delta} if METHODS[row.method].spends else {}
-
-
-def _name(path: Path | None) -> str:
-    return "" if path is None else path.stem
-
-
 def _shared(stack: ExitStack, path: Path | None) -> Features:
     """The rows of a file, read once for all runs; its path if they do not fit in memory."""
     opened = stack.enter_context(open_features(path))
@@ -208,7 +148,8 @@ def _shared(stack: ExitStack, path: Path | None) -> Features:
     return LoadedFeatures(opened)
 
 
-def _opened(stack: ExitStack, features: Features) -> FeatureReader:
+def opened_rows(stack: ExitStack, features: Features) -> FeatureReader:
+    """The rows of `features`, open until the stack is closed."""
     if isinstance(features, FeatureReader):
         return features
     return stack.enter_context(open_features(features, whole=False))
@@ -217,82 +158,25 @@ def _opened(stack: ExitStack, features: Features) -> FeatureReader:
 def _public_digest(features: Features) -> str:
     """SHA-256 of the rows that a file provides as public rows."""
     with ExitStack() as stack:
-        opened = _opened(stack, features)
+        opened = opened_rows(stack, features)
         return opened.digest("public" if "public" in opened.sizes else "train")
 
 
-def _plan(request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int]) -> list[_Planned]:
-    """Every run, in the order of the table."""
-    planned = []
-    for path, shots in product(request.public or (None,), request.shots or (None,)):
-        setting = Setting(_name(path), shots)
-        public_rows = path is not None or bool(shots) or (shots is None and "public" in sizes)
-        rows = list(request.methods)
-        if request.baselines:
-            rows += [MethodRow(name, name) for name in (PUBLIC_BASELINE, PARAGON)]
-        seen = set()
-        for row in rows:
-            method = METHODS[row.method]
-            if row.name in seen:
-                continue
-            seen.add(row.name)
-            if "public" in method.needs and not public_rows:
-                if row not in request.methods:
-                    continue
-                raise UsageError(
-                    f"method {method.name} needs public rows and got none ({setting or 'no public group'}); "
-                    "give --public-shots K or --public FILE"
-                )
-            # a run without shots or noise is the same for every seed
-            seeds = range(request.seeds if method.spends or shots else 1)
-            budgets = list(request.epsilons) if method.spends else [None]
-            for epsilon, seed in product(budgets, seeds):
-                asked = row.request(
-                    features=request.features,
-                    public=path,
-                    public_shots=shots,
-                    split_seed=seed,
-                    unit=request.unit,
-                    **_budget(row, epsilon, request.delta),
-                )
-                folder = request.out / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
-                # worker processes may have another working directory
-                planned.append(_Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
-    return planned
-
-
-def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str) -> str:
-    """A readable name, and a digest of everything that distinguishes the run from others."""
-    _, first = method_options(METHODS[row.method], asked.options or {})
-    started_from = read_manifest(Path(first))["manifest_digest"] if first and Path(first).is_dir() else ""
-    identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
-    identity += [setting.shots, public_digest, asked.split_seed]
-    if asked.unit != RECORD:
-        identity.append(asked.unit)
-    if row.tuning is not None:
-        identity.append(asdict(row.tuning))
-    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
-    parts = [row.name, "" if asked.epsilon is None else f"eps{asked.epsilon:g}", setting.public]
-    parts += ["" if setting.shots is None else f"shots{setting.shots}", f"seed{asked.split_seed}"]
-    readable = "-".join(re.sub(r"[^\w.=+-]", "_", part) for part in parts if part)
-    return f"{readable[:LONGEST_NAME]}-{digest}"
-
-
-def _train(run: _Planned, features: Features, other: Features) -> Path:
+def _train(run: Planned, features: Features, other: Features) -> Path:
     """Train a planned run; returns its folder.
 
     Raises:
         UsageError: another process has finished the same run. LinprobeError: training failed.
     """
     with ExitStack() as stack:
-        rows = None if run.request.public is None else _opened(stack, other)
+        rows = None if run.request.public is None else opened_rows(stack, other)
         try:
             if run.tuning is None:
                 settings = make_settings(run.request, METHODS[str(run.request.method)])
-                train_on(_opened(stack, features), rows, run.request, settings, Silent())
+                train_on(opened_rows(stack, features), rows, run.request, settings, Silent())
             else:
                 candidates = settings_of(run.request, run.tuning)
-                tune_on(_opened(stack, features), rows, run.request, run.tuning, candidates, Silent())
+                tune_on(opened_rows(stack, features), rows, run.request, run.tuning, candidates, Silent())
         except LinprobeError:
             if run.request.out is None or not run.request.out.exists():
                 raise
@@ -303,7 +187,7 @@ def _train(run: _Planned, features: Features, other: Features) -> Path:
     return run.folder
 
 
-def _result(request: CompareRequest, run: _Planned, manifest: dict[str, Any], features: FeatureReader) -> Result:
+def _result(request: CompareRequest, run: Planned, manifest: dict[str, Any], features: FeatureReader) -> Result:
     auc = threshold_auc(features, run_folder.load_run(run.folder))["auc"] if request.attack else None
     return Result(
         run.row,
@@ -320,7 +204,7 @@ def _result(request: CompareRequest, run: _Planned, manifest: dict[str, Any], fe
 def _written(
     request: CompareRequest,
     folder: ComparisonFolder,
-    planned: Sequence[_Planned],
+    planned: Sequence[Planned],
     results: Sequence[Result],
     commonest: tuple[str, float],
 ) -> dict[str, Any]:
@@ -378,7 +262,7 @@ def _written(
     }
 
 
-def _run_row(run: _Planned, manifest: dict[str, Any], result: Result) -> dict[str, Any]:
+def _run_row(run: Planned, manifest: dict[str, Any], result: Result) -> dict[str, Any]:
     return {
         "method": run.row,
         **asdict(run.setting),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from linprobe.commands._dry_run import DryRun, bytes_in_words, counted, listed, time_line
 from linprobe.errors import DataError, LinprobeError, advice, reading
 from linprobe.extraction.request import ExtractOutcome, Recipe, family_of
 from linprobe.extraction.request import ExtractRequest as ExtractRequest
@@ -20,13 +21,7 @@ def extract(request: ExtractRequest, progress: Progress, like: Path | None = Non
     Args:
         like: run folder or feature file. The images then have no labels, and become rows in the way of its rows.
     """
-    if request.backbone is not None:
-        family_of(request.backbone)  # a wrong name is told before anything slow
-    if like is not None:
-        request = replace(request, like=_recipe(like))
-    # torch and torchvision take seconds to import
-    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
-        progress.note(f"{request.source}: loading PyTorch and the network")
+    request = _checked(request, progress, like)
     from linprobe.extraction.extract import extract as run_extraction
 
     try:
@@ -35,6 +30,51 @@ def extract(request: ExtractRequest, progress: Progress, like: Path | None = Non
         raise
     except OSError as error:
         raise LinprobeError(f"the extraction to {request.out} stopped ({error}); {advice(error)}") from None
+
+
+def dry_run(request: ExtractRequest, progress: Progress, like: Path | None = None) -> DryRun:
+    """What `extract` would read and write, without an image of it on the disk.
+
+    Returns: as `linprobe.extraction.estimate.estimate`.
+
+    Raises:
+        LinprobeError: as `extract`, before the first image is read.
+    """
+    request = _checked(request, progress, like)
+    from linprobe.extraction.estimate import estimate
+
+    facts = estimate(request, progress)
+    images = ", ".join(
+        f"{count:,} {'unlabelled' if name == 'rows' else name}" for name, count in facts["images"].items()
+    )
+    height, width = facts["image_size"]
+    lines = [
+        ("reads", f"{facts['source']}: {images} images of {counted(facts['n_classes'], 'class')}"),
+        ("network", f"{facts['backbone']}, {facts['weights'] or 'no'} weights, {width} x {height} pixels"),
+        ("", f"{facts['device']}, {facts['precision']}, batches of {facts['batch_size']}, {facts['workers']} workers"),
+        ("spends", "nothing; training on the rows does"),
+    ]
+    if facts["exists"]:
+        return DryRun(facts, [*lines, ("writes", f"nothing: {facts['out']} exists, made with the same settings")])
+    if facts["done"]:
+        lines.append(("resumes", f"{facts['done']:,} images are done"))
+    rows = f"rows of {facts['n_features']} features as {facts['dtype']}, {bytes_in_words(facts['file_bytes'])}"
+    beside, free = (bytes_in_words(facts[name]) for name in ("working_bytes", "free_bytes"))
+    lines += time_line(facts["seconds"], "the images that are left")
+    lines += listed("writes", [f"{facts['out']}: {rows}", f"{beside} beside it until it is complete; {free} are free"])
+    return DryRun(facts, lines)
+
+
+def _checked(request: ExtractRequest, progress: Progress, like: Path | None) -> ExtractRequest:
+    """The request with what `like` says."""
+    if request.backbone is not None:
+        family_of(request.backbone)  # a wrong name is told before anything slow
+    if like is not None:
+        request = replace(request, like=_recipe(like))
+    # torch and torchvision take seconds to import
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
+        progress.note(f"{request.source}: loading PyTorch and the network")
+    return request
 
 
 def _recipe(path: Path) -> Recipe:

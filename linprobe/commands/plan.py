@@ -55,7 +55,10 @@ def _plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     recommended, why = planning.recommend(rows)
     if request.plot is not None:
         place = request.plot
-        title = f"ε = {rounded_up(request.epsilon)}, δ = {rounded_up(request.delta)} after {request.epochs:g} epochs"
+        title = (
+            f"Noise for ε = {rounded_up(request.epsilon)} at δ = {rounded_up(request.delta)}\n"
+            f"after {request.epochs:g} epochs over {request.n_rows:,} rows"
+        )
         writing(place, lambda: plots.noise_against_rate(place, rows, recommended, title))
     return {
         "epsilon": request.epsilon,

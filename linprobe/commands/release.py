@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from linprobe.accounting.figures import rounded_up
 from linprobe.atomic_files import replace_when_complete
-from linprobe.commands.verify import verified
+from linprobe.commands._dry_run import DryRun, bytes_in_words, listed
+from linprobe.commands.verify import VerifiedRun, verified
 from linprobe.errors import LinprobeError, PrivacyError, advice
 from linprobe.reporting.model_card import model_card
 from linprobe.reporting.registry_claim import Publisher, registry_claim
@@ -51,15 +53,7 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
             file that must not leave. UsageError: `out` exists. DataError: not a run folder.
     """
     with claimed(request.out, "release folder"):
-        if request.public_key is not None:
-            signature.check_signature(request.run, signature.public_key(request.public_key))
-        run = verified(request.run)
-        if not run.manifest["private"]:
-            raise PrivacyError(
-                f"run {request.run} is {run.manifest['guarantee']}; only private runs may leave; train with a private "
-                "method and without a seed"
-            )
-        names = _public_files(request.run, run.manifest)
+        run, names = _checked(request)
         partial = request.out.with_name(f".{request.out.name}.{secrets.token_hex(4)}.partial")
         try:
             partial.mkdir()
@@ -77,6 +71,55 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
         "delta": run.manifest["delta"],
         "signed": signature.is_signed(request.out),
     }
+
+
+def dry_run(request: ReleaseRequest) -> DryRun:
+    """What `release` would read and write: the run is verified, and nothing is copied.
+
+    Returns: run, out, files (bytes by name of what is copied), made (names of what is written besides), epsilon, delta,
+        signed.
+
+    Raises:
+        LinprobeError: as `release`.
+    """
+    with claimed(request.out, "release folder"):
+        run, names = _checked(request)
+    signed = signature.is_signed(request.run)
+    copied = (*names, run_folder.MANIFEST, *([signature.SIGNATURE] if signed else []))
+    facts = {
+        "run": str(request.run),
+        "out": str(request.out),
+        "files": {name: (request.run / name).stat().st_size for name in copied},
+        "made": [CARD, CLAIM],
+        "epsilon": run.manifest["epsilon"],
+        "delta": run.manifest["delta"],
+        "signed": signed,
+    }
+    sizes = [f"{name} ({bytes_in_words(size)})" for name, size in facts["files"].items()]
+    lines = [
+        ("reads", f"{request.run}: verified, {'signed' if signed else 'not signed'}"),
+        ("spends", "nothing; training has spent all of it"),
+        ("states", f"epsilon {rounded_up(facts['epsilon'])} at delta {rounded_up(facts['delta'])}"),
+        *listed("writes", [f"{request.out}: {', '.join(sizes)}", f"and {CARD} and {CLAIM}, from what the run states"]),
+    ]
+    return DryRun(facts, lines)
+
+
+def _checked(request: ReleaseRequest) -> tuple[VerifiedRun, list[str]]:
+    """The verified run, and its files that may leave.
+
+    Raises:
+        PrivacyError: as `release`.
+    """
+    if request.public_key is not None:
+        signature.check_signature(request.run, signature.public_key(request.public_key))
+    run = verified(request.run)
+    if not run.manifest["private"]:
+        raise PrivacyError(
+            f"run {request.run} is {run.manifest['guarantee']}; only private runs may leave; train with a private "
+            "method and without a seed"
+        )
+    return run, _public_files(request.run, run.manifest)
 
 
 def _public_files(folder: Path, manifest: dict[str, Any]) -> list[str]:

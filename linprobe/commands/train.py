@@ -261,7 +261,7 @@ def train_on(
     started = time.perf_counter()
     signing_key = signing_key_of(request, group)
     method, out = settings.method, request.out or _default_out(request)
-    settings = replace(settings, test_epsilon=_test_epsilon(features, request, method))
+    settings = replace(settings, test_epsilon=test_epsilon_of(features, request, method))
     rows = rows_of(features, other, request, method)
     sources, public, protected = rows.sources, rows.public, rows.protected
 
@@ -355,7 +355,7 @@ def signing_key_of(request: TrainRequest, group: Group) -> Ed25519PrivateKey | N
     return None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
 
 
-def _test_epsilon(features: FeatureReader, request: TrainRequest, method: Method) -> float | None:
+def test_epsilon_of(features: FeatureReader, request: TrainRequest, method: Method) -> float | None:
     """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
 
     Raises:

@@ -24,7 +24,7 @@ import numpy as np
 
 from linprobe.accounting.calibrate import check_delta, check_epsilon, large_delta
 from linprobe.accounting.ledger import record_selection
-from linprobe.accounting.selection import calibrate_selection, check_repetitions
+from linprobe.accounting.selection import SelectionEvent, calibrate_selection, check_repetitions
 from linprobe.commands._budget_book import book_of, charged_selection
 from linprobe.commands._option_text import option_kinds, typed
 from linprobe.commands._row_sources import check_one_class
@@ -45,6 +45,7 @@ from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
 from linprobe.mechanisms.private_selection import private_selection
 from linprobe.methods import METHODS, find_method
+from linprobe.methods.choice import Chosen
 from linprobe.parallel.process_group import ALONE
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
@@ -142,6 +143,20 @@ def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str,
     Raises:
         LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
+    request, choice, candidates = candidates_of(request, tuning)
+    method = find_method(str(request.method))
+    with opened(request, method, progress) as (features, other, completed):
+        if choice is not None:
+            progress.note(f"method {choice.method}: {choice.when}; {choice.why}. --method names another")
+        return tune_on(features, other, completed, tuning, candidates, progress)
+
+
+def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, Chosen | None, list[Settings]]:
+    """The request with a method, why it was chosen if none was named, and the settings of every run that may be made.
+
+    Raises:
+        UsageError, ParameterError: an option or combination that is not allowed.
+    """
     methods = dict(tuning.grid).get("method")
     if methods is not None:
         if request.method is not None:
@@ -155,13 +170,7 @@ def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str,
     if request.resume or request.insecure_seed or request.noise_seed is not None:
         raise UsageError("tune neither resumes nor takes a seed; leave them out, or use linprobe train")
     request, choice = with_method(request)
-    method = find_method(str(request.method))
-    candidates = settings_of(request, tuning)
-    with opened(request, method, progress) as (features, other, completed):
-        check_one_class(features, "tune")
-        if choice is not None:
-            progress.note(f"method {choice.method}: {choice.when}; {choice.why}. --method names another")
-        return tune_on(features, other, completed, tuning, candidates, progress)
+    return request, choice, settings_of(request, tuning)
 
 
 def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
@@ -216,12 +225,7 @@ def tune_on(
     progress: Progress,
 ) -> dict[str, Any]:
     """`tune` on open feature files; `other` contains public rows."""
-    if request.epsilon is None:
-        raise UsageError("tune needs a privacy budget and got none; give --eps, for example --eps 3")
-    check_epsilon(request.epsilon)
-    rows = rows_of(features, other, request, candidates[0].method)
-    if tuning.shrink not in ((), (1.0,)):
-        _check_start(rows, candidates)
+    rows = tunable_rows(features, other, request, tuning, candidates)
     if tuning.grid:
         return _select(features, rows, request, tuning, candidates, progress)
     settings = replace(candidates[0], shrink=tuning.shrink)
@@ -229,6 +233,28 @@ def tune_on(
     outcome = train_on(features, other, without, settings, progress)
     manifest = read_manifest(Path(outcome["run"]))
     return {**{name: value for name, value in outcome.items() if name != "seconds"}, "tuning": manifest["tuning"]}
+
+
+def tunable_rows(
+    features: FeatureReader,
+    other: FeatureReader | None,
+    request: TrainRequest,
+    tuning: Tuning,
+    candidates: Sequence[Settings],
+) -> Rows:
+    """The rows that all candidates train on.
+
+    Raises:
+        UsageError: no budget, or a factor on weights that start from zero. LinprobeError: as `rows_of`.
+    """
+    check_one_class(features, "tune")
+    if request.epsilon is None:
+        raise UsageError("tune needs a privacy budget and got none; give --eps, for example --eps 3")
+    check_epsilon(request.epsilon)
+    rows = rows_of(features, other, request, candidates[0].method)
+    if tuning.shrink not in ((), (1.0,)):
+        _check_start(rows, candidates)
+    return rows
 
 
 def _check_start(rows: Rows, candidates: Sequence[Settings]) -> None:
@@ -243,15 +269,28 @@ def _check_start(rows: Rows, candidates: Sequence[Settings]) -> None:
             )
 
 
-def _select(
-    features: FeatureReader,
-    rows: Rows,
-    request: TrainRequest,
-    tuning: Tuning,
-    candidates: Sequence[Settings],
-    progress: Progress,
-) -> dict[str, Any]:
-    """Private selection among `candidates`."""
+@dataclass(frozen=True)
+class Selection:
+    """A private selection, calibrated.
+
+    Attributes:
+        settings: those of every candidate, at the budget of one run. epsilon: of one run, at delta / mean.
+        delta: of the whole choice. accountant: of one run. event: for the ledger.
+    """
+
+    settings: Sequence[Settings]
+    epsilon: float
+    delta: float
+    accountant: str
+    event: SelectionEvent
+
+
+def selection_of(rows: Rows, request: TrainRequest, tuning: Tuning, candidates: Sequence[Settings]) -> Selection:
+    """The private selection among `candidates` that costs `request.epsilon`. No private row is read.
+
+    Raises:
+        UsageError: an option that a selection does not take. PrivacyError: no budget of one run is small enough.
+    """
     if request.per_record:
         raise UsageError(
             "option --per-record does nothing with --grid: no bound of a single record below epsilon is known; "
@@ -259,12 +298,7 @@ def _select(
         )
     if request.test_epsilon is not None:
         raise UsageError("option --test-epsilon does nothing with --grid; leave it out")
-    epsilon, mean, out = float(request.epsilon or 0), tuning.mean_repetitions, Path(request.out or "")
-    signing_key = signing_key_of(request, ALONE)
-    delta = check_delta(request.delta, rows.n_units)
-    warning = large_delta(delta, rows.n_units)
-    if warning is not None:
-        progress.note(warning)
+    mean, delta = tuning.mean_repetitions, check_delta(request.delta, rows.n_units)
 
     def at(one: float) -> list[Settings]:
         shrink = tuning.shrink or (1.0,)
@@ -276,17 +310,36 @@ def _select(
     one, accountant, event = calibrate_selection(
         lambda one: [budget.releases for each in at(one) for budget in engine.budgets(rows.sources, each)],
         mean_repetitions=mean,
-        epsilon=epsilon,
+        epsilon=float(request.epsilon or 0),
         delta=delta,
         accountant=request.accountant or "auto",
     )
+    return Selection(at(one), one, delta, accountant, event)
+
+
+def _select(
+    features: FeatureReader,
+    rows: Rows,
+    request: TrainRequest,
+    tuning: Tuning,
+    candidates: Sequence[Settings],
+    progress: Progress,
+) -> dict[str, Any]:
+    """Private selection among `candidates`."""
+    mean, out = tuning.mean_repetitions, Path(request.out or "")
+    signing_key = signing_key_of(request, ALONE)
+    selection = selection_of(rows, request, tuning, candidates)
+    delta, event = selection.delta, selection.event
+    warning = large_delta(delta, rows.n_units)
+    if warning is not None:
+        progress.note(warning)
     runtime = Runtime(request.precision, request.device)
     for settings in candidates:
         runtime.check(settings.options)
 
     def run(place: int) -> tuple[float, tuple[int, Trained | None]]:
         try:
-            trained = engine.train(rows.sources, at(one)[place], runtime, count_private=count_private)
+            trained = engine.train(rows.sources, selection.settings[place], runtime, count_private=count_private)
         except (DivergedError, ArithmeticError, np.linalg.LinAlgError):
             return -math.inf, (place, None)  # an output like any other, and the worst
         return (-math.inf if trained.selected is None else trained.selected.score), (place, trained)
@@ -320,7 +373,11 @@ def _select(
             if trained is None:
                 raise DivergedError("the selected run diverged; give other settings, for example smaller steps")
             statement = selected_statement(
-                trained.privacy, event, epsilon_target=epsilon, delta=delta, accountant=accountant
+                trained.privacy,
+                event,
+                epsilon_target=float(request.epsilon or 0),
+                delta=delta,
+                accountant=selection.accountant,
             )
             chosen = replace(candidates[place], shrink=tuning.shrink or (1.0,))
             measured = figures_of(features, trained)

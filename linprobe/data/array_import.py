@@ -158,14 +158,36 @@ def import_arrays(
     columns: tables.Columns = _COLUMNS,
     progress: tables.Counter | None = None,
 ) -> Description:
-    """Write the feature file `out` from array files; returns its description.
+    """Write the feature file `out` from array files; returns its description. Arguments are those of `described`.
 
-    Where rows have owners, the rows of a group are written in the order of their owners' names. `columns` and
-    `progress` are as in `read_arrays`.
+    Where rows have owners, the rows of a group are written in the order of their owners' names. Image arrays (more than
+    two dimensions) are flattened.
 
-    Image arrays (more than two dimensions) are flattened. Undeclared class names come from the test labels if these are
-    public, never from training labels; several labels a row are named after their columns. `private_test` declares the
-    test rows private.
+    Raises:
+        UsageError, DataError: as `described`; also rows that are no finite float32.
+    """
+    description, arrays = described(sources, classes, private_test=private_test, columns=columns, progress=progress)
+    with FeatureWriter(out, description) as writer:
+        for group in groups_of(arrays):
+            _write_group(writer, group, arrays, description.class_names)
+    return description
+
+
+def described(
+    sources: Sequence[Path],
+    classes: Sequence[str] | None = None,
+    *,
+    private_test: bool = False,
+    columns: tables.Columns = _COLUMNS,
+    progress: tables.Counter | None = None,
+) -> tuple[Description, Arrays]:
+    """The description of a feature file, and its arrays.
+
+    Undeclared class names come from the test labels if these are public, never from training labels;
+    several labels a row are named after their columns.
+
+    Args:
+        private_test: declares the test rows private. columns, progress: as in `read_arrays`.
 
     Raises:
         UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays.
@@ -210,11 +232,17 @@ def import_arrays(
         test_rows=PRIVATE if private_test else "public",
         task=MULTILABEL if several else MULTICLASS,
     )
-    with FeatureWriter(out, description) as writer:
-        for group in GROUPS:
-            if f"X_{group}" in arrays:
-                _write_group(writer, group, arrays, names)
-    return description
+    return description, arrays
+
+
+def groups_of(arrays: Arrays) -> dict[str, tuple[int, int, np.dtype[np.floating]]]:
+    """Rows, features and type on disk of each group that there is."""
+    found = {}
+    for group in GROUPS:
+        if f"X_{group}" in arrays:
+            x = arrays[f"X_{group}"]
+            found[group] = (len(x), int(np.prod(x.shape[1:])), np.dtype(_storage_type(x)))
+    return found
 
 
 def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str]) -> None:

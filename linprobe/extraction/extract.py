@@ -21,7 +21,7 @@ from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice, reading
 from linprobe.extraction.alike import backbone_like, check_alone
 from linprobe.extraction.assemble import TEXT, assemble, write_text
-from linprobe.extraction.backbones import RANDOM, Backbone, load_backbone, load_default
+from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import open_source
 from linprobe.extraction.loading import Batches
 from linprobe.extraction.network import Network, extract_group
@@ -32,7 +32,7 @@ from linprobe.extraction.request import ExtractOutcome, ExtractRequest, read_lin
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource
 from linprobe.extraction.sources.folders import unlabelled_source
 from linprobe.parallel import torch_group
-from linprobe.parallel.process_group import Group
+from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 
 TIMEOUT = timedelta(days=7)  # one process may have images that take far longer than those of another
@@ -53,28 +53,10 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
     """
     check(request)
     check_alone(request)
-    recipe = request.like
     with torch_group.group(TIMEOUT, NEXT_STEP) as group:
-        device = choose_device(request.device, group.local_rank)
-        # rank 0 chooses the backbone; the others wait until it has downloaded the data set and weights
-        named = request.backbone if group.rank == 0 else group.broadcast_text("")
-        source = _open_source(request, download=request.download and group.rank == 0)
-        source = with_owners(source, request.owners, request.owner_regex)
-        if request.augment_views and "public" not in source.groups:
-            raise PrivacyError(
-                f"augment views is {request.augment_views} and {source.name} has no public images; a private image "
-                "stays one record; give --public FOLDER, or leave out --augment-views"
-            )
-        weights = (request.weights, request.random_weights, request.arguments)
-        if recipe is not None:
-            backbone = backbone_like(recipe, request.weights)
-        else:
-            backbone = load_default(*weights) if named is None else load_backbone(named, *weights)
+        plan = planned(request, group)
         if group.rank == 0:
-            group.broadcast_text(backbone.name if named is None else named)
-        plan = make_plan(request, source, backbone, device)
-        if group.rank == 0:
-            _describe(source, backbone, progress)
+            describe(plan, progress)
         with contextlib.ExitStack() as stack:
             finished = False
             if group.rank == 0:
@@ -85,16 +67,45 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
                     stack.enter_context(locked(plan.folder))
                 except OSError as error:
                     raise UsageError(f"{plan.folder} cannot be made ({error.strerror}); give another --out") from None
-                finished = _finished(plan, request)
-                if not finished and _begin(plan, request):
+                finished = made_already(plan, request)
+                if finished:  # left by a run that was killed after it renamed the file
+                    (plan.folder / SETTINGS).unlink(missing_ok=True)
+                elif _begin(plan, request):
                     progress.note(f"resuming {plan.folder}")
             if group.broadcast(np.array(finished)):
                 if group.rank > 0:
                     return None
                 progress.note(f"{plan.out} exists, made with the same settings")
                 return _outcome(plan, 0, 0.0, 0.0)
-            _restore_threads(plan.folder, device)
+            _restore_threads(plan.folder, plan.device)
             return _run(plan, request, group, progress)
+
+
+def planned(request: ExtractRequest, group: Group = ALONE) -> Plan:
+    """The plan of an extraction, with its images and its network. No feature is computed, and no file written.
+
+    Raises:
+        UsageError, DataError, PrivacyError: as `extract`.
+    """
+    recipe = request.like
+    device = choose_device(request.device, group.local_rank)
+    # rank 0 chooses the backbone; the others wait until it has downloaded the data set and weights
+    named = request.backbone if group.rank == 0 else group.broadcast_text("")
+    source = _open_source(request, download=request.download and group.rank == 0)
+    source = with_owners(source, request.owners, request.owner_regex)
+    if request.augment_views and "public" not in source.groups:
+        raise PrivacyError(
+            f"augment views is {request.augment_views} and {source.name} has no public images; a private image "
+            "stays one record; give --public FOLDER, or leave out --augment-views"
+        )
+    weights = (request.weights, request.random_weights, request.arguments)
+    if recipe is not None:
+        backbone = backbone_like(recipe, request.weights)
+    else:
+        backbone = load_default(*weights) if named is None else load_backbone(named, *weights)
+    if group.rank == 0:
+        group.broadcast_text(backbone.name if named is None else named)
+    return make_plan(request, source, backbone, device)
 
 
 def _begin(plan: Plan, request: ExtractRequest) -> bool:
@@ -132,8 +143,9 @@ def _restore_threads(folder: Path, device: torch.device) -> None:
         torch.set_num_threads(int(json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["threads"]))
 
 
-def _describe(source: ImageSource, backbone: Backbone, progress: Progress) -> None:
+def describe(plan: Plan, progress: Progress) -> None:
     """Note images, classes, network and weights."""
+    source, backbone = plan.source, plan.backbone
     images = ", ".join(
         f"{len(members)} {'unlabelled' if name == UNLABELLED else name}" for name, members in source.groups.items()
     )
@@ -151,7 +163,7 @@ def _describe(source: ImageSource, backbone: Backbone, progress: Progress) -> No
         progress.note(f"{source.left_out} public images of classes that are not declared are left out")
 
 
-def _finished(plan: Plan, request: ExtractRequest) -> bool:
+def made_already(plan: Plan, request: ExtractRequest) -> bool:
     """Whether the file exists and was made with these settings; always false with `--overwrite`.
 
     Raises:
@@ -168,7 +180,6 @@ def _finished(plan: Plan, request: ExtractRequest) -> bool:
                 f"{plan.out} exists, made with {name} {shown(made.get(name))} where this run has "
                 f"{shown(value)}; give --overwrite, or another --out"
             )
-    (plan.folder / SETTINGS).unlink(missing_ok=True)  # left by a run that was killed after it renamed the file
     return True
 
 
@@ -180,8 +191,8 @@ def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) 
         with Partial(plan.folder, plan.sizes, plan.width, plan.dtype, group.rank) as partial:
             if plan.prompts is not None and group.rank == 0 and not (plan.folder / TEXT).is_file():
                 write_text(plan)
-            todo = {name: _pending(batches, partial.status(name)) for name, batches in plan.batches.items()}
-            left = sum(_n_rows(plan.batches[name], numbers) for name, numbers in todo.items())
+            todo = {name: pending(batches, partial.status(name)) for name, batches in plan.batches.items()}
+            left = sum(rows_of_batches(plan.batches[name], numbers) for name, numbers in todo.items())
             if group.rank == 0:
                 progress.start(left // group.size, "extracting")
             for name, numbers in todo.items():
@@ -213,13 +224,13 @@ def _after_a_stop(plan: Plan, group: Group, progress: Progress) -> str:
     return "; the same command continues"
 
 
-def _n_rows(batches: Batches, numbers: Sequence[int]) -> int:
+def rows_of_batches(batches: Batches, numbers: Sequence[int]) -> int:
     """Number of rows in the batches `numbers`; the last batch may be short."""
     short = batches.n_rows - (len(batches) - 1) * batches.batch_size
     return sum(short if number == len(batches) - 1 else batches.batch_size for number in numbers)
 
 
-def _pending(batches: Batches, status: NDArray[np.uint8]) -> list[int]:
+def pending(batches: Batches, status: NDArray[np.uint8]) -> list[int]:
     """Numbers of the batches with at least one pending row; such a batch is computed again, whole."""
     return [
         number

@@ -106,7 +106,7 @@ def extract_group(
     if not numbers:
         return 0.0
     batches = plan.batches[group]
-    workers = _workers(request, plan.device, local_size)
+    workers = workers_of(request, plan.device, local_size)
     waited = 0.0
     writes: deque[Future[None]] = deque()
     with ThreadPoolExecutor(1) as writer:
@@ -141,7 +141,7 @@ def extract_group(
     return waited
 
 
-def _workers(request: ExtractRequest, device: torch.device, local_size: int) -> int:
+def workers_of(request: ExtractRequest, device: torch.device, local_size: int) -> int:
     """Number of decoding processes: none on a CPU, where the network needs all cores; most of the cores with a GPU."""
     if request.workers is not None:
         return request.workers

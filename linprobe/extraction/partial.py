@@ -77,29 +77,11 @@ class Partial:
         Raises:
             UsageError: the folder holds an extraction with other settings, and `overwrite` is false.
         """
-        begun = folder / SETTINGS
-        plain = json.loads(json.dumps(settings))
-        if begun.is_file():
-            try:
-                before = json.loads(read_text(begun))
-            except (OSError, ValueError):
-                before = {}
-            other = next((name for name in plain if before.get(name) != plain[name]), None)
-            whole = all(
-                _size(folder / f"{group}.{suffix}") == n_rows * bytes_a_row
-                for group, n_rows in sizes.items()
-                for suffix, bytes_a_row in _files(width, dtype)
-            )
-            if other is not None and not overwrite:
-                raise UsageError(
-                    f"{folder} was begun with {other} {shown(before.get(other))} and this run has "
-                    f"{shown(plain[other])}; give the same, or --overwrite to start again"
-                )
-            if other is None and whole:
-                # left by a run that was killed while it assembled the file
-                for leftover in {*folder.glob("*.h5*"), *folder.glob(".*.partial")}:
-                    leftover.unlink()
-                return True
+        if continues(folder, settings, sizes, width, dtype, overwrite=overwrite):
+            # left by a run that was killed while it assembled the file
+            for leftover in {*folder.glob("*.h5*"), *folder.glob(".*.partial")}:
+                leftover.unlink()
+            return True
         for leftover in folder.iterdir():
             if leftover.name != LOCK:
                 leftover.unlink()
@@ -110,7 +92,7 @@ class Partial:
                         # allocate the blocks now, so that a disk that fills up later cannot lose finished rows
                         stream.write(bytes(n_rows))
                     stream.truncate(n_rows * bytes_a_row)
-        with replace_when_complete(begun, "w", private=True) as stream:
+        with replace_when_complete(folder / SETTINGS, "w", private=True) as stream:
             json.dump({**settings, "threads": torch.get_num_threads()}, stream, indent=1)
         return False
 
@@ -196,9 +178,49 @@ class Partial:
         self.close()
 
 
+def continues(
+    folder: Path,
+    settings: dict[str, Any],
+    sizes: dict[str, int],
+    width: int,
+    dtype: np.dtype[Any],
+    *,
+    overwrite: bool = False,
+) -> bool:
+    """Whether the folder holds an extraction with the same settings, to resume. Nothing is written.
+
+    Raises:
+        UsageError: it holds an extraction with other settings, and `overwrite` is false.
+    """
+    begun = folder / SETTINGS
+    plain = json.loads(json.dumps(settings))
+    if not begun.is_file():
+        return False
+    try:
+        before = json.loads(read_text(begun))
+    except (OSError, ValueError):
+        before = {}
+    other = next((name for name in plain if before.get(name) != plain[name]), None)
+    if other is not None and not overwrite:
+        raise UsageError(
+            f"{folder} was begun with {other} {shown(before.get(other))} and this run has "
+            f"{shown(plain[other])}; give the same, or --overwrite to start again"
+        )
+    return other is None and all(
+        _size(folder / f"{group}.{suffix}") == n_rows * bytes_a_row
+        for group, n_rows in sizes.items()
+        for suffix, bytes_a_row in _files(width, dtype)
+    )
+
+
 def _files(width: int, dtype: np.dtype[Any]) -> tuple[tuple[str, int], ...]:
     """Suffixes of a group's files, and bytes per row."""
     return ("rows", width * dtype.itemsize), ("keys", KEY_BYTES), ("status", 1)
+
+
+def bytes_on_disk(sizes: dict[str, int], width: int, dtype: np.dtype[Any]) -> int:
+    """Bytes of the files of an unfinished extraction."""
+    return sum(sizes.values()) * sum(bytes_a_row for _, bytes_a_row in _files(width, dtype))
 
 
 def _size(path: Path) -> int:

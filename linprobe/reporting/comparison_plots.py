@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ MARKERS = "osD^vP*X"
 FREE_MARKERS = "x+1234"  # of rows that spend nothing
 DASHES = ("-", "--", "-.", ":")
 MOST_PANELS_A_ROW = 3
+PUBLIC_HERE = "Drawn from public images; drawn from private ones, it would be private."
 APART = 0.02  # distance of the rows at one epsilon, in decades, so that error bars stay apart
 
 
@@ -29,7 +30,13 @@ def _panels(path: Path, panels: int, *, private: bool = False, **words: str) -> 
             unused.set_visible(False)
         yield axes[:panels]
         named = {label: line for one in axes for line, label in zip(*one.get_legend_handles_labels(), strict=True)}
-        axes[0].figure.legend(named.values(), named.keys(), loc="outside center right", fontsize="small")
+        if axes[panels:]:
+            empty = axes[panels]
+            empty.set_visible(True)
+            empty.axis("off")
+            empty.legend(named.values(), named.keys(), loc="center")
+        else:
+            axes[0].figure.legend(named.values(), named.keys(), loc="outside center right", fontsize="small")
         for left in axes[:panels:columns]:
             left.tick_params(labelleft=True)
 
@@ -69,6 +76,11 @@ def _aside(place: int, rows: int) -> float:
     return float(10 ** (APART * (place - (rows - 1) / 2)))
 
 
+def _apart(rows: Sized) -> str:
+    """That points of one place stand side by side, if they do."""
+    return "" if len(rows) == 1 else "\nPoints of several methods stand side by side."
+
+
 def _spread(summaries: Sequence[Summary], what: str = "mean") -> str:
     """What the error bars are, and over how many runs."""
     runs = sorted({summary.runs for summary in summaries})
@@ -92,7 +104,7 @@ def accuracy_against_epsilon(
     settings = _settings(spending)
     styles = _style(list(dict.fromkeys(summary.row for summary in spending)))
     level = {public: (GREY, "--"), paragon: ("black", ":")}
-    title, note = f"Test accuracy against epsilon\n{about}", _spread(spending)
+    title, note = f"Test accuracy against epsilon\n{about}", _spread(spending) + _apart(styles)
     with _panels(path, len(settings), title=title, note=note) as panels:
         for axes, setting in zip(panels, settings, strict=True):
             for place, (row, style) in enumerate(styles.items()):
@@ -134,7 +146,7 @@ def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, p
     panels_of = list(dict.fromkeys((one.epsilon, one.setting.public) for one in spending))
     styles = _style(list(dict.fromkeys(one.row for one in spending)))
     note = _spread(spending, "boost at the mean accuracy")
-    note = note.replace("bars:", "bars: boost at the mean plus and less")
+    note = note.replace("bars:", "bars: boost at the mean plus and less") + _apart(styles)
     title = f"How much private rows add to public ones\n{about}"
     with _panels(path, len(panels_of), title=title, note=note) as panels:
         for axes, (epsilon, name) in zip(panels, panels_of, strict=True):
@@ -179,6 +191,8 @@ def accuracy_against_attack(path: Path, summaries: Sequence[Summary], about: str
     scale = ", ".join(rounded_up(epsilon) for epsilon in epsilons)
     bars = _spread(summaries).replace("standard deviation.", "standard deviation" + _bars(summaries))
     note = f"{bars}\nSmall to large markers: epsilon {scale}."
+    if not private:
+        note += f" {PUBLIC_HERE}"
     title = f"Accuracy against what an attack finds\n{about}"
     with _panels(path, len(settings), private=private, title=title, note=note) as panels:
         for axes, setting in zip(panels, settings, strict=True):

@@ -10,11 +10,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from linprobe.accounting.figures import rounded_up
 from linprobe.reporting import privacy_points
 from linprobe.reporting.registry_claim import NOT_STATED, Publisher
+from linprobe.reporting.templates import templates
 from linprobe.runs.task import MULTILABEL, task_of
 
 MOST_CLASSES = 20  # listed with their accuracy, the lowest first
@@ -74,15 +73,7 @@ def _quoted(value: str) -> _Quoted:
     return _Quoted(json.dumps(value))
 
 
-_cards = Environment(
-    loader=PackageLoader("linprobe.reporting", "."),
-    autoescape=False,  # Markdown, not HTML; `finalize` escapes it
-    finalize=_escaped,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+_cards = templates(finalize=_escaped, html=False)  # Markdown
 _cards.filters |= {
     "up": rounded_up,
     "quoted": _quoted,

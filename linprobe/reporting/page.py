@@ -14,8 +14,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, rounded_up
@@ -26,6 +24,7 @@ from linprobe.reporting import label_table
 from linprobe.reporting import privacy_points as points
 from linprobe.reporting.class_table import FEW_CLASSES, HEADER, class_rows, overall_rows, ranked_rows
 from linprobe.reporting.drawings import attack_limit_drawing, confusion_drawing, histogram_drawing
+from linprobe.reporting.templates import templates
 from linprobe.runs.manifest import accountant_of
 from linprobe.runs.selected_run import limit_of_run
 from linprobe.runs.task import MULTILABEL, task_of
@@ -145,14 +144,7 @@ def _gaussian(claim: dict[str, Any]) -> str:
     return gaussian_words(claim["gdp_mu"], claim["zcdp_rho"])
 
 
-_pages = Environment(
-    loader=PackageLoader("linprobe.reporting", "."),
-    autoescape=True,
-    finalize=lambda value: printable(value) if type(value) is str else value,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_pages = templates(finalize=lambda value: printable(value) if type(value) is str else value, html=True)
 _pages.filters |= {
     "percent": _percent,
     "percent_above": _percent_above,

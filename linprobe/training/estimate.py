@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -24,22 +25,30 @@ def seconds_of_steps(
 ) -> float:
     """Seconds that the steps of `budget` take on the host, about: gradients of all rows that a step reads, and noise.
 
-    Reading the rows, the first weights and what a method computes besides are left out.
+    Reading the rows, the first weights and what a method computes besides are left out. Each shape is timed once.
     """
-    rng = np.random.Generator(np.random.PCG64(0))
     n_timed = min(n_rows, TIMED_ROWS)
-    x = normalise_rows(rng.standard_normal((n_timed, n_features), dtype=np.float32))
-    rows = prepare(ArraySource(x, rng.integers(0, n_classes, n_timed)), Preprocessing(), precision)
+    gradient, noise = _one_step(n_timed, n_features, n_classes, precision, per_record)
+    read = n_rows if per_record else n_rows * budget.sampling_rate
+    return (gradient * read / n_timed + noise) * budget.n_steps
+
+
+@cache
+def _one_step(
+    n_rows: int, n_features: int, n_classes: int, precision: Precision, per_record: bool
+) -> tuple[float, float]:
+    """Seconds of the clipped sum of `n_rows` random rows, and of its noise."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    x = normalise_rows(rng.standard_normal((n_rows, n_features), dtype=np.float32))
+    rows = prepare(ArraySource(x, rng.integers(0, n_classes, n_rows)), Preprocessing(), precision)
     weights = np.zeros((n_features, n_classes))
-    noise = NoiseSource()
+    source = NoiseSource()
 
     def gradient() -> None:
         clipped_sum(rows, weights, CLIP_NORM, per_record=per_record)
 
     gradient()  # loads what the first step loads
-    read = n_rows if per_record else n_rows * budget.sampling_rate
-    a_step = _seconds(gradient) * read / n_timed + _seconds(lambda: noise.add_noise(weights, 1.0))
-    return a_step * budget.n_steps
+    return _seconds(gradient), _seconds(lambda: source.add_noise(weights, 1.0))
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -1,11 +1,18 @@
-"""`linprobe train --dry-run` says what a run then does, and leaves nothing behind."""
+"""`--dry-run` says what a command then does, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from linprobe.commands._dry_run import bytes_in_words, seconds_in_words
+from tests.cli.outcomes import Cli, result_of
+
+Refused = Callable[..., Any]
 
 
 def files(folder: Path) -> set[str]:
@@ -63,3 +70,91 @@ def test_a_method_without_privacy_has_no_plan(cli, features_file: Path) -> None:
     told = json.loads(cli("train", features_file, "--method", "non-private", "--dry-run", "--json").stdout)
     assert (told["plans"], told["together"], told["seconds"]) == ([], None, None)
     assert "spends" not in cli("train", features_file, "--method", "non-private", "--dry-run").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--method", "adamix", "--public-shots", "1", "--shrink", "0,0.5,1"),
+        ("--method", "noisy-gd", "--grid", "score_noise=0.3,1", "--repetitions", "2"),
+    ],
+    ids=["shrink", "grid"],
+)
+def test_a_choice_costs_what_its_dry_run_says(
+    cli: Cli, refused: Refused, features_file: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    words = ("tune", features_file, *words, "--steps", "3", "--eps", "2", "--out", "run", "--book", "book.jsonl")
+    before = files(tmp_path)
+    told = result_of(cli(*words, "--dry-run", "--json"))
+    lines = cli(*words, "--dry-run")
+    assert "epsilon 2 at delta 1e-05" in lines.stdout, lines
+    assert files(tmp_path) == before
+    assert told["seconds"] > 0
+    refused(cli(*words, "--cap", "1", "--dry-run"), 4, ["cap"])
+    assert cli(*words).status == 0
+    spent = result_of(cli("budget", "book.jsonl", "--json"))
+    assert (told["together"]["runs"], told["together"]["epsilon"]) == (1, pytest.approx(spent["epsilon"]))
+
+
+def test_a_comparison_costs_what_its_dry_run_says(cli: Cli, refused: Refused, features_file: Path) -> None:
+    words = ("compare", features_file, "--methods", "noisy-gd:steps=3,adamix:shrink=0/1", "--public-shots", "1")
+    words = (*words, "--eps", "1,3", "--seeds", "2", "--jobs", "1", "--out", "compared", "--book", "book.jsonl")
+    before = files(Path())
+    told = result_of(cli(*words, "--dry-run", "--json"))
+    assert files(Path()) == before
+    compared = result_of(cli(*words, "--json"))
+    assert told["missing"] == len(compared["runs"]) == 2 * 2 * 2 + 2 * 2
+    assert told["not_private"] == compared["composed"]["not_private_runs"]
+    assert told["together"]["runs"] == compared["composed"]["private_runs"] == 8
+    assert told["together"]["epsilon"] == pytest.approx(compared["composed"]["epsilon"])
+    assert told["timed"] == 8
+    again = cli(*words, "--dry-run")
+    assert "0 runs; 12 of the comparison exist already" in again.stdout
+    assert "compared" in again.stdout
+    assert Path("compared/table.md").exists()  # a comparison that goes on removes the tables
+    refused(cli(*words, "--delta", "1e-6", "--dry-run"), 2, ["holds a comparison"])
+
+
+def test_an_extraction_makes_the_rows_that_its_dry_run_says(cli: Cli, images: Path, offline: Path) -> None:
+    words = ("extract", images, "--backbone", "pixels", "--out", "new/rows.h5")
+    before = files(offline)
+    told = result_of(cli(*words, "--dry-run", "--json"))
+    assert files(offline) == before
+    assert cli(*words).status == 0
+    made = result_of(cli("info", "new/rows.h5", "--json"))
+    assert (told["images"], told["n_features"]) == (made["rows"], made["n_features"])
+    assert told["file_bytes"] < Path("new/rows.h5").stat().st_size
+    assert told["seconds"] > 0
+    assert "made with the same settings" in cli(*words, "--dry-run").stdout
+
+
+def test_an_import_makes_the_rows_that_its_dry_run_says(cli: Cli, refused: Refused, tmp_path: Path) -> None:
+    lines = ["id,owner,label,a,b", *(f"r{row},p{row // 2},{'xy'[row % 2]},{row},1" for row in range(8))]
+    for group in ("train", "test"):
+        (tmp_path / f"{group}.csv").write_text("\n".join(lines).replace(",p", f",{group}"))
+    words = ("import", "train.csv", "test.csv", "--out", "rows.h5")
+    before = files(tmp_path)
+    told = cli(*words, "--dry-run").stdout
+    for part in ("8 train, 8 test rows of 2 features", "2: x, y", "given", "4 train", "spends     nothing"):
+        assert part in told
+    assert files(tmp_path) == before
+    assert cli(*words).status == 0
+    refused(cli(*words, "--dry-run"), 2, ["already exists"])
+
+
+def test_a_release_copies_the_files_that_its_dry_run_says(cli: Cli, refused: Refused, features_file: Path) -> None:
+    assert cli("train", features_file, "--method", "noisy-gd", "--steps", "3", "--eps", "2", "--out", "run").status == 0
+    words = ("release", "run", "--out", "released")
+    told = result_of(cli(*words, "--dry-run", "--json"))
+    assert not Path("released").exists()
+    assert "epsilon 2 at delta 1e-05" in cli(*words, "--dry-run").stdout
+    assert cli(*words).status == 0
+    assert sorted([*told["files"], *told["made"]]) == sorted(path.name for path in Path("released").iterdir())
+    refused(cli(*words, "--dry-run"), 2, ["already exists"])
+
+
+def test_sizes_and_times_have_units() -> None:
+    assert [bytes_in_words(count) for count in (0, 1023, 2048, 5 << 20, 3 << 30)] == [
+        "0 bytes", "1023 bytes", "2 KiB", "5 MiB", "3.0 GiB",
+    ]  # fmt: skip
+    assert [seconds_in_words(count) for count in (0.04, 60, 600, 36000)] == ["0.0 s", "60.0 s", "10.0 min", "10.0 h"]

@@ -222,3 +222,15 @@ def test_private_test_images_do_not_decide_the_size(
     assert "private" in cli("info", "f.h5").stdout.split("test_rows")[-1].splitlines()[0]
     outcome = cli(*words[:4], "scattering.h5", "--backbone", "scattering")
     assert "15552 features" in outcome.stderr, outcome  # not the 8 x 8 grey pixels of the images
+
+
+def test_a_dry_run_has_the_price_in_its_plan(
+    cli: Callable[..., Any], refused: Callable[..., None], private_test: Path, features_file: Path
+) -> None:
+    words = ("--method", "noisy-gd", "--eps", "2", "--test-epsilon", "0.5", "--steps", "3")
+    told = json.loads(cli("train", private_test, *words, "--dry-run", "--json").stdout)
+    assert cli("train", private_test, *words, "--out", "run").status == 0
+    released = json.loads(Path("run/manifest.json").read_text())["releases"]
+    planned = [sorted(plan["releases"], key=str) for plan in told["plans"]]
+    assert sorted(released, key=str) in planned
+    refused(cli("train", features_file, *words, "--dry-run"), 2, ["no private test rows"])

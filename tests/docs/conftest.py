@@ -80,12 +80,12 @@ def path_with_linprobe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 
 @pytest.fixture
-def bash(tmp_path: Path, path_with_linprobe: str) -> Callable[[str], subprocess.CompletedProcess[str]]:
+def bash(tmp_path: Path, path_with_linprobe: str) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a script in the temporary folder; it stops at the first command that fails."""
     environment = {**os.environ, "PATH": path_with_linprobe}
 
-    def run_script(script: str) -> subprocess.CompletedProcess[str]:
+    def run_script(script: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         command = ["bash", "-eu", "-c", script]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=seconds)
 
     return run_script

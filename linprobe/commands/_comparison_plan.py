@@ -1,0 +1,178 @@
+"""The runs of a comparison: every method at every epsilon, setting and seed, each with its own folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from linprobe._version import __version__
+from linprobe.accounting.calibrate import check_epsilon
+from linprobe.commands._comparison_folder import RUNS
+from linprobe.commands._method_row import MethodRow
+from linprobe.commands.train import TrainRequest, make_settings
+from linprobe.commands.tune import Tuning, settings_of
+from linprobe.errors import ParameterError, UsageError
+from linprobe.evaluation.comparison import Setting
+from linprobe.methods import METHODS
+from linprobe.options import DEFAULT_DELTA, RunOptions
+from linprobe.options.declaration import declared
+from linprobe.runs.manifest import read_manifest
+from linprobe.runs.units import RECORD
+from linprobe.training.settings import method_options
+
+PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
+NO_FILE = "none"
+LONGEST_NAME = 80
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """The arguments of `linprobe compare`.
+
+    Attributes:
+        features: feature file, None for the built-in digits. methods: rows of the table.
+        epsilons, delta: budgets of each run.
+        seeds: number of seeds. A seed chooses public shots; noise is always fresh.
+        shots: public rows per class, one comparison for each entry; empty for the default of `train`.
+        public: public files, one comparison for each entry; None is a comparison without a file.
+        baselines: whether to add only-public and non-private.
+        attack: whether to attack every run.
+        jobs: processes; None for one per processor, at most 8.
+        out: folder of the comparison. An earlier comparison in it is continued.
+        book: budget book that every run is charged to; None for the one of the training rows.
+        unit: what every run protects, `record` or `owner`.
+    """
+
+    methods: Sequence[MethodRow]
+    epsilons: Sequence[float]
+    out: Path
+    features: Path | None = None
+    delta: float = DEFAULT_DELTA
+    seeds: int = 5
+    shots: Sequence[int] = ()
+    public: Sequence[Path | None] = ()
+    baselines: bool = True
+    attack: bool = False
+    jobs: int | None = None
+    book: Path | None = None
+    unit: str = RECORD
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A planned run: its row and setting, the arguments of `train`, and its folder."""
+
+    row: str
+    setting: Setting
+    request: TrainRequest
+    folder: Path
+    tuning: Tuning | None = None
+
+    @property
+    def spends(self) -> bool:
+        return METHODS[str(self.request.method)].spends
+
+
+def check_request(request: CompareRequest) -> None:
+    """Raise UsageError or ParameterError unless the request can be carried out."""
+    declared(RunOptions)["unit"].check(request.unit)
+    if not request.methods:
+        raise UsageError("methods is empty; allowed: names from `linprobe methods`; give --methods adamix,noisy-gd")
+    names = [row.name for row in request.methods]
+    if len(set(names)) < len(names):
+        raise UsageError(f"methods are {', '.join(names)}; allowed: each once; remove the repetition")
+    if not 1 <= request.seeds <= 1000:
+        raise ParameterError(f"seeds is {request.seeds}; allowed: a whole number from 1 to 1000")
+    if request.jobs is not None and not 1 <= request.jobs <= 1024:
+        raise ParameterError(f"jobs is {request.jobs}; allowed: a whole number from 1 to 1024")
+    for epsilon in request.epsilons:
+        check_epsilon(epsilon)
+    spending = [row for row in request.methods if METHODS[row.method].spends]
+    if spending and not request.epsilons:
+        raise UsageError(
+            f"method {spending[0].method} needs a privacy budget and got none; give --eps, for example --eps 1,3"
+        )
+    for row in request.methods:
+        asked = row.request(**_budget(row, next(iter(request.epsilons), None), request.delta))
+        if row.tuning is None:
+            make_settings(asked, METHODS[row.method])
+        else:
+            settings_of(asked, row.tuning)
+    files = [name_of(path) for path in request.public if path is not None]
+    if len(set(files)) < len(files) or len(set(request.public)) < len(request.public):
+        raise UsageError(
+            f"public files are called {', '.join(files)}; allowed: each name once, and {NO_FILE} once; rename or "
+            "remove one"
+        )
+
+
+def _budget(row: MethodRow, epsilon: float | None, delta: float) -> dict[str, Any]:
+    return {"epsilon": epsilon, "delta": delta} if METHODS[row.method].spends else {}
+
+
+def name_of(path: Path | None) -> str:
+    """The name of a public file in tables and folders; empty for none."""
+    return "" if path is None else path.stem
+
+
+def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int]) -> list[Planned]:
+    """Every run, in the order of the table."""
+    planned = []
+    for path, shots in product(request.public or (None,), request.shots or (None,)):
+        setting = Setting(name_of(path), shots)
+        public_rows = path is not None or bool(shots) or (shots is None and "public" in sizes)
+        rows = list(request.methods)
+        if request.baselines:
+            rows += [MethodRow(name, name) for name in (PUBLIC_BASELINE, PARAGON)]
+        seen = set()
+        for row in rows:
+            method = METHODS[row.method]
+            if row.name in seen:
+                continue
+            seen.add(row.name)
+            if "public" in method.needs and not public_rows:
+                if row not in request.methods:
+                    continue
+                raise UsageError(
+                    f"method {method.name} needs public rows and got none ({setting or 'no public group'}); "
+                    "give --public-shots K or --public FILE"
+                )
+            # a run without shots or noise is the same for every seed
+            seeds = range(request.seeds if method.spends or shots else 1)
+            budgets = list(request.epsilons) if method.spends else [None]
+            for epsilon, seed in product(budgets, seeds):
+                asked = row.request(
+                    features=request.features,
+                    public=path,
+                    public_shots=shots,
+                    split_seed=seed,
+                    unit=request.unit,
+                    **_budget(row, epsilon, request.delta),
+                )
+                folder = request.out / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
+                # worker processes may have another working directory
+                planned.append(Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
+    return planned
+
+
+def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str) -> str:
+    """A readable name, and a digest of everything that distinguishes the run from others."""
+    _, first = method_options(METHODS[row.method], asked.options or {})
+    started_from = read_manifest(Path(first))["manifest_digest"] if first and Path(first).is_dir() else ""
+    identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
+    identity += [setting.shots, public_digest, asked.split_seed]
+    if asked.unit != RECORD:
+        identity.append(asked.unit)
+    if row.tuning is not None:
+        identity.append(asdict(row.tuning))
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
+    parts = [row.name, "" if asked.epsilon is None else f"eps{asked.epsilon:g}", setting.public]
+    parts += ["" if setting.shots is None else f"shots{setting.shots}", f"seed{asked.split_seed}"]
+    readable = "-".join(re.sub(r"[^\w.=+-]", "_", part) for part in parts if part)
+    return f"{readable[:LONGEST_NAME]}-{digest}"

@@ -96,10 +96,10 @@ def stop(words: tuple[str, ...], folder: Path, after: float, number: int) -> tup
 
 def wrong(name: str, status: int, folder: Path) -> Iterator[str]:
     """What is wrong with a command that was stopped before its end."""
-    if status != INTERRUPTED:
-        yield f"ended with {status}"
     said = (folder / "log").read_text()
-    if not said.endswith(SAID) or "Traceback" in said:
+    if status > 0 and status != INTERRUPTED:
+        yield f"ended with {status}"
+    if "Traceback" in said or (status > 0 and not said.endswith(SAID)):
         yield "did not say so in its last line"
     for path in sorted(folder.iterdir()):
         if path.name in KEPT or (path / "checkpoint.npz").exists() or path.name == UNFINISHED.get(name):
@@ -139,7 +139,7 @@ def play(name: str, words: tuple[str, ...], times: int, top: Path) -> Counter[st
         number = SIGNALS[attempt % len(SIGNALS)]
         status, left = stop(words, folder, random.uniform(0.3 if name == "compare" else 0, 1) * lasts, number)
         counts["signals"] += 1
-        counts["late"] += status == 0
+        counts["late"] += status == 0 or status == -number  # Python has begun to end, or has not begun
         said = [f"{len(left)} processes were left"] * bool(left) + list(crashes.uncovered(folder))
         said += [] if status == 0 else list(wrong(name, status, folder))
         if said:

@@ -168,10 +168,10 @@ def cases(good: Good, mutations: int) -> Iterator[Case]:
             shown = "absent" if value is ABSENT else f"{value!r}"[:20]
             change = _copy(good, lambda run, key=key, value=value: sealed(run, **{key: value}))  # type: ignore[misc]
             yield Case(
-                f"runs: {key} {shown}", change, COMMANDS, OPEN, quick=number % 5 == 0 and number // 5 % 10 == place
+                f"runs: {key} {shown}", change, COMMANDS, OPEN, quick=number % 10 == 0 and number // 10 % 10 == place
             )
     for number, (name, make) in enumerate(FILES.items()):
-        yield Case(f"runs: {name}", _copy(good, make), COMMANDS, OPEN, quick=number % 8 == 0)
+        yield Case(f"runs: {name}", _copy(good, make), COMMANDS, OPEN, quick=number % 16 == 0)
     for name, changes in FORGED.items():
         change = _copy(good, lambda run, changes=changes: sealed(run, **changes))  # type: ignore[misc]
         yield Case(f"forged: {name}", change, (("verify", "r"),), frozenset({4}), quick=True)

@@ -168,7 +168,7 @@ def cases(good: Good, mutations: int) -> Iterator[Case]:
             shown = "absent" if value is ABSENT else f"{value!r}"[:20]
             change = _copy(good, lambda run, key=key, value=value: sealed(run, **{key: value}))  # type: ignore[misc]
             yield Case(
-                f"runs: {key} {shown}", change, COMMANDS, OPEN, quick=number % 20 == 0 and number // 20 % 10 == place
+                f"runs: {key} {shown}", change, COMMANDS, OPEN, quick=number % 30 == 0 and number // 30 % 10 == place
             )
     for number, (name, make) in enumerate(FILES.items()):
         yield Case(f"runs: {name}", _copy(good, make), COMMANDS, OPEN, quick=number % 16 == 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 
 from linprobe.errors import LinprobeError
 
@@ -28,7 +27,9 @@ def check_limit() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
         return
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from linprobe.parallel.threads import n_processors
+
+    processors = n_processors()
     needed = START + A_PROCESSOR * processors
     try:
         mmap.mmap(-1, needed).close()

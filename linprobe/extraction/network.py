@@ -5,7 +5,6 @@ Worker processes decode, the device computes and a thread writes, all at the sam
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from linprobe.extraction.loading import Batches, load, worker_died
 from linprobe.extraction.partial import DONE, Partial, outcome
 from linprobe.extraction.plan import PRECISIONS, Plan
 from linprobe.extraction.request import ExtractRequest
+from linprobe.parallel.threads import n_processors
 from linprobe.progress import Progress
 
 MOST_WORKERS = 16
@@ -147,8 +147,7 @@ def workers_of(request: ExtractRequest, device: torch.device, local_size: int) -
         return request.workers
     if device.type == "cpu":
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MOST_WORKERS, cores // local_size - 1))
+    return max(1, min(MOST_WORKERS, n_processors() // local_size - 1))
 
 
 def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from linprobe.parallel.threads import n_processors
+
 WATCH_SECONDS = 0.5
 MOST_JOBS = 8  # default limit: each process keeps its own copy of the rows
 
@@ -21,7 +23,7 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
         jobs: number of processes; None for one per processor, at most `MOST_JOBS`. With 1, calls run in this process,
             in order.
     """
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processors = n_processors()
     wanted = list(arguments)
     jobs = min(jobs or min(processors, MOST_JOBS), len(wanted))
     if jobs <= 1:

@@ -36,13 +36,17 @@ if hasattr(os, "register_at_fork"):
 _outer: list[int] = []  # inside `blas_held_to_one_thread`: the number of threads to use, from before the limit
 
 
+def n_processors() -> int:
+    """Number of cores available to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def n_threads() -> int:
     """Number of threads to use: the limit set for BLAS, at most one per core available to this process."""
     if _outer:
         return _outer[0]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     libraries = [int(library["num_threads"]) for library in _controller().info() if library["user_api"] == "blas"]
-    return max(1, min([cores, *libraries]))
+    return max(1, min([n_processors(), *libraries]))
 
 
 @contextmanager

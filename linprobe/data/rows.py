@@ -27,9 +27,10 @@ from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
 from linprobe.parallel.prefetch import prefetched
 from linprobe.parallel.process_group import Group
+from linprobe.parallel.threads import n_threads
 
 SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
-SAMPLED_SHARDS = 2  # a block of a sample has at most so many times SHARD_ROWS rows
+SAMPLED_ROWS = 1024  # in a block of a sample, about; it reads more places where few of them are in the sample
 PREFETCHED_BLOCKS = 8
 PREFETCHED_BYTES = 64 << 20
 
@@ -84,8 +85,10 @@ class ArrayRows(Rows):
             yield partial(self._block, start, self._block_rows)
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """All rows with their mask; no row is copied. Larger blocks than without a sample, as few rows are used."""
-        n = max(1, SAMPLED_SHARDS * SHARD_ROWS * self._block_rows // BLOCK_ROWS)
+        """All rows with their mask; no row is copied. The fewer rows are in the sample, the larger are the blocks."""
+        of_thread = -(-self.n_rows // (SHARD_ROWS * n_threads()))
+        wanted = round(SAMPLED_ROWS * self.n_rows / (SHARD_ROWS * max(1, int(sampled.sum()))))
+        n = max(1, min(of_thread, wanted)) * SHARD_ROWS * self._block_rows // BLOCK_ROWS
         for start in range(0, self.n_rows, n):
             yield partial(self._block, start, n, sampled)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
@@ -49,13 +50,13 @@ class Products(Protocol):
         """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows of `sample`, or all."""
 
 
-@runtime_checkable
-class ClippingProducts(Products, Protocol):
-    """Products that score, clip and sum in one call."""
+class ClippingProducts(Products):
+    """Products that score, clip and sum in one call.
 
-    def row_scores(self, x: Array) -> Array:
-        """`scores`, such that those of a row have the same bits whatever the other rows and its position are."""
+    The scores and factor of a row and what is added of it have the same bits whatever its place and the other rows are.
+    """
 
+    @abstractmethod
     def add_clipped(
         self,
         total: ExactSum,
@@ -83,15 +84,7 @@ class ClippingProducts(Products, Protocol):
             ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
 
-
-@runtime_checkable
-class PlacelessProducts(Products, Protocol):
-    """Products with float32 residuals of a row that do not depend on its place among the rows."""
-
-    @property
-    def placeless(self) -> bool:
-        """Whether that holds for these weights on this machine; without it, `add_units` must not be used."""
-
+    @abstractmethod
     def add_units(
         self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[Any] | None = None
     ) -> tuple[Array, Array]:

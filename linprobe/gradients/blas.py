@@ -18,7 +18,7 @@ class NumpyProducts:
     """`linprobe.gradients.backend.Products` by BLAS."""
 
     def __init__(self, weights: NDArray[np.float32]) -> None:
-        self._weights = np.ascontiguousarray(weights, dtype=np.float32)
+        self._weights = np.asarray(weights, np.float32)
         self.n_classes, self.n_features = self._weights.shape
 
     def zeros(self) -> NDArray[np.float64]:

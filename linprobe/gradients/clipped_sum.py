@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import Block, Blocks, Rows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.data.unit_rows import BLOCK_UNITS
-from linprobe.gradients.backend import Backend, ClippingProducts, Part, PlacelessProducts, Products
+from linprobe.gradients.backend import Backend, ClippingProducts, Part, Products
 from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
@@ -70,10 +70,10 @@ class _Clip:
 class _Worker:
     """One thread's share of a clipped sum.
 
-    The float32 rounding of a record must not depend on the other records in the sample. If all rows are observed,
-    scores are computed for all of them, at fixed places. If not, the kernel computes the scores of a row in one order,
-    at every position; BLAS does not, so without the kernel nothing is rounded to float32. Each float32 sum is over a
-    run of a `Sample`.
+    The float32 rounding of a record must not depend on the other records in the sample. The kernel computes the scores
+    of a row in one order, at every place. BLAS does not. So without the kernel, scores are computed for all rows, at
+    fixed places, or, if not all are observed, nothing is rounded to float32. Each float32 sum is over a run of a
+    `Sample`.
 
     Args:
         rows: the rows of all threads.
@@ -97,7 +97,7 @@ class _Worker:
         self.wide_weight = ExactSum(np.zeros(1), np.ones(()), rows.n_rows)
         self._units: UnitClip | None = None
         if rows.units:
-            narrow = clip.narrow_units and isinstance(self._products, PlacelessProducts)
+            narrow = clip.narrow_units and isinstance(self._products, ClippingProducts)
             self._units = UnitClip(
                 double(weights),
                 clip.clip_norm,
@@ -130,7 +130,7 @@ class _Worker:
             block = replace(block, stored=double(x), translation=None)  # norms in a geometry are products too
             r, _ = residuals_of(block.x @ self._weights.T, block.y, clip.loss, weights=block.weights)
         else:
-            r, _ = residuals_of(self._scores(self._products, x), block.y, clip.loss, weights=block.weights)
+            r, _ = residuals_of(self._products.scores(x), block.y, clip.loss, weights=block.weights)
         r_norms = residual_norms(r)
         norms = clip.geometry.norms(block, r, r_norms, self._multiply)
         factors = clip_factors(norms, clip.clip_norm, clip.margin)
@@ -166,18 +166,13 @@ class _Worker:
         if clip.geometry.weighs:
             self.wide_weight.add(taken.weight)
 
-    def _scores(self, products: Products, x: Array) -> Array:
-        if not self._observed and isinstance(products, ClippingProducts):
-            return products.row_scores(x)
-        return products.scores(x)
-
     def _multiply(self, x: Array, matrix: Array) -> Array:
         """x @ matrix, for the matrix of the geometry; float32 products of a sample depend on no other row."""
         if self._observed or self._weights is not None:
             return x @ matrix
         if self._further is None:
             self._further = self._backend.products(matrix.T)
-        return self._scores(self._further, x)
+        return self._further.scores(x)
 
     def _take_fused(self, block: Block, products: ClippingProducts, sample: Sample | None) -> None:
         """`take` in one call."""
@@ -234,9 +229,8 @@ def clipped_sum(
     narrow = transposed(checked_weights(weights))
     amplification, n_entries, narrow_units = geometry.amplification(clip_norm), math.prod(weights.shape), False
     if rows.units:
-        products = backend.products(narrow)
         simple = loss == "softmax" and geometry is PLAIN
-        narrow_units = simple and isinstance(products, PlacelessProducts) and products.placeless
+        narrow_units = simple and isinstance(backend.products(narrow), ClippingProducts)
         rounding = unit_arithmetic(
             MOST_CANCELLATION * amplification, n_entries, rows.n_rows, block_units=BLOCK_UNITS if narrow_units else None
         )

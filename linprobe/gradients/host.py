@@ -18,7 +18,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY
 from linprobe.parallel.threads import n_threads
 
-NATIVE_CLASSES = 48  # with more classes, BLAS is as fast; at most MOST of clipped_sum.c
+FEW_CLASSES = 32  # with more classes, runs are as fast as groups; at most MOST of clipped_sum.c
 WORK_PER_THREAD = 1 << 23  # least number of multiplications
 ARITHMETIC = "numpy" if LIBRARY is None else "kernel"
 
@@ -26,13 +26,12 @@ ARITHMETIC = "numpy" if LIBRARY is None else "kernel"
 def products(weights: NDArray[np.float32]) -> Products:
     """Products with `weights` (n_classes, n_features).
 
-    With few classes, BLAS would spend most of its time on copies of the rows, so the kernel scores, clips and sums in
-    one pass. With many classes, BLAS scores, and the kernel clips and sums. Without the kernel, BLAS computes all
-    products. The results differ by rounding only.
+    The kernel scores, clips and sums in one pass over the rows. Without it, BLAS computes all products. The results
+    differ by rounding only.
     """
     if LIBRARY is None or not len(weights):
         return NumpyProducts(weights)
-    return FusedProducts(weights, LIBRARY) if len(weights) <= NATIVE_CLASSES else KernelProducts(weights, LIBRARY)
+    return FusedProducts(weights, LIBRARY) if len(weights) <= FEW_CLASSES else KernelProducts(weights, LIBRARY)
 
 
 class HostBackend:

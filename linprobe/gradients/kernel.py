@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
@@ -15,21 +15,18 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import Block
 from linprobe.data.precision import STORED, StoredRows, aligned_empty, widened
 from linprobe.data.unit_rows import paired
-from linprobe.gradients.backend import ClippedBlock, Part
+from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part
 from linprobe.gradients.blas import NumpyProducts, strided_rows
 from linprobe.gradients.kernel_people import People
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.native import KernelPart, KernelPeople
-from linprobe.parallel.threads import blas_held_to_one_thread
 
-SCORED_ROWS = 8 * SUM_ROWS  # rows per BLAS call; with fewer, BLAS copies the weights too often
 PANEL = 6  # classes in a panel of packed weights, as in clipped_sum.c
-CHUNK = 16  # features in a chunk of packed weights, as in clipped_sum.c
+CHUNK = 16  # features or classes in a chunk of packed weights, as in clipped_sum.c; floats in the widest vector
 TILE = 32  # features; sums are padded to a multiple, which every vector width of the kernel divides
-LANES = 16  # floats in the widest vector of the kernel
+SPARE_ROWS = 13  # in a tile beyond those of a run, as in clipped_sum.c
 GROUP = 32  # rows that the kernel widens together, as in clipped_sum.c
 PADDING = 8  # doubles in a cache line
-PLACES = SUM_ROWS  # rows of a BLAS call whose scores must not depend on the place of a row
 
 
 class _Clipped(NamedTuple):
@@ -48,20 +45,18 @@ class _Clipped(NamedTuple):
         cls, y: NDArray[np.int64], lengths: NDArray[np.float64], bound: float, parts: Sequence[Part] = ()
     ) -> _Clipped:
         """Arrays for rows of classes y and these norms, yet to be clipped."""
-        scores = [np.empty((len(y), part.products.n_classes), np.float32) for part in parts]
+        scores = [_padded(len(y), part.products.n_classes) for part in parts]
         return cls(y, lengths, bound, np.empty(len(y)), np.empty(len(y)), parts, scores)
 
-    def arguments(self, rows: slice = slice(None)) -> tuple[int | float, ...]:
-        """The kernel's arguments for `rows`."""
-        addresses = (array[rows].ctypes.data for array in (self.y, self.lengths, self.r_norms, self.factors))
+    def arguments(self) -> tuple[int | float, ...]:
+        """The kernel's arguments."""
+        addresses = (array.ctypes.data for array in (self.y, self.lengths, self.r_norms, self.factors))
         y, lengths, r_norms, factors = addresses
         return y, lengths, self.bound, r_norms, factors
 
 
-class KernelProducts(NumpyProducts):
-    """Many classes: BLAS scores, the kernel clips and sums."""
-
-    _widened_at_once = SCORED_ROWS
+class KernelProducts(NumpyProducts, ClippingProducts):
+    """Any number of classes: the kernel scores, clips and sums a run of rows at a time."""
 
     def __init__(self, weights: NDArray[np.float32], library: ctypes.CDLL) -> None:
         super().__init__(weights)
@@ -80,19 +75,26 @@ class KernelProducts(NumpyProducts):
         return total[:, : self.n_features]
 
     @cached_property
-    def _packed_rows(self) -> NDArray[np.float32]:
+    def _room(self) -> NDArray[np.float32]:
         """Buffer for a run of rows and their residuals, in the kernel's order."""
-        return aligned_empty(((SUM_ROWS + 1) * self._whole_tiles + SUM_ROWS * self.n_classes,), np.float32)
+        residuals = 2 * SUM_ROWS * _whole_chunks(self.n_classes)
+        room: NDArray[np.float32] = aligned_empty(
+            ((SUM_ROWS + SPARE_ROWS + 1) * self._whole_tiles + residuals,), np.float32
+        )
+        room[:] = 0
+        return room
 
     @cached_property
-    def _wide(self) -> NDArray[np.float32]:
-        """Buffer for widened rows."""
-        return aligned_empty((self._widened_at_once, self.n_features), np.float32)
-
-    @cached_property
-    def _scored(self) -> NDArray[np.float32]:
-        """Buffer for scores; rows are padded to whole vectors of the kernel."""
-        return aligned_empty((SCORED_ROWS, -(-self.n_classes // LANES) * LANES), np.float32)
+    def _columns(self) -> NDArray[np.float32]:
+        """Weights in the order of the kernel's runs, by chunk of classes, feature and class, padded with zeros."""
+        columns: NDArray[np.float32] = aligned_empty(
+            (_whole_chunks(self.n_classes) // CHUNK, self.n_features, CHUNK), np.float32
+        )
+        for first, chunk in zip(range(0, self.n_classes, CHUNK), columns, strict=True):
+            n = min(CHUNK, self.n_classes - first)
+            chunk[:, :n] = self._weights[first : first + n].T
+            chunk[:, n:] = 0
+        return columns
 
     def _add(
         self,
@@ -120,32 +122,15 @@ class KernelProducts(NumpyProducts):
         r, stride = strided_rows(r)
         chosen = (None, None) if sample is None else (sample.places.ctypes.data, sample.ends.ctypes.data)
         n_rows = len(x) if sample is None else len(sample.places)
-        buffers = (self._address(total), self._packed_rows.ctypes.data)
+        buffers = (self._address(total), self._room.ctypes.data)
         shape = (n_rows, self.n_features, self.n_classes, stride, self._stride)
         self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *chosen, *buffers, *shape, shift)
 
-    @cached_property
-    def _packed(self) -> NDArray[np.float32]:
-        """Weights in the kernel's order, by panel, chunk, class and feature, padded with zeros."""
-        weights = self._weights
-        if self.n_features % CHUNK:
-            weights = np.pad(weights, ((0, 0), (0, -self.n_features % CHUNK)))
-        panels = np.array_split(weights.reshape(self.n_classes, -1, CHUNK), -(-self.n_classes // PANEL))
-        packed: NDArray[np.float32] = aligned_empty((weights.size,), np.float32)
-        first = 0
-        for panel in panels:
-            classes, chunks, _ = panel.shape
-            packed[first : first + panel.size].reshape(chunks, classes, CHUNK)[:] = panel.swapaxes(0, 1)
-            first += panel.size
-        return packed
-
-    def row_scores(self, x: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """As in `linprobe.gradients.backend.ClippingProducts`; in `out` (b, n_classes) if given."""
+    def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        """x W^T, shape (b, n_classes), float32, in rows padded to whole vectors of the kernel."""
         self.check(x)
-        x, stride = strided_rows(widened(x))
-        scores = np.empty((len(x), self.n_classes), np.float32) if out is None else out
-        buffers = (self._packed.ctypes.data, scores.ctypes.data, scores.strides[0] // scores.itemsize)
-        self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
+        scores = _padded(len(x), self.n_classes)
+        self._score(_storable(StoredRows(x)), [self.in_runs(0, scores)])
         return scores
 
     def add_clipped(
@@ -165,8 +150,7 @@ class KernelProducts(NumpyProducts):
         y, lengths = np.asarray(y), np.ascontiguousarray(lengths, np.float64)
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         fit = y.shape == lengths.shape == rows.shape[:1] and y.dtype.kind in "iu" and isinstance(total.shift, float)
-        if sample is not None:
-            fit = fit and sample.fits(len(y)) and (len(y) <= SCORED_ROWS or not observed)
+        fit = fit and (sample is None or sample.fits(len(y)))
         self.check(rows, fit and inside)
         rows = _storable(rows)
         y = np.ascontiguousarray(y, np.int64)
@@ -186,34 +170,54 @@ class KernelProducts(NumpyProducts):
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
 
     def _add_clipped(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample | None) -> None:
-        """`add_clipped` with all rows observed, after the shapes have been checked."""
-        for start in range(0, len(clipped.y), SCORED_ROWS):
-            here = slice(start, start + SCORED_ROWS)
-            of_block = replace(rows, x=rows.x[here])
-            wide = of_block.wide(self._wide[: of_block.shape[0]])
-            r = np.matmul(wide, self._weights.T, out=self._scored[: len(wide), : self.n_classes])
-            self._clip(r, clipped, here)
-            self._add(total, r, wide, sample)
-            for part, out in zip(clipped.parts, clipped.scores, strict=True):
-                out[here] = part.scores(wide)
-
-    def _clip(self, r: NDArray[np.float32], clipped: _Clipped, here: slice) -> None:
-        """Replace scores in `_scored` by clipped residuals."""
-        self._library.linprobe_clip(r.ctypes.data, self._scored.shape[1], *clipped.arguments(here), *r.shape)
+        """One pass of the kernel, and one more over `sample`."""
+        self._pass(total if sample is None else None, rows, clipped, None)
+        if sample is not None:
+            chosen = _Clipped.empty(clipped.y[sample.places], clipped.lengths[sample.places], clipped.bound)
+            self._add_sample(total, replace(rows, places=sample.places), chosen, sample)
 
     def _add_sample(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample) -> None:
-        """Add the rows of a sample, and nothing else, a run at a time; a row's scores depend on no other row."""
-        for run in sample.runs():
-            of_run = replace(rows, places=sample.places[run])
-            wide = of_run.wide(self._wide[: of_run.shape[0]])
-            r = self.row_scores(wide, self._scored[: len(wide), : self.n_classes])
-            self._clip(r, clipped, run)
-            self._add(total, r, wide, None)
+        """One pass of the kernel over the rows of a sample; a row's scores depend on no other row."""
+        self._pass(total, rows, clipped, sample.ends)
 
-    @property
-    def placeless(self) -> bool:
-        """Whether BLAS gives a row the same scores at every place of a call of `PLACES` rows."""
-        return _placeless(self.n_classes, self.n_features)
+    def _pass(
+        self, total: ExactSum | None, rows: StoredRows, clipped: _Clipped, ends: NDArray[np.int64] | None
+    ) -> None:
+        """Score, clip and sum the rows in runs that end at `ends`; without `total`, score and clip only."""
+        parts = []
+        for part, out in zip(clipped.parts, clipped.scores, strict=True):
+            if isinstance(part.products, KernelProducts):
+                parts.append(part.products.in_runs(part.first, out))
+            else:
+                out[:] = part.scores(rows.wide())
+        self._library.linprobe_clipped_runs(
+            ctypes.byref(rows.for_kernel()),
+            self._room.ctypes.data,
+            self._columns.ctypes.data,
+            *clipped.arguments(),
+            None if total is None else self._address(total.total),
+            len(clipped.y),
+            None if ends is None else ends.ctypes.data,
+            self.n_classes,
+            self._stride,
+            0.0 if total is None else total.shift,
+            (KernelPart * len(parts))(*parts),
+            len(parts),
+        )
+
+    def _score(self, rows: StoredRows, parts: list[KernelPart]) -> None:
+        """Compute the scores of parts, which `in_runs` made, and nothing else."""
+        nothing = _Clipped.empty(np.empty(0, np.int64), np.empty(0), 0.0).arguments()
+        nowhere, shape = (None, rows.shape[0], None), (self.n_classes, self._stride, 0.0)
+        given = (KernelPart * len(parts))(*parts), len(parts)
+        read = ctypes.byref(rows.for_kernel())
+        self._library.linprobe_clipped_runs(read, self._room.ctypes.data, None, *nothing, *nowhere, *shape, *given)
+
+    def in_runs(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
+        """The argument of a pass by runs: write `scores`, which `_padded` made, of features from `first` on."""
+        return KernelPart(
+            self._columns.ctypes.data, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes
+        )
 
     def add_units(
         self,
@@ -223,7 +227,7 @@ class KernelProducts(NumpyProducts):
         most: float,
         cells: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As in `linprobe.gradients.backend.PlacelessProducts`: BLAS scores, the kernel clips each person and sums."""
+        """As in `linprobe.gradients.backend.PlacelessProducts`: scores, then the kernel clips each person and sums."""
         few = block if cells is None else block.compact()
         pairs = paired(few)
         if pairs.places is not None:
@@ -233,10 +237,9 @@ class KernelProducts(NumpyProducts):
             few = replace(few, stored=stored, y=y, norms=norms, weights=weights, bounds=bounds)
         few = replace(few, pairs=pairs)
         x, people = np.ascontiguousarray(widened(few.stored), np.float32), People.of(few, self.n_classes)
-        self.check(x)
-        r = _scores_in_place(x, self._weights)
+        r = self.scores(x)
         given = ctypes.byref(people.for_kernel(bound, most))
-        self._library.linprobe_clip_people(r.ctypes.data, r.strides[0] // r.itemsize, given, self.n_classes)
+        self._library.linprobe_clip_people(r.ctypes.data, _stride(r), given, self.n_classes)
         self._add(total, r, x, None if few.sampled is None else _rows_of(few.sampled, people.bounds, cells))
         return people.factors, people.lengths
 
@@ -256,23 +259,41 @@ class KernelProducts(NumpyProducts):
 
 
 class FusedProducts(KernelProducts):
-    """Few classes: the kernel scores, clips and sums in one pass over the rows."""
+    """Few classes: the kernel takes a group of rows at a time, where they are, which saves a copy."""
 
-    _widened_at_once = GROUP
+    @cached_property
+    def _wide(self) -> NDArray[np.float32]:
+        """Buffer for widened rows."""
+        return aligned_empty((GROUP, self.n_features), np.float32)
 
     @cached_property
     def _sums(self) -> NDArray[np.float32]:
         """Buffer for sums of a run of rows; zero between calls."""
         return np.zeros((self.n_classes, self._whole_tiles), np.float32)
 
+    @cached_property
+    def _packed(self) -> NDArray[np.float32]:
+        """Weights in the kernel's order, by panel, chunk, class and feature, padded with zeros."""
+        weights = self._weights
+        if self.n_features % CHUNK:
+            weights = np.pad(weights, ((0, 0), (0, -self.n_features % CHUNK)))
+        panels = np.array_split(weights.reshape(self.n_classes, -1, CHUNK), -(-self.n_classes // PANEL))
+        packed: NDArray[np.float32] = aligned_empty((weights.size,), np.float32)
+        first = 0
+        for panel in panels:
+            classes, chunks, _ = panel.shape
+            packed[first : first + panel.size].reshape(chunks, classes, CHUNK)[:] = panel.swapaxes(0, 1)
+            first += panel.size
+        return packed
+
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32. Does not copy x if it is a range of columns."""
-        return self.row_scores(x)
-
-    @property
-    def placeless(self) -> bool:
-        """Always: the kernel sums the products of a row in one order, whatever the place of the row."""
-        return True
+        self.check(x)
+        x, stride = strided_rows(widened(x))
+        scores = np.empty((len(x), self.n_classes), np.float32)
+        buffers = (self._packed.ctypes.data, scores.ctypes.data, self.n_classes)
+        self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
+        return scores
 
     def add_units(
         self,
@@ -305,36 +326,26 @@ class FusedProducts(KernelProducts):
             0.0 if total is None else total.shift,
         )
 
-    def kernel_part(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
-        """The kernel's argument for writing `scores` of the features from `first` on."""
-        return KernelPart(self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, self.n_classes)
-
-    def _add_clipped(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample | None) -> None:
-        """One pass of the kernel, and one more over `sample`. Parts with many classes are scored by BLAS."""
-        in_pass = []
-        for part, out in zip(clipped.parts, clipped.scores, strict=True):
-            if isinstance(part.products, FusedProducts):
-                in_pass.append(part.products.kernel_part(part.first, out))
-            else:
-                out[:] = part.scores(rows.wide())
-        self._pass(total if sample is None else None, rows, clipped, in_pass, None)
-        if sample is not None:
-            chosen = _Clipped.empty(clipped.y[sample.places], clipped.lengths[sample.places], clipped.bound)
-            self._add_sample(total, replace(rows, places=sample.places), chosen, sample)
-
-    def _add_sample(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample) -> None:
-        """One pass of the kernel over the rows of a sample."""
-        self._pass(total, rows, clipped, [], sample.ends)
+    def in_groups(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
+        """The argument of a pass by groups: write `scores`, which `_padded` made, of features from `first` on."""
+        return KernelPart(
+            self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes
+        )
 
     def _pass(
-        self,
-        total: ExactSum | None,
-        rows: StoredRows,
-        clipped: _Clipped,
-        parts: list[KernelPart],
-        ends: NDArray[np.int64] | None,
+        self, total: ExactSum | None, rows: StoredRows, clipped: _Clipped, ends: NDArray[np.int64] | None
     ) -> None:
-        """Score, clip and sum the rows in runs that end at `ends`; without `total`, score and clip only."""
+        """As in `KernelProducts`. Parts with many classes take a pass by runs, so that no part changes the sum."""
+        parts, in_runs = [], []
+        for part, out in zip(clipped.parts, clipped.scores, strict=True):
+            if isinstance(part.products, FusedProducts):
+                parts.append(part.products.in_groups(part.first, out))
+            elif isinstance(part.products, KernelProducts):
+                in_runs.append(part.products.in_runs(part.first, out))
+            else:
+                out[:] = part.scores(rows.wide())
+        if in_runs:
+            self._score(rows, in_runs)
         self._library.linprobe_clipped_sum(
             ctypes.byref(rows.for_kernel()),
             self._wide.ctypes.data,
@@ -367,31 +378,17 @@ def _storable(rows: StoredRows) -> StoredRows:
     return replace(rows, x=np.ascontiguousarray(rows.x, None if rows.x.dtype in STORED else np.float32))
 
 
-def _scores_in_place(x: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scores of rows x (b, n_features), shape (b, n_classes), padded to whole vectors of the kernel.
-
-    All calls of BLAS have `PLACES` rows; the last is filled up.
-    """
-    whole, n, n_classes = len(x) // PLACES * PLACES, -(-len(x) // PLACES) * PLACES, len(weights)
-    scores: NDArray[np.float32] = aligned_empty((n, -(-n_classes // LANES) * LANES), np.float32)[:, :n_classes]
-    for start in range(0, whole, PLACES):
-        np.matmul(x[start : start + PLACES], weights.T, out=scores[start : start + PLACES])
-    if whole < n:
-        filled = np.zeros((PLACES, x.shape[1]), np.float32)
-        filled[: len(x) - whole] = x[whole:]
-        np.matmul(filled, weights.T, out=scores[whole:])
-    return scores[: len(x)]
+def _whole_chunks(n_classes: int) -> int:
+    """`n_classes` rounded up to whole chunks."""
+    return -(-n_classes // CHUNK) * CHUNK
 
 
-@lru_cache(maxsize=64)
-def _placeless(n_classes: int, n_features: int) -> bool:
-    """`KernelProducts.placeless`.
+def _padded(n: int, n_classes: int) -> NDArray[np.float32]:
+    """Uninitialised scores (n, n_classes), with rows padded to whole chunks."""
+    scores: NDArray[np.float32] = aligned_empty((n, _whole_chunks(n_classes)), np.float32)
+    return scores[:, :n_classes]
 
-    The order of operations at a place depends on shapes, not on numbers. So a pair of calls decides, in which random
-    rows move by one place: other orders would not agree in all of these sums.
-    """
-    g = np.random.default_rng(0)
-    rows, weights = (g.standard_normal((n, n_features), np.float32) for n in (PLACES + 1, n_classes))
-    with blas_held_to_one_thread():
-        first, moved = (_scores_in_place(rows[start : start + PLACES], weights) for start in (0, 1))
-    return bool(np.array_equal(first[1:], moved[:-1]))
+
+def _stride(scores: NDArray[np.float32]) -> int:
+    """Floats from one row of `scores` to the next."""
+    return scores.strides[0] // scores.itemsize

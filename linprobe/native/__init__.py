@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 from pathlib import Path
 
-INTERFACE = 10  # of the functions in clipped_sum.c; increment when a signature changes
+INTERFACE = 11  # of the functions in clipped_sum.c; increment when a signature changes
 PATH = Path(__file__).with_name("clipped_sum" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 
@@ -23,6 +23,7 @@ class KernelPart(ctypes.Structure):
         ("out", ctypes.c_void_p),
         ("first", ctypes.c_size_t),
         ("d", ctypes.c_size_t),
+        ("room", ctypes.c_size_t),
         ("n_classes", ctypes.c_int),
     )
 
@@ -70,10 +71,13 @@ def load(path: Path = PATH) -> ctypes.CDLL | None:
         "load": [address, address, size],
         "scores": [*[address] * 3, size, size, size, count, size],
         "sum": [*[address] * 6, size, size, count, size, size, real],
-        "clip": [address, size, *clip, size, count],
         "clipped_sum": [
             *[address, address, address, *clip, address, address],
             *[size, address, count, size, real, address, count],
+        ],
+        "clipped_runs": [
+            *[address, address, address, *clip, address, size],
+            *[address, count, size, real, address, count],
         ],
         "widen": [address, count, address, size],
         "inner_products": [address] * 4,

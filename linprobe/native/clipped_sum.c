@@ -1,9 +1,9 @@
-/* Clipped sums of softmax gradients, and the products in them, for shapes at which BLAS libraries spend their time on
-   copies.
+/* Clipped sums of softmax gradients, and the products in them.
 
-   A group of rows stays in cache through scoring, clipping and summing, while the next group is prefetched. Classes are
-   split into panels of at most PANEL classes and of nearly equal size, so that the sums of two rows, or of two vectors
-   of features, stay in registers. vectors.h has the kernels, which are compiled once for each vector width. */
+   Rows stay in cache through scoring, clipping and summing. With few classes these are groups of rows, each read where it
+   is while the next is prefetched; with many, whole runs, which are copied into tiles (runs.h). Classes are split into
+   panels of at most PANEL classes and of nearly equal size, so that the sums of some rows, or of two vectors of features,
+   stay in registers. vectors.h has the kernels, which are compiled once for each vector width. */
 
 #include <math.h>
 #include <stddef.h>
@@ -16,6 +16,8 @@
 #define GROUP 32 /* rows in a group */
 #define SLAB 64  /* chunks whose weights stay in cache while a group is scored */
 #define RUN 128  /* rows of a float32 sum: SUM_ROWS in linprobe/gradients/rounding.py */
+#define TILE 32  /* features in a tile of runs.h; every 2 LANES divide it */
+#define SPARE 13 /* rows in a tile beyond those of a run: SPARE_ROWS in linprobe/gradients/kernel.py */
 #define MOST 64  /* largest n_classes of linprobe_clipped_sum */
 #define PAIRED 16 /* rows of a person, at most; at most GROUP: PAIRED_ROWS in linprobe/data/unit_rows.py */
 
@@ -46,11 +48,12 @@
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 typedef double doubles __attribute__((vector_size(32), aligned(8), may_alias));
 
-/* Further scores: out (n, n_classes) = scores of features first to first + d with packed weights w. */
+/* Further scores: out (n, n_classes), with row stride `room` in floats, = scores of features first to first + d with
+   packed weights w. */
 struct part {
     const float *w;
     float *out;
-    size_t first, d;
+    size_t first, d, room;
     int n_classes;
 };
 
@@ -128,12 +131,12 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* Increment when a signature below changes: INTERFACE in linprobe/native/__init__.py. */
 int linprobe_interface(void)
 {
-    return 10;
+    return 11;
 }
 
 /* out (n, n_classes), with row stride `room` in floats, = scores of x (n, d), whose row stride is `stride` floats. The
    scores of a row have the same bits at every position. w: packed weights, for each panel an array (chunks, classes,
-   CHUNK), the last chunk padded with zeros. */
+   CHUNK), the last chunk of features padded with zeros. */
 void linprobe_scores(const float *x, const float *w, float *out, size_t room, size_t n, size_t d, int n_classes,
                      size_t stride)
 {
@@ -150,7 +153,7 @@ void linprobe_load(const struct rows *from, float *out, size_t n)
    x: rows (m, d), contiguous. r: residuals (m, n_classes), with row stride r_stride in floats.
    total: (n_classes, d rounded up to 32), with row stride `apart` in doubles. The sum of each run is rounded to a grid
    first, by adding and subtracting shift. A run has RUN rows, or ends where `ends` says: increasing, the last is n.
-   room: buffer of (RUN + 1) * (d rounded up to 32) + RUN * n_classes floats. */
+   room: buffer of (RUN + SPARE) * (d rounded up to 32) + RUN * n_classes floats. */
 void linprobe_sum(const float *x, const float *r, const int64_t *places, const int64_t *ends, double *total,
                   float *room, size_t n, size_t d, int n_classes, size_t r_stride, size_t apart, double shift)
 {
@@ -172,17 +175,9 @@ void linprobe_widen(const uint16_t *x, int stored, float *out, size_t n)
         }
 }
 
-/* Replace softmax scores r (n, n_classes) by clipped residuals c r, for classes y (n), any n_classes, and
-   c = min(1, bound / (length |r|)). Write |r| to r_norms (n) and c to factors (n). The row stride of r in floats, room,
-   is at least n_classes rounded up to 16; the padding is overwritten. */
-void linprobe_clip(float *r, size_t room, const int64_t *y, const double *lengths, double bound, double *r_norms,
-                   double *factors, size_t n, int n_classes)
-{
-    CALL(clip_all, r, room, y, lengths, bound, r_norms, factors, n, n_classes);
-}
-
-/* linprobe_scores with w, linprobe_clip and linprobe_sum of n rows in one pass, and the scores of parts. Without a sum
-   if total is null. wide: buffer of GROUP rows of float32. sums: buffer of (width rounded up to 32) * n_classes floats,
+/* In one pass over n rows: their softmax scores with w, clipped residuals c r for classes y and
+   c = min(1, bound / (length |r|)), |r| in r_norms, c in factors, and linprobe_sum of c r. Without a sum if total is
+   null. Also the scores of parts. wide: buffer of GROUP rows of float32. sums: buffer of (width rounded up to 32) * n_classes floats,
    zero before and after the call. y, lengths, r_norms, factors and parts have one entry for each of the n rows.
    n_classes is at most MOST. */
 void linprobe_clipped_sum(const struct rows *from, float *wide, const float *w, const int64_t *y, const double *lengths,
@@ -194,6 +189,17 @@ void linprobe_clipped_sum(const struct rows *from, float *wide, const float *w, 
          parts, n_parts);
 }
 
+/* linprobe_clipped_sum for any n_classes. w, unless null, and the weights of parts are packed as runs.h says; the `room`
+   of a part is a multiple of CHUNK. Without w, the scores of parts only. room: buffer of (RUN + SPARE + 1) * (width
+   rounded up to 32) + 2 * RUN * (n_classes rounded up to CHUNK) floats. */
+void linprobe_clipped_runs(const struct rows *from, float *room, const float *w, const int64_t *y, const double *lengths,
+                           double bound, double *r_norms, double *factors, double *total, size_t n, const int64_t *ends,
+                           int n_classes, size_t apart, double shift, const struct part *parts, int n_parts)
+{
+    CALL(clipped_runs, from, room, w, y, lengths, bound, r_norms, factors, total, n, ends, n_classes, apart, shift,
+         parts, n_parts);
+}
+
 /* out: inner products of the pairs of rows of each person, in the order of `people`. wide: buffer of PAIRED rows of
    float32. Only bounds and n of people are read, and `joined`, which is null. */
 void linprobe_inner_products(const struct rows *from, float *wide, const struct people *people, double *out)
@@ -201,14 +207,14 @@ void linprobe_inner_products(const struct rows *from, float *wide, const struct 
     CALL(inner_products, from, wide, people, out);
 }
 
-/* Replace softmax scores r (rows of all people, n_classes), whose row stride is `room` as in linprobe_clip, by
-   residuals times the factor of the person, and write factors and norms. */
+/* Replace softmax scores r (rows of all people, n_classes), whose row stride `room` is a multiple of CHUNK, by
+   residuals times the factor of the person, and write factors and norms. The padding of rows is overwritten. */
 void linprobe_clip_people(float *r, size_t room, const struct people *people, int n_classes)
 {
     CALL(clip_people, r, room, people, n_classes);
 }
 
-/* linprobe_scores with w, linprobe_clip_people and linprobe_sum in one pass. Without a sum if total is null. Buffers as
+/* linprobe_scores with w, linprobe_clip_people and linprobe_sum, in one pass. Without a sum if total is null. Buffers as
    in linprobe_clipped_sum. n_classes is at most MOST. */
 void linprobe_people(const struct rows *from, float *wide, const float *w, const struct people *people, double *total,
                      float *sums, int n_classes, size_t apart, double shift)

@@ -5,9 +5,10 @@
 #define TARGET
 #endif
 #define ROWS (LANES < 16 ? 2 : 4) /* scored together; their sums stay in registers */
-#define TILE_STEP ((RUN + 1) * 2 * LANES) /* stride of packed tiles in floats */
 
 typedef int32_t KERNEL(ints) __attribute__((vector_size(4 * LANES), may_alias));
+typedef float KERNEL(half) __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
+typedef double KERNEL(wide) __attribute__((vector_size(4 * LANES), aligned(8), may_alias));
 
 /* a in lanes where `first` is all ones, b where it is zero */
 TARGET INLINE VECTOR KERNEL(either)(KERNEL(ints) first, VECTOR a, VECTOR b)
@@ -216,8 +217,8 @@ TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, doub
                                                          int classes)
 {
     for (int c = 0; c < classes; c++, sums += 2 * LANES, total += apart)
-        EACH(q, LANES / 2)
-            ((doubles *)total)[q] += __builtin_convertvector(((const four *)sums)[q], doubles) + shift - shift;
+        EACH(q, 4)
+            ((KERNEL(wide) *)total)[q] += __builtin_convertvector(((const KERNEL(half) *)sums)[q], KERNEL(wide)) + shift - shift;
 }
 
 /* total (n_classes, d), with stride apart, += sums (tiles, n_classes, 2 LANES), rounded to the grid of shift. Then set
@@ -233,87 +234,11 @@ TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_cla
 TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, size_t room, size_t n, size_t d,
                                   int n_classes, size_t stride)
 {
-    size_t group = n_classes > MOST ? RUN : GROUP; /* more rows for weights that do not stay in cache */
-    const float *rows[RUN];
-    for (size_t i = 0; i < n; i += group) {
-        size_t count = LEAST(group, n - i);
+    const float *rows[GROUP];
+    for (size_t i = 0; i < n; i += GROUP) {
+        size_t count = LEAST(GROUP, n - i);
         for (size_t t = 0; t < count; t++) rows[t] = x + stride * (i + t);
-        KERNEL(group_scores)(rows, 0, w, out + room * i, room, count, d, n_classes, group == GROUP ? stride * GROUP : 0);
-    }
-}
-
-/* total (classes, 2 LANES), with stride apart, += r^T x for x (n, 2 LANES), summed in registers and rounded to the grid
-   of shift */
-TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *total, size_t n, size_t apart, double shift,
-                                    const int classes)
-{
-    VECTOR sum_a[PANEL] = {{0}}, sum_b[PANEL] = {{0}};
-    EACH(c, classes) EACH(l, LANES / 4) __builtin_prefetch(total + apart * c + LINE / sizeof *total * l, 1, 3);
-    for (size_t i = 0; i < n; i++, x += 2 * LANES, r += classes) {
-        VECTOR in_a = *(const VECTOR *)x, in_b = *(const VECTOR *)(x + LANES);
-        EACH(c, classes) {
-            sum_a[c] += in_a * r[c];
-            sum_b[c] += in_b * r[c];
-            IN_REGISTER(sum_a[c]);
-            IN_REGISTER(sum_b[c]);
-        }
-    }
-    float sums[PANEL * 2 * LANES] ALIGNED;
-    EACH(c, classes) {
-        *(VECTOR *)(sums + 2 * LANES * c) = sum_a[c];
-        *(VECTOR *)(sums + 2 * LANES * c + LANES) = sum_b[c];
-    }
-    KERNEL(add)(sums, total, apart, shift, classes);
-}
-
-/* Pack rows `rows` of x and r, n of them, or the first n if `rows` is null, into room: tiles of x (tiles, n, 2 LANES), padded with zeros, then panels of r.
-   Return the address of the panels. TILE_STEP is no power of two, as otherwise the copies of one row in all tiles would
-   map to few cache sets. */
-TARGET static float *KERNEL(packed)(const float *x, const float *r, const int64_t *rows, float *room, size_t n, size_t d,
-                                    int n_classes, size_t r_stride)
-{
-    int panels = (n_classes + PANEL - 1) / PANEL;
-    size_t tiles = (d + 2 * LANES - 1) / (2 * LANES);
-    float *panel = room + TILE_STEP * tiles, *to = panel;
-    for (size_t i = 0; i < n; i++) {
-        const float *row = x + d * PLACE(rows, i);
-        float *tile = room + 2 * LANES * i;
-        for (size_t j = 0; j < d; j += 2 * LANES, tile += TILE_STEP) {
-            size_t width = LEAST(d - j, 2 * LANES);
-            if (width < 2 * LANES) {
-                memset(tile, 0, sizeof(float) * 2 * LANES);
-                memcpy(tile, row + j, sizeof(float) * width);
-            } else
-                EACH(h, 2) *(VECTOR *)(tile + LANES * h) = *(const VECTOR *)(row + j + LANES * h);
-        }
-    }
-    for (int p = 0, c = 0; p < panels; c += CLASSES(p), p++)
-        for (size_t i = 0; i < n; i++)
-            for (int k = 0; k < CLASSES(p); k++) *to++ = r[r_stride * PLACE(rows, i) + c + k];
-    return panel;
-}
-
-TARGET static void KERNEL(sum)(const float *x, const float *r, const int64_t *places, const int64_t *ends, double *total,
-                               float *room, size_t n, size_t d, int n_classes, size_t r_stride, size_t apart,
-                               double shift)
-{
-    int panels = (n_classes + PANEL - 1) / PANEL;
-    for (size_t i = 0, stop, run = 0; i < n; i = stop, run++) {
-        stop = ends ? (size_t)ends[run] : LEAST(i + RUN, n);
-        size_t count = stop - i, before = places ? 0 : i;
-        const int64_t *rows = places ? places + i : NULL;
-        const float *panel = KERNEL(packed)(x + d * before, r + r_stride * before, rows, room, count, d, n_classes,
-                                            r_stride);
-        const float *tile = room;
-        for (size_t j = 0; j < d; j += 2 * LANES, tile += TILE_STEP) {
-            const float *factors = panel;
-            for (int p = 0, c = 0; p < panels; p++) {
-                int classes = CLASSES(p);
-                WITH_CLASSES(classes, KERNEL(tile_sum), tile, factors, total + apart * c + j, count, apart, shift)
-                factors += count * classes;
-                c += classes;
-            }
-        }
+        KERNEL(group_scores)(rows, 0, w, out + room * i, room, count, d, n_classes, stride * GROUP);
     }
 }
 
@@ -378,8 +303,7 @@ TARGET static void KERNEL(clipped_sum)(const struct rows *from, float *wide, con
         if (!in_place) KERNEL(load)(from, i, wide, count);
         KERNEL(group_scores)(rows, 0, w, r, room, count, d, n_classes, in_place && !total ? d * GROUP : 0);
         for (const struct part *p = parts; p < parts + n_parts; p++)
-            KERNEL(group_scores)(rows, p->first, p->w, p->out + p->n_classes * i, p->n_classes, count, p->d,
-                                 p->n_classes, 0);
+            KERNEL(group_scores)(rows, p->first, p->w, p->out + p->room * i, p->room, count, p->d, p->n_classes, 0);
         KERNEL(clip)(r, room, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
         if (!total) continue;
         for (size_t t = 0; t < count; t++) next[t] = ROW(from, LEAST(i + count + t, n - 1));
@@ -397,9 +321,9 @@ TARGET static void KERNEL(clip_all)(float *r, size_t room, const int64_t *y, con
 }
 
 #include "people.h"
+#include "runs.h"
 
 #undef KERNEL
-#undef TILE_STEP
 #undef ROWS
 #undef TARGET
 #undef VECTOR

@@ -27,8 +27,8 @@ from linprobe.data.precision import (
 from linprobe.gradients import host
 from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part, Products
 from linprobe.gradients.blas import NumpyProducts
-from linprobe.gradients.host import NATIVE_CLASSES, products
-from linprobe.gradients.kernel import SCORED_ROWS, FusedProducts, KernelProducts
+from linprobe.gradients.host import FEW_CLASSES, products
+from linprobe.gradients.kernel import FusedProducts, KernelProducts
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from tests.gradients import test_kernel_people
 
@@ -50,7 +50,7 @@ needs_kernel = pytest.mark.skipif(host.LIBRARY is None, reason="the kernel is no
 @pytest.fixture
 def room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel takes the largest number of classes it has room for."""
-    monkeypatch.setattr(host, "NATIVE_CLASSES", 64)
+    monkeypatch.setattr(host, "FEW_CLASSES", 64)
 
 
 @pytest.fixture(params=WAYS)
@@ -182,14 +182,12 @@ def test_a_sample_is_clipped_where_it_lies_as_if_it_were_copied(
     )  # other rows are not read
     observed = clipped(taken, wide, y, lengths, 0.3, sample=sample)
     assert len(observed.factors) == 700
-    if n_classes <= NATIVE_CLASSES:
-        assert np.array_equal(found.total, observed.total)
-        expected = np.zeros_like(found.total)
-        for run in sample.runs():
-            rows = sample.places[run]
-            expected += clipped(taken, wide[rows], y[rows], lengths[rows], 0.3).total
-        assert np.array_equal(found.total, expected)
-    np.testing.assert_allclose(found.total, observed.total, atol=1e-4)
+    assert np.array_equal(found.total, observed.total)
+    expected = np.zeros_like(found.total)
+    for run in sample.runs():
+        rows = sample.places[run]
+        expected += clipped(taken, wide[rows], y[rows], lengths[rows], 0.3).total
+    assert np.array_equal(found.total, expected)
 
 
 @needs_kernel
@@ -200,10 +198,10 @@ def test_scores_of_a_row_have_the_same_bits_at_every_position(n_classes: int, n_
     x = normal(300, n_features)
     taken = products(normal(n_classes, n_features))
     assert isinstance(taken, ClippingProducts)
-    scores = taken.row_scores(x)
+    scores = taken.scores(x)
     for _ in range(5):
         chosen = RNG.permutation(300)[: RNG.integers(1, 300)]
-        assert np.array_equal(taken.row_scores(x[chosen]), scores[chosen])
+        assert np.array_equal(taken.scores(x[chosen]), scores[chosen])
 
 
 @pytest.mark.usefixtures("way")
@@ -416,7 +414,7 @@ def test_rows_as_they_are_stored_are_taken_as_if_they_were_widened(
 
 @needs_kernel
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-@pytest.mark.parametrize("n_classes", [2, NATIVE_CLASSES + 1])
+@pytest.mark.parametrize("n_classes", [2, FEW_CLASSES + 1])
 def test_the_kernel_widens_every_number_exactly(precision: Any, n_classes: int) -> None:
     stored = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)[None]
     stored = stored.view(STORAGE[precision])
@@ -509,8 +507,8 @@ def test_the_kernel_adds_to_no_sum_that_has_no_room_for_whole_tiles(zeros: Any) 
 @needs_kernel
 @pytest.mark.usefixtures("room_for_all")
 def test_many_rows_are_clipped_each_by_its_own_class_and_length() -> None:
-    """More rows than one BLAS call scores."""
-    x, y = normal(SCORED_ROWS + 300, 77), RNG.integers(0, 70, SCORED_ROWS + 300)
+    """The last run is not whole."""
+    x, y = normal(10 * SUM_ROWS + 44, 77), RNG.integers(0, 70, 10 * SUM_ROWS + 44)
     check_clipped(x, normal(70, 77), y, np.linalg.norm(x, axis=1).astype(np.float64), 0.05)
 
 
@@ -542,7 +540,7 @@ def test_aligned_arrays_begin_at_a_cache_line(shape: tuple[int, ...], dtype: Any
 
 def test_few_classes_are_clipped_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "LIBRARY", object())
-    counts = (0, 1, NATIVE_CLASSES, NATIVE_CLASSES + 1)
+    counts = (0, 1, FEW_CLASSES, FEW_CLASSES + 1)
     taken = [products(normal(n_classes, 9)) for n_classes in counts]
     assert [type(chosen) for chosen in taken] == [NumpyProducts, FusedProducts, FusedProducts, KernelProducts]
     assert [isinstance(chosen, ClippingProducts) for chosen in taken] == [False, True, True, True]

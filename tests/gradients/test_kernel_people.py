@@ -102,8 +102,6 @@ def test_few_people_nobody_and_empty_samples(sizes: Any, c: int) -> None:
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_person_has_the_same_bits_at_every_place_and_in_every_company(d: int, c: int, precision: Any) -> None:
     taken = products(weights_of(d, c))
-    if not taken.placeless:
-        pytest.skip("BLAS depends on places here, so these sums are float64")
     person = block_of((7,), d, c, 1, precision)
     alone = summed(taken, person, 0.3)
     for seed in range(6):
@@ -124,8 +122,6 @@ def test_a_person_has_the_same_bits_at_every_place_and_in_every_company(d: int, 
 @pytest.mark.parametrize(("d", "c"), SHAPES)
 def test_people_outside_the_sample_change_no_bit_of_the_sum(d: int, c: int) -> None:
     taken, block = products(weights_of(d, c)), block_of(SIZES, d, c)
-    if not taken.placeless:
-        pytest.skip("BLAS depends on places here, so these sums are float64")
     joined = np.random.default_rng(3).random(block.n_units) < 0.6
     rows = np.repeat(joined, np.diff(block.bounds))
     sampled = replace(block, sampled=joined)

@@ -133,7 +133,7 @@ def test_a_sampled_sum_of_the_kernel_is_that_of_numpy(
 ) -> None:
     rows, weights = ArrayRows(narrowed(X, precision), Y), RNG.standard_normal((40, 5))
     sampled = SampledRows(rows, RNG.random(6000) < 0.2, 0.2, observed=observed)
-    monkeypatch.setattr(host, "NATIVE_CLASSES", 48 if few else 1)
+    monkeypatch.setattr(host, "FEW_CLASSES", 48 if few else 1)
     by_kernel = clipped_sum(sampled, weights, 0.5, geometry=GEOMETRIES[geometry])
     monkeypatch.setattr(host, "LIBRARY", None)
     by_numpy = clipped_sum(sampled, weights, 0.5, geometry=GEOMETRIES[geometry])

@@ -82,7 +82,7 @@ def test_residuals_are_the_derivative_of_the_loss() -> None:
 @pytest.mark.parametrize("classes_of_kernel", [1, 48])
 @pytest.mark.parametrize("rows", [in_memory, streamed])
 def test_the_sum_is_that_of_clipped_gradients(rows, classes_of_kernel, monkeypatch) -> None:
-    monkeypatch.setattr(host, "NATIVE_CLASSES", classes_of_kernel)
+    monkeypatch.setattr(host, "FEW_CLASSES", classes_of_kernel)
     found, parts = clipped_sum(rows(), W, TAU, loss="sigmoid"), gradients()
     np.testing.assert_allclose(found.value, clipped(parts), atol=0.02)
     lengths = np.linalg.norm(parts, axis=(1, 2))

@@ -63,7 +63,7 @@ GEOMETRIES: dict[str, tuple[Geometry, Any]] = {"plain": (PLAIN, 0.0), "origin": 
 @pytest.mark.parametrize("loss", ["softmax", "squared"])
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_weights_multiply_gradients_before_the_clip(classes_of_kernel, loss, geometry, monkeypatch) -> None:
-    monkeypatch.setattr(host, "NATIVE_CLASSES", classes_of_kernel)
+    monkeypatch.setattr(host, "FEW_CLASSES", classes_of_kernel)
     form, origin = GEOMETRIES[geometry]
     found = clipped_sum(in_memory(), W, TAU, geometry=form, loss=loss)
     parts = gradients(X, loss)

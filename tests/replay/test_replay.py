@@ -114,7 +114,7 @@ def test_a_neighbour_publishes_the_same_bits(case, datasets, host_products) -> N
 def test_a_neighbour_publishes_the_same_bits_by_the_kernel_for_many_classes(case, datasets, monkeypatch) -> None:
     if host.LIBRARY is None:
         pytest.skip("the kernel is not built")
-    monkeypatch.setattr(host, "NATIVE_CLASSES", 1)
+    monkeypatch.setattr(host, "FEW_CLASSES", 1)
     replay(datasets, case, ENDS)
 
 

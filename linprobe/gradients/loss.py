@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block, Blocks
@@ -22,7 +21,7 @@ from linprobe.gradients.host import HOST
 from linprobe.gradients.sigmoid import sigmoid_residuals
 from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, double, namespace, norm, numbers_like, on_host, single
-from linprobe.parallel.threads import in_order
+from linprobe.parallel.threads import blas_module, in_order
 
 LARGEST_WEIGHTS = 1e30
 Weights = NDArray[np.float64]
@@ -176,7 +175,7 @@ def minimise(
         offset = weights - reference
         return value + weight_decay / 2 * float((offset**2).sum()), (gradient + weight_decay * offset).ravel()
 
-    result = scipy.optimize.minimize(
+    result = blas_module("scipy.optimize").minimize(
         objective,
         start.ravel(),
         jac=True,

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block
@@ -25,6 +24,7 @@ from linprobe.gradients.backend import Part
 from linprobe.gradients.host import products
 from linprobe.gradients.loss import Weights
 from linprobe.parallel.array_api import norm
+from linprobe.parallel.threads import blas_module
 
 Squares = dict[tuple[int, int], NDArray[np.float64]]
 # Bounds on rounding errors of lengths and of squared lengths, at least twice the largest error found with rows built
@@ -110,7 +110,7 @@ def _canonical(directions: Weights) -> Weights:
 def _orthonormal(columns: Weights) -> Weights:
     """Orthonormal columns with the span of `columns`, which must be orthonormal up to rounding errors."""
     lower = np.linalg.cholesky(columns.T @ columns)
-    return np.asarray(scipy.linalg.solve_triangular(lower, columns.T, lower=True)).T
+    return np.asarray(blas_module("scipy.linalg").solve_triangular(lower, columns.T, lower=True)).T
 
 
 def _top_left(matrix: Weights, dim: int, max_rank: int) -> Weights:
@@ -123,10 +123,11 @@ def _top_left(matrix: Weights, dim: int, max_rank: int) -> Weights:
     if dim >= max_rank:
         # `max_rank` columns that are far from linearly dependent span the whole range
         least = tolerance**2 * float(squares.trace())
-        factor, order, rank, _ = scipy.linalg.lapack.dpstrf(squares, tol=least)
+        linalg = blas_module("scipy.linalg")
+        factor, order, rank, _ = linalg.lapack.dpstrf(squares, tol=least)
         if rank >= max_rank:
             upper, columns = factor[:max_rank, :max_rank], matrix[:, order[:max_rank] - 1]
-            return _orthonormal(np.asarray(scipy.linalg.solve_triangular(upper, columns.T, trans="T")).T)
+            return _orthonormal(np.asarray(linalg.solve_triangular(upper, columns.T, trans="T")).T)
     lengths, right = np.linalg.eigh(squares)
     singular = np.sqrt(np.maximum(lengths[::-1], 0.0))
     rank = int((singular > singular[:1].max(initial=0.0) * tolerance).sum())

@@ -30,7 +30,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from linprobe.data.blocks import Rows
@@ -41,6 +40,7 @@ from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
 from linprobe.methods._descent import Descent
 from linprobe.options import MirrorDescentOptions
 from linprobe.options.declaration import refuse_idle
+from linprobe.parallel.threads import blas_module
 
 MIRROR_ITERATIONS = 20
 LANCZOS_FROM = 500
@@ -61,11 +61,10 @@ def alphas(options: MirrorDescentOptions, n_steps: int) -> NDArray[np.float64]:
 def _least_eigenvalue(matrix: Weights, factor: tuple[Weights, bool]) -> float:
     """Least eigenvalue of a positive definite matrix, given its Cholesky factor; by Lanczos if the matrix is large."""
     if len(matrix) < LANCZOS_FROM:
-        return float(scipy.linalg.eigvalsh(matrix, subset_by_index=(0, 0))[0])
-    inverse = scipy.sparse.linalg.LinearOperator(
-        matrix.shape, matvec=lambda v: scipy.linalg.cho_solve(factor, v), dtype=np.float64
-    )
-    largest = scipy.sparse.linalg.eigsh(inverse, k=1, v0=np.ones(len(matrix)), return_eigenvectors=False)
+        return float(blas_module("scipy.linalg").eigvalsh(matrix, subset_by_index=(0, 0))[0])
+    sparse, solve = blas_module("scipy.sparse.linalg"), blas_module("scipy.linalg").cho_solve
+    inverse = sparse.LinearOperator(matrix.shape, matvec=lambda v: solve(factor, v), dtype=np.float64)
+    largest = sparse.eigsh(inverse, k=1, v0=np.ones(len(matrix)), return_eigenvectors=False)
     return 1 / float(largest[0])
 
 
@@ -76,9 +75,10 @@ def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights
     if options.loss == "squared":
         wide = rows.x.astype(np.float64)
         hessian = wide.T @ wide / rows.n_rows + kappa * np.eye(rows.n_features)
-        factor = scipy.linalg.cho_factor(hessian)
+        linalg = blas_module("scipy.linalg")
+        factor = linalg.cho_factor(hessian)
         least = _least_eigenvalue(hessian, factor)
-        return lambda weights, step: weights - least * scipy.linalg.cho_solve(factor, step)
+        return lambda weights, step: weights - least * linalg.cho_solve(factor, step)
 
     def gradient_of_map(weights: Weights) -> tuple[float, Weights]:
         loss, gradient = loss_and_gradient(rows, weights)
@@ -93,7 +93,7 @@ def mirror_map(public: Rows, options: MirrorDescentOptions) -> Callable[[Weights
             value, gradient = gradient_of_map(point)
             return value - float((dual * point).sum()), (gradient - dual).ravel()
 
-        found = scipy.optimize.minimize(
+        found = blas_module("scipy.optimize").minimize(
             objective, weights.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": MIRROR_ITERATIONS}
         )
         return np.asarray(found.x, dtype=np.float64).reshape(weights.shape)

@@ -5,14 +5,15 @@ BLAS is limited to one thread meanwhile, so that the result for a block does not
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from threading import Event, Lock
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -33,7 +34,16 @@ def _pool() -> ThreadPoolExecutor:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # fork does not copy threads
 
-_outer: list[int] = []  # inside `blas_held_to_one_thread`: the number of threads to use, from before the limit
+
+class _Hold(NamedTuple):
+    """Inside `blas_held_to_one_thread`: the threads to use, from before the limit; limits to undo; modules limited."""
+
+    threads: int
+    limits: ExitStack
+    modules: set[str]
+
+
+_outer: list[_Hold] = []
 
 
 def n_processors() -> int:
@@ -44,7 +54,7 @@ def n_processors() -> int:
 def n_threads() -> int:
     """Number of threads to use: the limit set for BLAS, at most one per core available to this process."""
     if _outer:
-        return _outer[0]
+        return _outer[0].threads
     libraries = [int(library["num_threads"]) for library in _controller().info() if library["user_api"] == "blas"]
     return max(1, min([n_processors(), *libraries]))
 
@@ -55,12 +65,25 @@ def blas_held_to_one_thread() -> Iterator[None]:
     if _outer:
         yield
         return
-    _outer.append(n_threads())
-    try:
-        with _controller().limit(limits=1, user_api="blas"):
-            yield
-    finally:
-        _outer.clear()
+    with ExitStack() as limits:
+        _controller.cache_clear()  # libraries may have been loaded since
+        _outer.append(_Hold(n_threads(), limits, set()))
+        limits.callback(_outer.clear)
+        limits.enter_context(_controller().limit(limits=1, user_api="blas"))
+        yield
+
+
+def blas_module(name: str) -> Any:
+    """A module that brings a BLAS library of its own, such as `scipy.linalg`: imported on first use, for a fast start.
+
+    If BLAS is held to one thread, so is that library.
+    """
+    module = importlib.import_module(name)
+    if _outer and name not in _outer[0].modules:
+        _controller.cache_clear()
+        _outer[0].limits.enter_context(_controller().limit(limits=1, user_api="blas"))
+        _outer[0].modules.add(name)
+    return module
 
 
 def share(pieces: Iterator[Callable[[], Item]], consumers: Sequence[Callable[[Item], None]]) -> None:

@@ -170,6 +170,22 @@ def test_blas_has_one_thread_inside_and_what_it_had_outside() -> None:
     assert blas_threads() == before
 
 
+def test_a_library_that_is_loaded_inside_has_one_thread_too() -> None:
+    """SciPy has a BLAS of its own, which a step loads on first use."""
+    script = """
+from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
+from tests.parallel.test_threads import blas_threads
+import numpy, threadpoolctl
+with threadpoolctl.threadpool_limits(2, "blas"), blas_held_to_one_thread():
+    blas_module("scipy.linalg").inv(numpy.eye(3))
+    print(len(threadpoolctl.threadpool_info()) > 1, blas_threads())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout == "True {1}\n", done.stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_copy_of_a_process_that_has_used_its_threads_makes_its_own() -> None:
     script = """

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,24 @@ from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import n_threads
 
 SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
+EVEN_ROWS = 2 * BLOCK_ROWS  # the last rows, fewer than SHARD_ROWS, are divided into two blocks for so many of them
+STEP_ROWS = BLOCK_ROWS // 8  # sizes of blocks are multiples of it, and it is one of the rows of a float32 sum
 SAMPLED_ROWS = 1024  # in a block of a sample, about; it reads more places where few of them are in the sample
 PREFETCHED_BLOCKS = 8
 PREFETCHED_BYTES = 64 << 20
+
+
+def block_sizes(n_rows: int) -> Iterator[int]:
+    """Rows in each block of a pass over `n_rows` rows.
+
+    The last rows are in an even number of blocks of about the same size, which two threads finish at the same time.
+    Sizes depend on places from the last multiple of SHARD_ROWS on, so that shards change none.
+    """
+    last = n_rows % SHARD_ROWS
+    yield from (min(BLOCK_ROWS, n_rows - last - start) for start in range(0, n_rows - last, BLOCK_ROWS))
+    n_blocks = 2 * -(-last // EVEN_ROWS) if last > BLOCK_ROWS else 1
+    size = -(-last // (n_blocks * STEP_ROWS)) * STEP_ROWS
+    yield from (min(size, last - start) for start in range(0, last, size or 1))
 
 
 class ArrayRows(Rows):
@@ -81,8 +97,15 @@ class ArrayRows(Rows):
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order; no row is copied."""
-        for start in range(0, self.n_rows, self._block_rows):
-            yield partial(self._block, start, self._block_rows)
+        start = 0
+        for size in self._sizes():
+            yield partial(self._block, start, size)
+            start += size
+
+    def _sizes(self) -> Iterator[int]:
+        if self._block_rows == BLOCK_ROWS:
+            return block_sizes(self.n_rows)
+        return repeat(self._block_rows, -(-self.n_rows // self._block_rows))
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
         """All rows with their mask; no row is copied. The fewer rows are in the sample, the larger are the blocks."""
@@ -146,7 +169,7 @@ class StreamedRows(Rows):
     def lazy_blocks(self) -> Iterator[LazyBlock]:
         """All rows in order. The iterator reads them; a lazy block preprocesses its own."""
         start = 0
-        for raw, y in _prefetch(whole_blocks(self._read()), self.n_features):
+        for raw, y in _prefetch(whole_blocks(self._read(), block_sizes(self.n_rows)), self.n_features):
             yield partial(self._block, start, raw, y, self._weights_of(start, y))
             start += len(y)
 

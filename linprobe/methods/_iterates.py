@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -56,3 +56,16 @@ class Iterates:
         self.weights = state["weights"]
         self.history = json.loads(str(state["history"]))
         self._output.restore(state)
+
+
+def descended(
+    weights: Weights, eta: float, gradients: Sequence[Weights], weight_decay: float, reference: Weights
+) -> Weights:
+    """W - eta (sum of gradients + weight_decay (W - reference)), with one array for all intermediate results."""
+    step = weights - reference
+    step *= weight_decay
+    for gradient in gradients:
+        step += gradient
+    step *= -eta
+    step += weights
+    return step

@@ -36,7 +36,7 @@ from linprobe.methods._base import (
     initial_weights,
     reference_weights,
 )
-from linprobe.methods._iterates import Iterates
+from linprobe.methods._iterates import Iterates, descended
 from linprobe.methods._step_size import step_size
 from linprobe.methods._subspace import Squares, top_left_subspace
 from linprobe.options import AdaMixOptions
@@ -81,7 +81,7 @@ def fit(problem: Problem, options: AdaMixOptions, run: Run) -> Fitted:
             subspace = top_left_subspace(public_gradient, dim, problem.gradient_rank, squares)
         gradient = run.gradient(problem.private_rows, weights, tau, subspace=subspace, loss=problem.loss())
         eta = eta_of(tau)
-        weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
+        weights = descended(weights, eta, [public_gradient, gradient], options.weight_decay, reference)
         iterates.move(
             weights,
             clip_norm=tau,

@@ -24,7 +24,7 @@ import numpy as np
 from linprobe.data.blocks import Rows
 from linprobe.gradients.loss import loss_and_gradient, residuals
 from linprobe.methods._base import Fitted, Problem, Run, project_to_ball, public_generator
-from linprobe.methods._iterates import Iterates
+from linprobe.methods._iterates import Iterates, descended
 
 LIPSCHITZ = math.sqrt(2)
 
@@ -59,7 +59,7 @@ def fit(problem: Problem, run: Run, *, radius: float | None, strong_convexity: f
         public_loss, public_gradient = loss_and_gradient(public, weights)
         gradient = run.gradient(problem.private_rows, weights, LIPSCHITZ)
         eta = 2 / (weight_decay * (t + 1))
-        weights = weights - eta * (public_gradient + gradient + weight_decay * (weights - reference))
+        weights = descended(weights, eta, [public_gradient, gradient], weight_decay, reference)
         weights = project_to_ball(weights, reference, bound)
         iterates.move(weights, clip_norm=LIPSCHITZ, learning_rate=eta, public_loss=public_loss / public.n_rows)
     return Fitted(iterates.result(), iterates.history)

@@ -22,7 +22,7 @@ from linprobe.methods._base import (
     initial_weights,
     reference_weights,
 )
-from linprobe.methods._iterates import Iterates
+from linprobe.methods._iterates import Iterates, descended
 from linprobe.methods._step_size import step_size
 from linprobe.options import NGDOptions
 from linprobe.parallel.array_api import norm
@@ -45,7 +45,7 @@ def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
         weights = iterates.weights
         public_loss, public_gradient = loss_and_gradient(public, weights, backend=run.backend)
         gradient = run.gradient(problem.private_rows, weights, options.clip_norm)
-        weights = weights - eta * (public_gradient + gradient + options.weight_decay * (weights - reference))
+        weights = descended(weights, eta, [public_gradient, gradient], options.weight_decay, reference)
         facts = {
             "clip_norm": options.clip_norm,
             "learning_rate": eta,

@@ -31,6 +31,7 @@ from linprobe.methods._base import (
     reference_weights,
 )
 from linprobe.methods._damping import DampedIterates
+from linprobe.methods._iterates import descended
 from linprobe.methods._step_size import step_size
 from linprobe.options import NoisyGDOptions
 from linprobe.options.declaration import refuse_idle
@@ -62,7 +63,7 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
             eta = 2 / (options.weight_decay * (t + 1))
         else:
             eta = constant * (iterates.damped(gradient, noise) if damps else 1.0)
-        weights = weights - eta * (gradient + options.weight_decay * (weights - reference))
+        weights = descended(weights, eta, [gradient], options.weight_decay, reference)
         weights = project_to_ball(weights, reference, options.radius)
         iterates.move(weights, clip_norm=options.clip_norm, learning_rate=eta)
     return Fitted(iterates.result(), iterates.history, start=iterates.start)

@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from linprobe.data import rows as rows_module
 from linprobe.data import sources
 from linprobe.data.preprocessing import Preprocessing, normalise_rows, row_norms
-from linprobe.data.rows import ArrayRows, StreamedRows, join, prepare
-from linprobe.data.sources import ArraySource, ChainedSource
+from linprobe.data.rows import SHARD_ROWS, ArrayRows, StreamedRows, block_sizes, join, prepare
+from linprobe.data.sources import BLOCK_ROWS, ArraySource, ChainedSource
 from linprobe.errors import UsageError
 from linprobe.estimators import (
     DPSGD,
@@ -260,3 +260,18 @@ def test_one_tiny_private_row_cannot_spoil_the_release(tiny: float) -> None:
     probe = NoisyGD(classes=range(4), epsilon=3.0, n_steps=5, init="zero").fit(raw, LABELS[:200])
     assert np.all(np.isfinite(probe.coef_))
     assert np.all(np.isfinite(probe.private_record_losses_.mu))
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 1024, 1025, 2500, SHARD_ROWS, 3 * SHARD_ROWS + 2049])
+def test_blocks_hold_all_rows_and_are_those_of_shards(n_rows: int) -> None:
+    sizes, shard = [*block_sizes(n_rows)], min(n_rows, SHARD_ROWS)
+    assert sum(sizes) == n_rows
+    assert all(0 < size <= BLOCK_ROWS for size in sizes)
+    assert all(size % 128 == 0 for size in sizes[:-1])
+    assert sizes == [*block_sizes(shard), *block_sizes(n_rows - shard)]
+
+
+@pytest.mark.parametrize("n_rows", [1025, 2048, 2500, 4000])
+def test_two_threads_have_about_the_same_number_of_rows(n_rows: int) -> None:
+    sizes = [*block_sizes(n_rows)]
+    assert abs(sum(sizes[::2]) - sum(sizes[1::2])) < 520

@@ -90,12 +90,12 @@ def test_rows_of_one_person_that_cancel_keep_their_bound() -> None:
 
 
 def test_the_sum_has_the_same_bits_for_any_number_of_threads_and_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y, weights = rows_of(3000)
+    x, y, weights = rows_of(5000)
     whole = newton_sum(ArrayRows(x, y), weights, 0.5, SCALE).value
     monkeypatch.setattr(module, "n_threads", lambda: 3)
     np.testing.assert_array_equal(newton_sum(ArrayRows(x, y), weights, 0.5, SCALE).value, whole)
     seen: list[list[np.ndarray]] = []
-    for first, stop in ((0, 1024), (1024, 3000)):
+    for first, stop in ((0, 4096), (4096, 5000)):
         seen.append([])
         shard = ShardRows(ArrayRows(x[first:stop], y[first:stop]), first, len(x))
         newton_sum(shard, weights, 0.5, SCALE, all_reduce=lambda total: seen[-1].append(total) or total)

@@ -56,12 +56,12 @@ def test_a_unit_row_moves_the_packed_sum_by_its_whole_length() -> None:
 
 
 def test_the_sum_has_the_same_bits_for_any_number_of_threads_and_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = unit_rows(3000)
+    x = unit_rows(5000)
     whole = second_moment(rows_of(x)).value
     monkeypatch.setattr(module, "n_threads", lambda: 3)
     np.testing.assert_array_equal(second_moment(rows_of(x)).value, whole)
     parts: list[np.ndarray] = []
-    for first, stop in ((0, 1024), (1024, 3000)):
+    for first, stop in ((0, 4096), (4096, 5000)):
         shard = ShardRows(rows_of(x[first:stop]), first, len(x))
         second_moment(shard, all_reduce=lambda total: parts.append(total) or total)
     reduced = second_moment(rows_of(x), all_reduce=lambda total: parts[0] + parts[1]).value

@@ -20,7 +20,7 @@ from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import HOST
 from linprobe.gradients.sigmoid import sigmoid_residuals
 from linprobe.options import Loss
-from linprobe.parallel.array_api import Array, double, namespace, norm, numbers_like, on_host, single
+from linprobe.parallel.array_api import Array, contiguous, double, namespace, norm, numbers_like, on_host, single
 from linprobe.parallel.threads import blas_module, in_order
 
 LARGEST_WEIGHTS = 1e30
@@ -130,7 +130,7 @@ def loss_gradient_and_norms(
         summed_loss = summed_loss + value
         total += gradient
         norms.append(lengths)
-    return summed_loss, total.T, norms
+    return summed_loss, contiguous(total.T), norms
 
 
 def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Weights:

@@ -13,6 +13,7 @@ dimension, so that U has P dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from linprobe.gradients.backend import Part
 from linprobe.gradients.host import products
 from linprobe.gradients.loss import Weights
 from linprobe.parallel.array_api import norm
-from linprobe.parallel.threads import blas_module
+from linprobe.parallel.threads import blas_module, n_threads, share
 
 Squares = dict[tuple[int, int], NDArray[np.float64]]
 # Bounds on rounding errors of lengths and of squared lengths, at least twice the largest error found with rows built
@@ -32,6 +33,7 @@ Squares = dict[tuple[int, int], NDArray[np.float64]]
 SLACK = 2.0**-14
 SLACK_FEATURES = 4096
 SQUARED_SLACK = 2.0**-14
+COLUMNS = 128  # of a product that one thread computes
 NOT_ORTHONORMAL = 2.0**-20  # of the squared length of the directions
 
 
@@ -59,15 +61,15 @@ class OrthonormalSubspace:
 
     def coordinates(self, matrix: Weights) -> Weights:
         """U^T `matrix` (n_features, m): the rows of `matrix` on the axes, then its products with the directions."""
-        return np.concatenate([matrix[: self._n_axes], self._directions.T @ matrix[self._n_axes :]])
+        return np.concatenate([matrix[: self._n_axes], _product(self._directions.T, matrix[self._n_axes :])])
 
     def embed(self, coordinates: Weights) -> Weights:
         """U `coordinates`, shape (n_features, m)."""
-        return np.concatenate([coordinates[: self._n_axes], self._directions @ coordinates[self._n_axes :]])
+        return np.concatenate([coordinates[: self._n_axes], _product(self._directions, coordinates[self._n_axes :])])
 
     def energy(self, matrix: Weights) -> float:
         """Fraction of the squared norm of `matrix` (n_features, m) inside the subspace; 1 for a zero matrix."""
-        inside = self._directions.T @ matrix[self._n_axes :]
+        inside = _product(self._directions.T, matrix[self._n_axes :])
         whole = norm(matrix)
         return 1.0 if whole == 0 else float((norm(matrix[: self._n_axes]) / whole) ** 2 + (norm(inside) / whole) ** 2)
 
@@ -98,13 +100,26 @@ class OrthonormalSubspace:
         return np.asarray(squares)
 
 
+def _product(a: Weights, b: Weights) -> Weights:
+    """a b, shape (m, n). Each thread takes some columns, so the bits do not depend on the number of threads."""
+    product = np.empty((a.shape[0], b.shape[1]))
+
+    def fill(first: int) -> None:
+        columns = slice(first, first + COLUMNS)
+        np.matmul(a, b[:, columns], out=product[:, columns])
+
+    starts = range(0, b.shape[1], COLUMNS)
+    share((partial(int, first) for first in starts), [fill] * max(1, min(n_threads(), len(starts))))
+    return product
+
+
 def _canonical(directions: Weights) -> Weights:
     """The orthonormal basis of the same span that is lower triangular on top, with a positive diagonal.
 
     Noise is added to coordinates, so the released numbers depend on the basis, which rounding must not choose.
     """
     rotation, upper = np.linalg.qr(directions[: directions.shape[1]].T)
-    return np.asarray(directions @ (rotation * np.where(np.diagonal(upper) < 0, -1.0, 1.0)))
+    return _product(directions, rotation * np.where(np.diagonal(upper) < 0, -1.0, 1.0))
 
 
 def _orthonormal(columns: Weights) -> Weights:
@@ -131,7 +146,7 @@ def _top_left(matrix: Weights, dim: int, max_rank: int) -> Weights:
     lengths, right = np.linalg.eigh(squares)
     singular = np.sqrt(np.maximum(lengths[::-1], 0.0))
     rank = int((singular > singular[:1].max(initial=0.0) * tolerance).sum())
-    left = matrix @ right[:, ::-1][:, : min(rank, max_rank, dim)]
+    left = _product(matrix, right[:, ::-1][:, : min(rank, max_rank, dim)])
     return _orthonormal(left / np.linalg.norm(left, axis=0))
 
 

@@ -24,6 +24,11 @@ def single(x: Array) -> Array:
     return np.ascontiguousarray(x, dtype=np.float32) if isinstance(x, np.ndarray) else x.float().contiguous()
 
 
+def contiguous(x: Array) -> Array:
+    """`x` with contiguous rows; `x` itself if it is that already."""
+    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()
+
+
 def transposed(x: Array) -> Array:
     """x^T (m, n), float32, for x (n, m); on the host, columns are contiguous."""
     return x.astype(np.float32).T if isinstance(x, np.ndarray) else single(x.T)

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from linprobe.data.precision import STORED, StoredRows, aligned_empty, widened
 from linprobe.data.unit_rows import paired
 from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part
 from linprobe.gradients.blas import NumpyProducts, strided_rows
-from linprobe.gradients.kernel_people import People
+from linprobe.gradients.kernel_people import People, rows_of
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.native import KernelPart, KernelPeople
 
@@ -76,11 +75,10 @@ class KernelProducts(NumpyProducts, ClippingProducts):
 
     @cached_property
     def _room(self) -> NDArray[np.float32]:
-        """Buffer for a run of rows and their residuals, in the kernel's order."""
-        residuals = 2 * SUM_ROWS * _whole_chunks(self.n_classes)
-        room: NDArray[np.float32] = aligned_empty(
-            ((SUM_ROWS + SPARE_ROWS + 1) * self._whole_tiles + residuals,), np.float32
-        )
+        """Buffer for a run of rows and their residuals, in the kernel's order, and for those of a sample."""
+        tiles = (SUM_ROWS + SPARE_ROWS) * self._whole_tiles
+        residuals = SUM_ROWS * _whole_chunks(self.n_classes)
+        room: NDArray[np.float32] = aligned_empty((2 * tiles + self._whole_tiles + 3 * residuals,), np.float32)
         room[:] = 0
         return room
 
@@ -170,37 +168,42 @@ class KernelProducts(NumpyProducts, ClippingProducts):
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
 
     def _add_clipped(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample | None) -> None:
-        """One pass of the kernel, and one more over `sample`."""
-        self._pass(total if sample is None else None, rows, clipped, None)
-        if sample is not None:
-            chosen = _Clipped.empty(clipped.y[sample.places], clipped.lengths[sample.places], clipped.bound)
-            self._add_sample(total, replace(rows, places=sample.places), chosen, sample)
+        """One pass of the kernel over all rows, which sums those of `sample`."""
+        self._run_pass(total, rows, clipped, sample, None)
 
     def _add_sample(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample) -> None:
         """One pass of the kernel over the rows of a sample; a row's scores depend on no other row."""
-        self._pass(total, rows, clipped, sample.ends)
+        self._run_pass(total, rows, clipped, None, sample.ends)
 
-    def _pass(
-        self, total: ExactSum | None, rows: StoredRows, clipped: _Clipped, ends: NDArray[np.int64] | None
+    def _run_pass(
+        self,
+        total: ExactSum,
+        rows: StoredRows,
+        clipped: _Clipped,
+        summed: Sample | None,
+        ends: NDArray[np.int64] | None,
     ) -> None:
-        """Score, clip and sum the rows in runs that end at `ends`; without `total`, score and clip only."""
+        """Score and clip the rows, and sum them in runs that end at `ends`, or those of `summed` in its runs."""
         parts = []
         for part, out in zip(clipped.parts, clipped.scores, strict=True):
             if isinstance(part.products, KernelProducts):
                 parts.append(part.products.in_runs(part.first, out))
             else:
                 out[:] = part.scores(rows.wide())
+        some, ends = (None, ends) if summed is None else (summed.places, summed.ends)
         self._library.linprobe_clipped_runs(
             ctypes.byref(rows.for_kernel()),
             self._room.ctypes.data,
             self._columns.ctypes.data,
             *clipped.arguments(),
-            None if total is None else self._address(total.total),
+            self._address(total.total),
             len(clipped.y),
+            None if some is None else some.ctypes.data,
+            0 if some is None else len(some),
             None if ends is None else ends.ctypes.data,
             self.n_classes,
             self._stride,
-            0.0 if total is None else total.shift,
+            total.shift,
             (KernelPart * len(parts))(*parts),
             len(parts),
         )
@@ -208,7 +211,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
     def _score(self, rows: StoredRows, parts: list[KernelPart]) -> None:
         """Compute the scores of parts, which `in_runs` made, and nothing else."""
         nothing = _Clipped.empty(np.empty(0, np.int64), np.empty(0), 0.0).arguments()
-        nowhere, shape = (None, rows.shape[0], None), (self.n_classes, self._stride, 0.0)
+        nowhere, shape = (None, rows.shape[0], None, 0, None), (self.n_classes, self._stride, 0.0)
         given = (KernelPart * len(parts))(*parts), len(parts)
         read = ctypes.byref(rows.for_kernel())
         self._library.linprobe_clipped_runs(read, self._room.ctypes.data, None, *nothing, *nowhere, *shape, *given)
@@ -240,7 +243,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         r = self.scores(x)
         given = ctypes.byref(people.for_kernel(bound, most))
         self._library.linprobe_clip_people(r.ctypes.data, _stride(r), given, self.n_classes)
-        self._add(total, r, x, None if few.sampled is None else _rows_of(few.sampled, people.bounds, cells))
+        self._add(total, r, x, None if few.sampled is None else rows_of(few.sampled, people.bounds, cells))
         return people.factors, people.lengths
 
     def _address(self, total: NDArray[np.float64]) -> int:
@@ -332,10 +335,24 @@ class FusedProducts(KernelProducts):
             self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes
         )
 
+    def _add_clipped(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample | None) -> None:
+        """One pass of the kernel, and one more over `sample`."""
+        self._pass(total if sample is None else None, rows, clipped, None)
+        if sample is not None:
+            chosen = _Clipped.empty(clipped.y[sample.places], clipped.lengths[sample.places], clipped.bound)
+            self._add_sample(total, replace(rows, places=sample.places), chosen, sample)
+
+    def _add_sample(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample) -> None:
+        """One pass of the kernel over the rows of a sample."""
+        self._pass(total, rows, clipped, sample.ends)
+
     def _pass(
         self, total: ExactSum | None, rows: StoredRows, clipped: _Clipped, ends: NDArray[np.int64] | None
     ) -> None:
-        """As in `KernelProducts`. Parts with many classes take a pass by runs, so that no part changes the sum."""
+        """Score, clip and sum the rows in runs that end at `ends`; without `total`, score and clip only.
+
+        Parts with many classes take a pass by runs, so that no part changes the sum.
+        """
         parts, in_runs = [], []
         for part, out in zip(clipped.parts, clipped.scores, strict=True):
             if isinstance(part.products, FusedProducts):
@@ -361,16 +378,6 @@ class FusedProducts(KernelProducts):
             (KernelPart * len(parts))(*parts),
             len(parts),
         )
-
-
-def _rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
-    """The rows of sampled people, in runs of `SUM_ROWS` rows that cross no cell."""
-    sizes = np.diff(bounds)
-    joined = np.concatenate([[0], np.cumsum(sizes * sampled)])
-    ends = [joined[-1]] if cells is None else joined[cells].tolist()
-    runs = [range(first + SUM_ROWS, stop, SUM_ROWS) for first, stop in pairwise([0, *ends])]
-    found = sorted({*chain(*runs), *ends} - {0})
-    return Sample(np.flatnonzero(np.repeat(sampled, sizes)), np.array(found, np.int64))
 
 
 def _storable(rows: StoredRows) -> StoredRows:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block
 from linprobe.data.unit_rows import paired
+from linprobe.gradients.rounding import SUM_ROWS, Sample
 from linprobe.native import KernelPeople
 
 
@@ -80,3 +82,13 @@ class People:
             most,
             len(self.factors),
         )
+
+
+def rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
+    """The rows of sampled people, in runs of `SUM_ROWS` rows that cross no cell."""
+    sizes = np.diff(bounds)
+    joined = np.concatenate([[0], np.cumsum(sizes * sampled)])
+    ends = [joined[-1]] if cells is None else joined[cells].tolist()
+    runs = [range(first + SUM_ROWS, stop, SUM_ROWS) for first, stop in pairwise([0, *ends])]
+    found = sorted({*chain(*runs), *ends} - {0})
+    return Sample(np.flatnonzero(np.repeat(sampled, sizes)), np.array(found, np.int64))

@@ -77,7 +77,7 @@ def load(path: Path = PATH) -> ctypes.CDLL | None:
         ],
         "clipped_runs": [
             *[address, address, address, *clip, address, size],
-            *[address, count, size, real, address, count],
+            *[address, size, address, count, size, real, address, count],
         ],
         "widen": [address, count, address, size],
         "inner_products": [address] * 4,

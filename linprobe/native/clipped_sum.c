@@ -190,14 +190,17 @@ void linprobe_clipped_sum(const struct rows *from, float *wide, const float *w, 
 }
 
 /* linprobe_clipped_sum for any n_classes. w, unless null, and the weights of parts are packed as runs.h says; the `room`
-   of a part is a multiple of CHUNK. Without w, the scores of parts only. room: buffer of (RUN + SPARE + 1) * (width
-   rounded up to 32) + 2 * RUN * (n_classes rounded up to CHUNK) floats. */
+   of a part is a multiple of CHUNK. Without w, the scores of parts only. summed: unless null, the places of the rows to
+   sum, n_summed of them, increasing, in runs that end at `ends`; the others are scored and clipped only. room: buffer of
+   (RUN + SPARE + 1) * (width rounded up to 32) + 2 * RUN * (n_classes rounded up to CHUNK) floats, and with `summed`, of
+   (RUN + SPARE) * (width rounded up to 32) + RUN * (n_classes rounded up to CHUNK) more. */
 void linprobe_clipped_runs(const struct rows *from, float *room, const float *w, const int64_t *y, const double *lengths,
-                           double bound, double *r_norms, double *factors, double *total, size_t n, const int64_t *ends,
-                           int n_classes, size_t apart, double shift, const struct part *parts, int n_parts)
+                           double bound, double *r_norms, double *factors, double *total, size_t n,
+                           const int64_t *summed, size_t n_summed, const int64_t *ends, int n_classes, size_t apart,
+                           double shift, const struct part *parts, int n_parts)
 {
-    CALL(clipped_runs, from, room, w, y, lengths, bound, r_norms, factors, total, n, ends, n_classes, apart, shift,
-         parts, n_parts);
+    CALL(clipped_runs, from, room, w, y, lengths, bound, r_norms, factors, total, n, summed, n_summed, ends, n_classes,
+         apart, shift, parts, n_parts);
 }
 
 /* out: inner products of the pairs of rows of each person, in the order of `people`. wide: buffer of PAIRED rows of

@@ -155,23 +155,48 @@ TARGET static void KERNEL(sum)(const float *x, const float *r, const int64_t *pl
     }
 }
 
+/* held, from its row `first` on = the rows of tiles at n places, and their residuals */
+TARGET static void KERNEL(hold)(const float *tiles, const float *r, const int64_t *places, size_t i, size_t n, float *held,
+                                float *held_r, size_t first, size_t d, size_t r_stride)
+{
+    for (size_t j = 0; j < d; j += TILE, tiles += TILE_STEP, held += TILE_STEP)
+        for (size_t t = 0; t < n; t++)
+            memcpy(held + TILE * (first + t), tiles + TILE * (places[t] - i), sizeof(float) * TILE);
+    for (size_t t = 0; t < n; t++)
+        memcpy(held_r + r_stride * (first + t), r + r_stride * (places[t] - i), sizeof(float) * r_stride);
+}
+
 TARGET static void KERNEL(clipped_runs)(const struct rows *from, float *room, const float *w, const int64_t *y,
                                         const double *lengths, double bound, double *r_norms, double *factors,
-                                        double *total, size_t n, const int64_t *ends, int n_classes, size_t apart,
-                                        double shift, const struct part *parts, int n_parts)
+                                        double *total, size_t n, const int64_t *summed, size_t n_summed,
+                                        const int64_t *ends, int n_classes, size_t apart, double shift,
+                                        const struct part *parts, int n_parts)
 {
     size_t d = WIDTH(from), r_stride = (n_classes + CHUNK - 1) / CHUNK * CHUNK;
-    float *r = room + TILE_STEP * ((d + TILE - 1) / TILE), *panel = r + RUN * r_stride, *wide = panel + RUN * n_classes;
-    for (size_t i = 0, stop, run = 0; i < n; i = stop, run++) {
-        stop = ends ? (size_t)ends[run] : LEAST(i + RUN, n);
-        size_t count = stop - i;
+    size_t of_tiles = TILE_STEP * ((d + TILE - 1) / TILE), held = 0, done = 0, run = 0;
+    float *r = room + of_tiles, *panel = r + RUN * r_stride, *wide = panel + RUN * n_classes;
+    float *held_tiles = wide + of_tiles / (RUN + SPARE), *held_r = held_tiles + of_tiles; /* if `summed` */
+    for (size_t i = 0, stop, count; i < n; i = stop) {
+        stop = ends && !summed ? (size_t)ends[run++] : LEAST(i + RUN, n);
+        count = stop - i;
         KERNEL(pack)(from, i, count, wide, room);
         for (const struct part *p = parts; p < parts + n_parts; p++)
             KERNEL(tile_scores)(room, p->first, p->d, p->w, p->out + p->room * i, p->room, count, p->n_classes);
         if (!w) continue;
         KERNEL(tile_scores)(room, 0, d, w, r, r_stride, count, n_classes);
         KERNEL(clip_all)(r, r_stride, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
-        if (total) KERNEL(run_sum)(room, r, NULL, panel, total, count, d, n_classes, r_stride, apart, shift);
+        if (total && !summed) KERNEL(run_sum)(room, r, NULL, panel, total, count, d, n_classes, r_stride, apart, shift);
+        while (done < n_summed && (size_t)summed[done] < stop) {
+            size_t some = 0, left = (size_t)ends[run] - done;
+            while (some < left && (size_t)summed[done + some] < stop) some++;
+            KERNEL(hold)(room, r, summed + done, i, some, held_tiles, held_r, held, d, r_stride);
+            done += some;
+            held += some;
+            if (some < left) break; /* the rest of this sum is in the next rows */
+            KERNEL(run_sum)(held_tiles, held_r, NULL, panel, total, held, d, n_classes, r_stride, apart, shift);
+            held = 0;
+            run++;
+        }
     }
 }
 

@@ -7,7 +7,7 @@ const complete = () => {
     nav.removeAttribute("aria-labelledby");
   });
   document.querySelectorAll("nav.md-code__nav").forEach((nav, i) => nav.setAttribute("aria-label", `Code block ${i + 1}`));
-  for (const part of document.querySelectorAll(".md-typeset pre, .md-typeset pre > code, .md-typeset__scrollwrap"))
+  for (const part of document.querySelectorAll(".md-typeset pre, .md-typeset pre > code, .md-typeset__scrollwrap, .md-typeset p:has(> img)"))
     if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
 };
 complete();

@@ -27,6 +27,8 @@ SOURCE = {page: place for place, page in OUTSIDE.items() if page != "index.md"}
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^()\s#]+)(#[^()\s]*)?\)")
 BLOCK = re.compile(r"^```[\s\S]*?^```$|^(?:    .*\n)+", re.MULTILINE)  # of code
 CODE = re.compile(r"`[^`\n]+`")
+SHOWN_CODE = re.compile(r"(?<=<code>)[^<\n]+(?=</code>)")
+HYPHENATED = re.compile(r"(?<!\S)(?=\S{2,40}(?!\S))\S*-\S*")
 
 
 def on_config(config: Any) -> Any:
@@ -72,6 +74,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         parts += [CODE.sub(_unescaped, LINK.sub(link, markdown[end : block.start()])), block[0]]
         end = block.end()
     return _lists("".join([*parts, CODE.sub(_unescaped, LINK.sub(link, markdown[end:]))]))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep names such as `--unit` and `noisy-gd`, and figures such as 0.95 ± 0.01, on one line."""
+    html = SHOWN_CODE.sub(lambda code: HYPHENATED.sub(r'<span class="whole">\g<0></span>', code[0]), html)
+    return html.replace(" ± ", "&nbsp;±&nbsp;")
 
 
 def _links(markdown: str, place: str) -> list[str]:

@@ -46,3 +46,15 @@ def pages() -> ModuleType:
 def test_github_markdown_becomes_that_of_the_site(pages: ModuleType, source: str, written: str, shown: str) -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri=source))
     assert pages.on_page_markdown(f"{written}\n", page) == f"{shown}\n"
+
+
+@pytest.mark.parametrize(
+    ("html", "shown"),
+    [
+        ("<code>a --unit owner</code>", '<code>a <span class="whole">--unit</span> owner</code>'),
+        ("<td>0.9 ± 0.1</td>", "<td>0.9&nbsp;±&nbsp;0.1</td>"),
+        ("<code>a <b>-x</b></code>", "<code>a <b>-x</b></code>"),
+    ],
+)
+def test_names_and_figures_stay_on_one_line(pages: ModuleType, html: str, shown: str) -> None:
+    assert pages.on_page_content(html) == shown

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli._shared import Overwrite, PrivateJson, RunArgument, print_private_json
+from linprobe.cli._shared import DryRunFlag, Overwrite, PrivateJson, RunArgument, print_dry_run, print_private_json
 
 
 def register(app: typer.Typer) -> None:
@@ -35,22 +35,26 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option("--recover", help="Seal a run whose publication was interrupted, with the larger epsilon."),
         ] = False,
+        dry_run: DryRunFlag = False,
     ) -> None:
         """Summarise each private record's own privacy loss. Private, except the noisy histogram."""
         from linprobe.cli import _terminal
+        from linprobe.commands import pdp_report as command
         from linprobe.commands.figures import gaussian_words, rounded_up
-        from linprobe.commands.pdp_report import pdp_report
 
-        result = pdp_report(
-            run,
-            csv=csv,
-            plot=plot,
-            publish_epsilon=publish_epsilon,
-            sign=sign,
-            recover=recover,
-            book=book,
-            overwrite=overwrite,
-        )
+        given: dict[str, Any] = {
+            "csv": csv,
+            "plot": plot,
+            "publish_epsilon": publish_epsilon,
+            "sign": sign,
+            "recover": recover,
+            "book": book,
+            "overwrite": overwrite,
+        }
+        if dry_run:
+            print_dry_run(command.dry_run(run, **given), as_json=as_json)
+            return
+        result = command.pdp_report(run, **given)
         report = result.report
         _terminal.note(report["note"])
         epsilon, bound = report["epsilon"], "{} at delta {}"

@@ -286,6 +286,29 @@ def charge_histogram(
     Raises:
         PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
+    path, entry = _book_with_entry(run, before, given)
+    book.add(path, entry, [histogram], _check_caps(None, run.manifest["delta"]))
+
+
+def preview_histogram(
+    run: run_folder.LoadedRun, before: Sequence[Releases], histogram: Releases, given: Path | None
+) -> tuple[Path, Spending]:
+    """The book that `charge_histogram` would charge, and the cost of its runs with the histogram. Nothing is written.
+
+    Raises:
+        LinprobeError: as `charge_histogram`.
+    """
+    path, entry = _book_with_entry(run, before, given)
+    contents = book.read_book(path)
+    known = contents.entries.get(entry.run, entry)
+    others = {name: other for name, other in contents.entries.items() if name != entry.run}
+    after = replace(known, further=(*known.further, histogram))
+    _check_caps(None, run.manifest["delta"])(replace(contents, entries=others), after)
+    return path, spending(replace(contents, entries={**others, entry.run: after}).counted)
+
+
+def _book_with_entry(run: run_folder.LoadedRun, before: Sequence[Releases], given: Path | None) -> tuple[Path, Entry]:
+    """The budget book of a finished run, and the entry of the run in a book that does not know it."""
     manifest = run.manifest
     path = book_with(run_id_of(manifest), given)
     if path is None:
@@ -293,7 +316,7 @@ def charge_histogram(
             f"run {run.folder} is in no budget book of {books_folder()}, so its histogram cannot be charged; give "
             "--book FILE; a new book gets the whole run"
         )
-    entry = Entry(
+    return path, Entry(
         run=run_id_of(manifest),
         name=str(run.folder.absolute()),
         method=manifest["method"],
@@ -302,5 +325,3 @@ def charge_histogram(
         delta=manifest["delta"],
         releases=tuple(before),
     )
-
-    book.add(path, entry, [histogram], _check_caps(None, manifest["delta"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.ledger import Ledger, drop_torn_line, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts
+from linprobe.accounting.spending import Spending
 from linprobe.atomic_files import held, read_text, write_json
-from linprobe.commands._budget_book import charge_histogram
+from linprobe.commands._budget_book import charge_histogram, preview_histogram
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
@@ -43,17 +44,13 @@ def publish(
         UsageError: see `_signing_key`. LinprobeError: another process publishes from this run, or no budget book.
     """
     folder, manifest = run.folder, run.manifest
-    if not manifest["private"]:
-        raise PrivacyError(f"run {folder} is not private; nothing can be published from it")
-    key = _signing_key(folder, sign)
+    key = _key_to_publish(run, sign)
     with held(folder, BUSY.format(folder)):
-        events, delta = read_ledger(folder / run_folder.LEDGER), manifest["delta"]
-        check_manifest(manifest, folder, events)
+        events, planned = _planned(run, epsilon)
         training = grouped(event for event in events if event.purpose != HISTOGRAM)
-        training_epsilon = composed_epsilon(training, delta, accountant_of(manifest))
-        budget = calibrate(epsilon=epsilon, delta=delta, n_private=manifest["n_private"], steps=1)
-        counts = histogram_counts(losses.epsilon(delta, training_epsilon), training_epsilon)
-        charge_histogram(run, grouped(events), Releases(HISTOGRAM, budget.noise_multiplier, 1.0, 1), book)
+        training_epsilon = composed_epsilon(training, manifest["delta"], accountant_of(manifest))
+        counts = histogram_counts(losses.epsilon(manifest["delta"], training_epsilon), training_epsilon)
+        charge_histogram(run, grouped(events), planned, book)
         ledger = Ledger(folder / run_folder.LEDGER)
 
         def charge(event: GaussianEvent) -> None:
@@ -62,20 +59,76 @@ def publish(
 
         mechanism = GaussianMechanism(NoiseSource(), charge, first_step=len(events))
         clipped = ClippedSum(counts[:, None], 1.0, np.ones(1))
-        noisy = mechanism.release(clipped, budget.noise_multiplier, purpose=HISTOGRAM).value[:, 0]
+        noisy = mechanism.release(clipped, planned.noise_multiplier, purpose=HISTOGRAM).value[:, 0]
         histogram = {
             "what": "noisy number of records by their own training epsilon; safe to publish",
             "bin_edges": np.linspace(0, training_epsilon, HISTOGRAM_BINS + 1).tolist(),
             "noisy_counts": np.rint(noisy).astype(int).tolist(),
-            "noise_std": budget.noise_multiplier,
+            "noise_std": planned.noise_multiplier,
             "epsilon_charged": epsilon,
         }
-        name = FILE.format(len(manifest["published"]) + 1)
-        updated = _charged(manifest, ledger.events, [_listed(epsilon, budget.noise_multiplier, name)])
+        name = _next_file(manifest)
+        updated = _charged(manifest, ledger.events, [_listed(epsilon, planned.noise_multiplier, name)])
         histogram |= {"epsilon_of_run_now": updated["epsilon"], "file": str(folder / name)}
         write_json(folder / name, histogram)
         _seal(folder, updated, key)
     return histogram
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What publishing a histogram would do.
+
+    Attributes:
+        noise_std: of each of the counts. epsilon_after: of the run with the histogram. file: where it would lie.
+        book: that would be charged. spent: by all runs of the book with the histogram.
+        changed: files of the run that would change.
+    """
+
+    noise_std: float
+    epsilon_after: float
+    file: Path
+    book: Path
+    spent: Spending
+    changed: tuple[str, ...]
+
+
+def preview(run: run_folder.LoadedRun, epsilon: float, sign: Path | None, book: Path | None = None) -> Publication:
+    """What `publish` would charge and write; nothing is drawn, charged or written.
+
+    Raises:
+        LinprobeError: as `publish`.
+    """
+    manifest = run.manifest
+    key = _key_to_publish(run, sign)
+    events, planned = _planned(run, epsilon)
+    path, spent = preview_histogram(run, grouped(events), planned, book)
+    return Publication(
+        noise_std=planned.noise_multiplier,
+        epsilon_after=composed_epsilon([*grouped(events), planned], manifest["delta"], accountant_of(manifest)),
+        file=run.folder / _next_file(manifest),
+        book=path,
+        spent=spent,
+        changed=(run_folder.LEDGER, run_folder.MANIFEST, *(() if key is None else (signature.SIGNATURE,))),
+    )
+
+
+def _key_to_publish(run: run_folder.LoadedRun, sign: Path | None) -> Ed25519PrivateKey | None:
+    if not run.manifest["private"]:
+        raise PrivacyError(f"run {run.folder} is not private; nothing can be published from it")
+    return _signing_key(run.folder, sign)
+
+
+def _planned(run: run_folder.LoadedRun, epsilon: float) -> tuple[list[GaussianEvent], Releases]:
+    """The checked ledger of a run, and the release of a histogram for `epsilon`."""
+    events, manifest = read_ledger(run.folder / run_folder.LEDGER), run.manifest
+    check_manifest(manifest, run.folder, events)
+    budget = calibrate(epsilon=epsilon, delta=manifest["delta"], n_private=manifest["n_private"], steps=1)
+    return events, Releases(HISTOGRAM, budget.noise_multiplier, 1.0, 1)
+
+
+def _next_file(manifest: dict[str, Any]) -> str:
+    return FILE.format(len(manifest["published"]) + 1)
 
 
 def recover(run: run_folder.LoadedRun, sign: Path | None) -> float:

@@ -8,12 +8,14 @@ from typing import Any
 
 from linprobe.accounting.calibrate import check_epsilon
 from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses
 from linprobe.commands import _published_histogram
+from linprobe.commands._dry_run import DryRun, Lines, listed, together_facts, together_line, written
 from linprobe.commands._output import new_files, writing
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.reporting import plots
 from linprobe.reporting.pdp_report import per_record_report, sparkline, write_csv
-from linprobe.runs import run_folder
+from linprobe.runs import run_folder, signature
 from linprobe.runs.manifest import read_manifest, stated_epsilon
 from linprobe.runs.units import NOUNS, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
@@ -54,14 +56,81 @@ def pdp_report(
         UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
             PrivacyError: a histogram of a run that is not private.
     """
+    _check_options(plot, publish_epsilon, sign, recover)
+    with new_files(csv, plot, overwrite=overwrite):
+        return _pdp_report(folder, csv, plot, publish_epsilon, sign, recover, book)
+
+
+def dry_run(
+    folder: Path,
+    *,
+    csv: Path | None = None,
+    plot: Path | None = None,
+    publish_epsilon: float | None = None,
+    sign: Path | None = None,
+    recover: bool = False,
+    book: Path | None = None,
+    overwrite: bool = False,
+) -> DryRun:
+    """What `pdp_report` would read, spend and write. Its facts are public; no loss of a record is among them.
+
+    Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
+        noise_std, epsilon_after, file and signed; together (runs, epsilon and delta of all runs of the budget book with
+        the histogram); book; private_files (those of `csv` and `plot`).
+
+    Raises:
+        UsageError: with `recover`, which spends nothing. LinprobeError: as `pdp_report`.
+    """
+    if recover:
+        raise UsageError("options --dry-run and --recover exclude each other; a recovery spends nothing: leave one out")
+    _check_options(plot, publish_epsilon, sign, recover)
+    with new_files(csv, plot, overwrite=overwrite):
+        run = _loaded(folder)
+        _refuse_unsealed(run)
+        ids, _ = _losses(run)
+        planned = None if publish_epsilon is None else _published_histogram.preview(run, publish_epsilon, sign, book)
+    epsilon, delta, noun = stated_epsilon(run.manifest), run.manifest["delta"], NOUNS[unit_of(run.manifest)]
+    private_files = [str(path) for path in (csv, plot) if path is not None]
+    facts = {
+        "run": str(folder),
+        "records": len(ids),
+        "epsilon": epsilon if run.manifest["private"] else None,
+        "delta": delta,
+        "publish_epsilon": publish_epsilon,
+        "private_files": private_files,
+        "together": together_facts(None if planned is None else planned.spent),
+        "book": None if planned is None else str(planned.book),
+    }
+    lines: Lines = [("reads", f"{folder}: losses of {len(ids):,} private {noun}")]
+    writes = [f"{path}: private" for path in private_files]
+    if planned is None:
+        lines.append(("spends", "nothing; the report is private"))
+        return DryRun(facts, [*lines, *listed("writes", writes or ["nothing; the report goes to stdout"])])
+    facts |= {
+        "noise_std": planned.noise_std,
+        "epsilon_after": planned.epsilon_after,
+        "file": str(planned.file),
+        "signed": signature.SIGNATURE in planned.changed,
+    }
+    lines += [
+        ("spends", f"epsilon {publish_epsilon:g} at delta {rounded_up(delta)}"),
+        ("", f"{HISTOGRAM_BINS} counts of {noun}, each with noise of standard deviation {planned.noise_std:.4g}"),
+        ("states", f"epsilon {rounded_up(planned.epsilon_after)} of the run, before {rounded_up(epsilon)}"),
+        *together_line(planned.spent),
+    ]
+    changed = f"{folder}: {', '.join(planned.changed)}"
+    return DryRun(
+        facts, [*lines, *written(f"{planned.file}, which may be published", changed, *writes, book=planned.book)]
+    )
+
+
+def _check_options(plot: Path | None, publish_epsilon: float | None, sign: Path | None, recover: bool) -> None:
     if plot is not None:
         plots.check_format(plot)
     if publish_epsilon is not None:
         check_epsilon(publish_epsilon)
     elif sign is not None and not recover:
         raise UsageError("option --sign does nothing without --publish-epsilon or --recover; leave it out")
-    with new_files(csv, plot, overwrite=overwrite):
-        return _pdp_report(folder, csv, plot, publish_epsilon, sign, recover, book)
 
 
 def _pdp_report(
@@ -73,27 +142,14 @@ def _pdp_report(
     recover: bool,
     book: Path | None,
 ) -> PdpReport:
-    run = run_folder.load_run(folder)
-    if run.manifest["accountant"] is None:
-        raise UsageError(
-            f"run {folder} used method {run.manifest['method']}, which releases nothing with noise; "
-            "only methods that spend a budget have per-record losses"
-        )
-    if "selection" in run.manifest:
-        raise UsageError(
-            f"run {folder} was chosen by private selection, for which no bound of a single record below epsilon "
-            f"{rounded_up(run.manifest['epsilon'])} of the run is known; allowed: runs of linprobe train, or of tune "
-            "without --grid"
-        )
+    run = _loaded(folder)
     recovered = None
     if recover:
         recovered = _published_histogram.recover(run, sign)
         run = run_folder.load_run(folder)
-    elif unsealed_events(folder / run_folder.LEDGER, run.manifest["files"][run_folder.LEDGER]) is not None:
-        raise PrivacyError(stopped_publishing(folder))
-    ids, losses, _ = run_folder.read_per_record(folder, run.manifest)
-    if len(losses.mu) != len(ids):
-        raise UsageError(f"run {folder} was trained with --no-per-record; train with --per-record to track records")
+    else:
+        _refuse_unsealed(run)
+    ids, losses = _losses(run)
     published = (
         None if publish_epsilon is None else _published_histogram.publish(run, losses, publish_epsilon, sign, book)
     )
@@ -110,3 +166,32 @@ def _pdp_report(
     if plot is not None:
         writing(plot, lambda: plots.sorted_epsilons(plot, epsilons, worst, title, NOUNS[unit_of(manifest)]))
     return PdpReport(per_record_report(epsilons, manifest), sparkline(epsilons, worst), published, recovered)
+
+
+def _loaded(folder: Path) -> run_folder.LoadedRun:
+    """A run with per-record losses. UsageError: a run that has none."""
+    run = run_folder.load_run(folder)
+    if run.manifest["accountant"] is None:
+        raise UsageError(
+            f"run {folder} used method {run.manifest['method']}, which releases nothing with noise; "
+            "only methods that spend a budget have per-record losses"
+        )
+    if "selection" in run.manifest:
+        raise UsageError(
+            f"run {folder} was chosen by private selection, for which no bound of a single record below epsilon "
+            f"{rounded_up(run.manifest['epsilon'])} of the run is known; allowed: runs of linprobe train, or of tune "
+            "without --grid"
+        )
+    return run
+
+
+def _refuse_unsealed(run: run_folder.LoadedRun) -> None:
+    if unsealed_events(run.folder / run_folder.LEDGER, run.manifest["files"][run_folder.LEDGER]) is not None:
+        raise PrivacyError(stopped_publishing(run.folder))
+
+
+def _losses(run: run_folder.LoadedRun) -> tuple[Any, RecordLosses]:
+    ids, losses, _ = run_folder.read_per_record(run.folder, run.manifest)
+    if len(losses.mu) != len(ids):
+        raise UsageError(f"run {run.folder} was trained with --no-per-record; train with --per-record to track records")
+    return ids, losses

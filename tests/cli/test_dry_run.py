@@ -153,6 +153,44 @@ def test_a_release_copies_the_files_that_its_dry_run_says(cli: Cli, refused: Ref
     refused(cli(*words, "--dry-run"), 2, ["already exists"])
 
 
+def test_a_histogram_costs_what_its_dry_run_says(
+    cli: Cli, refused: Refused, features_file: Path, tmp_path: Path
+) -> None:
+    train = ("train", features_file, "--method", "noisy-gd", "--steps", "3", "--eps", "2", "--book", "book.jsonl")
+    for name in ("other", "run"):
+        assert cli(*train, "--out", name).status == 0
+    assert cli("pdp-report", "run", "--book", "book.jsonl", "--publish-epsilon", "0.2").status == 0
+    words = ("pdp-report", "run", "--publish-epsilon", "0.5", "--book", "book.jsonl", "--csv", "losses.csv")
+    held = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    told = result_of(cli(*words, "--dry-run", "--json"))
+    shown = cli(*words, "--dry-run").stdout
+    refused(cli(*words, "--recover", "--dry-run"), 2, ["--recover"])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == held
+    done = result_of(cli(*words, "--json"))["published"]
+    assert (told["noise_std"], told["file"]) == (done["noise_std"], done["file"])
+    assert told["epsilon_after"] == pytest.approx(done["epsilon_of_run_now"])
+    spent = result_of(cli("budget", "book.jsonl", "--json"))
+    assert (told["together"]["runs"], told["together"]["epsilon"]) == (2, pytest.approx(spent["epsilon"]))
+    changed = {path.name for path, content in held.items() if path.read_bytes() != content}
+    assert changed == {"book.jsonl", "ledger.jsonl", "manifest.json"}
+    assert all(name in shown for name in (*changed, "losses.csv: private", done["file"], "epsilon 0.5 at delta 1e-05"))
+    assert told["private_files"] == ["losses.csv"]
+    assert "quantiles" not in told
+
+
+def test_a_dry_run_of_a_histogram_refuses_what_would_be_refused(
+    cli: Cli, refused: Refused, features_file: Path
+) -> None:
+    train = ("train", features_file, "--method", "noisy-gd", "--steps", "3", "--eps", "2")
+    assert cli(*train, "--out", "run", "--book", "book.jsonl").status == 0
+    assert cli(*train, "--out", "seeded", "--noise-seed", "1", "--insecure-seed").status == 0
+    words = ("--publish-epsilon", "1", "--book", "book.jsonl", "--dry-run")
+    assert cli("budget", "book.jsonl", "--set-cap", "2.1", "--delta", "1e-5").status == 0
+    refused(cli("pdp-report", "run", *words), 4, ["cap"])
+    refused(cli("pdp-report", "seeded", *words), 4, ["not private"])
+    assert "spends     nothing" in cli("pdp-report", "run", "--dry-run").stdout
+
+
 def test_sizes_and_times_have_units() -> None:
     assert [bytes_in_words(count) for count in (0, 1023, 2048, 5 << 20, 3 << 30)] == [
         "0 bytes", "1023 bytes", "2 KiB", "5 MiB", "3.0 GiB",

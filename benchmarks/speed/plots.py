@@ -22,7 +22,11 @@ def draw_growth(results: dict[str, Any], path: Path) -> None:
     """Three log-log panels. Contenders timed at many sizes are lines; those timed only for the tables are points."""
     growth = results["growth"]
     title = "Time of one noisy step on random rows, float32"
-    note = "Each panel varies one size. Lines: timed at every size; points: timed for the tables only."
+    cores = results["machine"]["cores"]
+    note = "Each panel varies one size. Lines: timed at every size; points: timed for the tables only.\n"
+    note += (
+        f"Each is the shortest of several rounds on {cores} cores. The limit: reading the rows once, or multiplying."
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     with figure(path, (14, 4.8), 1, 3, title=title, note=note, sharey=True) as panels:
         for axes, (axis, label) in zip(panels, AXES.items(), strict=True):

@@ -133,7 +133,7 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         "delta": manifest["delta"],
         "private_output": PRIVATE_OUTPUT,
     }
-    _write(request, result, found, limit)
+    _write(request, result, found, limit, Path(manifest["features"]).stem)
     return result
 
 
@@ -351,9 +351,11 @@ def _by_rate(values: list[float]) -> dict[str, float]:
     return {f"{rate:g}": value for rate, value in zip(FALSE_POSITIVE_RATES, values, strict=True)}
 
 
-def _write(request: AttackRequest, result: dict[str, Any], found: Membership, limit: AttackLimit | None) -> None:
+def _write(
+    request: AttackRequest, result: dict[str, Any], found: Membership, limit: AttackLimit | None, data: str
+) -> None:
     plot, out = request.plot, request.out
     if out is not None:
         writing(out, lambda: write_json(out, result, private=True))
     if plot is not None:
-        writing(plot, lambda: plots.membership_roc(plot, found, result, limit))
+        writing(plot, lambda: plots.membership_roc(plot, found, result, limit, data))

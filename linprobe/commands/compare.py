@@ -230,10 +230,12 @@ def _written(
     ]
     write_csv(out / "runs.csv", runs)
     write_csv(out / "summary.csv", summary)
+    spread = f"mean ± standard deviation over {request.seeds} seeds" if request.seeds > 1 else "1 seed"
     with replace_when_complete(out / "table.md", "w") as stream:
-        stream.write(markdown(*comparison_table(summary, "**{}**")))
+        stream.write(f"Test accuracy, %, {spread}:\n\n" + markdown(*comparison_table(summary, "**{}**")))
         if balance_matters(summary):
-            stream.write("\nBalanced accuracy, %:\n\n" + markdown(*comparison_table(summary, "**{}**", balanced=True)))
+            table = markdown(*comparison_table(summary, "**{}**", balanced=True))
+            stream.write(f"\nBalanced accuracy, %, {spread}:\n\n{table}")
     about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
     figures = [accuracy_against_epsilon(out / "accuracy_against_epsilon.png", summaries, *levels, about)]
     if len({setting.shots for _, setting, _ in boost}) > 1:

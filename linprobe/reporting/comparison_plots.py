@@ -16,6 +16,8 @@ FREE_MARKERS = "x+1234"  # of rows that spend nothing
 DASHES = ("-", "--", "-.", ":")
 MOST_PANELS_A_ROW = 3
 PUBLIC_HERE = "Drawn from public images; drawn from private ones, it would be private."
+BOOSTS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # ticks
+ENDLESS = 1e6  # height of an error bar without end, in units of its point
 APART = 0.02  # distance of the rows at one epsilon, in decades, so that error bars stay apart
 
 
@@ -47,7 +49,8 @@ def _settings(summaries: Sequence[Summary]) -> list[Setting]:
 
 def _title(setting: Setting) -> str:
     """The source of public rows, in words."""
-    shots = "" if setting.shots is None else f"{setting.shots} public rows per class"
+    rows = "row" if setting.shots == 1 else "rows"
+    shots = "" if setting.shots is None else f"{setting.shots} public {rows} per class"
     return ", ".join(part for part in (f"public rows: {setting.public}" if setting.public else "", shots) if part)
 
 
@@ -130,7 +133,8 @@ def accuracy_against_epsilon(
 def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, paragon: str, about: str) -> Path:
     """Performance boost over public rows alone against public shots per class (the AdaMix paper's figure 2).
 
-    One panel per epsilon and public file. Boosts of runs that reach the row `paragon` are infinite, and left out.
+    One panel per epsilon and public file. Boosts of rows that reach the row `paragon` are infinite, and left out. The
+    scale is logarithmic, as a boost is a ratio; a bar that reaches the paragon leaves the top.
     """
     errors = {(one.row, one.setting): 1 - one.mean for one in summaries if one.epsilon is None}
     spending = [
@@ -147,6 +151,10 @@ def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, p
     styles = _style(list(dict.fromkeys(one.row for one in spending)))
     note = _spread(spending, "boost at the mean accuracy")
     note = note.replace("bars:", "bars: boost at the mean plus and less") + _apart(styles)
+    note += (
+        f"\nBoost: ({paragon} - {public}) / ({paragon} - method), in accuracy; none where a method reaches {paragon}."
+    )
+    drawn: list[float] = [1.0]
     title = f"How much private rows add to public ones\n{about}"
     with _panels(path, len(panels_of), title=title, note=note) as panels:
         for axes, (epsilon, name) in zip(panels, panels_of, strict=True):
@@ -156,21 +164,23 @@ def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, p
                 for one in spending:
                     if (one.row, one.epsilon, one.setting.public) == (row, epsilon, name) and one.setting.shots:
                         least, middle, most = (boost_at(one, deviations) for deviations in (-1, 0, 1))
-                        if middle is not None and least is not None:
-                            points.append(
-                                (aside * one.setting.shots, middle, middle - least, (most or middle) - middle)
-                            )
+                        if middle is not None and least is not None and least > 0:
+                            over = ENDLESS * middle if most is None else most - middle
+                            points.append((aside * one.setting.shots, middle, middle - least, over))
+                            drawn += [least, middle]
                 shots, middles, below, above = zip(*sorted(points), strict=True) if points else ((), (), (), ())
                 axes.errorbar(shots, middles, yerr=(below, above), capsize=3, **style)
             axes.axhline(1, color=GREY, linestyle=":", label="public rows alone")
-            axes.set_xscale("log")
+            axes.set(xscale="log", yscale="log")
             _ticks(axes.xaxis, sorted({one.setting.shots for one in spending if one.setting.shots is not None}))
             words = f"epsilon {rounded_up(epsilon)}" + (f", public rows: {name}" if name else "")
             axes.set(xlabel="public rows per class, on a logarithmic scale", title=words)
             axes.grid(alpha=0.3)
         for left in panels[::MOST_PANELS_A_ROW]:
             left.set_ylabel("performance boost, 1 = no gain")
-        panels[0].set_ylim(bottom=0)
+        least, most = 0.8 * min(drawn), 1.6 * max(drawn)
+        _ticks(panels[0].yaxis, [one for one in BOOSTS if least <= one <= most])
+        panels[0].set_ylim(least, most)
     return path
 
 
@@ -200,10 +210,11 @@ def accuracy_against_attack(path: Path, summaries: Sequence[Summary], about: str
                 if one.setting != setting or one.auc is None:
                     continue
                 style = {**styles[one.row], "linestyle": "none", "capsize": 2, "elinewidth": 1}
+                style |= {"fillstyle": "none", "markeredgewidth": 1.6, "capthick": 1}  # no point hides another
                 if one.epsilon is not None:
                     style["markersize"] = sizes[one.epsilon]
                 y, bar = 100 * one.mean, None if one.std is None else 100 * one.std
-                axes.errorbar(one.auc, y, xerr=one.auc_std, yerr=bar, alpha=0.8, **style)
+                axes.errorbar(one.auc, y, xerr=one.auc_std, yerr=bar, **style)
             axes.axvline(0.5, color=GREY, linestyle="--", label="guessing")
             axes.set(xlabel="AUC of the membership attack (0.5 is guessing)", title=_title(setting))
             axes.grid(alpha=0.3)

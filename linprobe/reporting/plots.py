@@ -130,16 +130,19 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
         left.figure.suptitle(title)
 
 
-def membership_roc(path: Path, found: Membership, result: dict[str, Any], limit: AttackLimit | None) -> None:
+def membership_roc(path: Path, found: Membership, result: dict[str, Any], limit: AttackLimit | None, data: str) -> None:
     """ROC curve of a membership attack and the limit that the guarantee sets, on logarithmic axes; mode 0600.
 
-    `result` is what `linprobe attack` returns, `limit` that of the guarantee, if there is one.
+    `result` is what `linprobe attack` returns, `limit` that of the guarantee, if there is one, `data` the name of the
+    data set.
     Rates below one non-member, or below 1e-4, are drawn at the edge.
     """
     least = max(1e-4, 1 / result["non_members"])
     numbers = f"{result['members']:,} private and {result['non_members']:,} test {result['compared']}"
-    with figure(path, (5, 5.4), private=True, title=f"{result['method']}: membership attack\n{numbers}") as (axes,):
-        interval = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
+    title = f"Membership attack: {result['method']} on {data}\n{numbers}"
+    with figure(path, (5, 6), private=True, title=title) as (axes,):
+        sure = 100 * result["confidence"]
+        interval = "" if found.low is None else f" ({sure:g} %: {found.low:.3f} to {found.high:.3f})"
         label = f"{result['attack']} attack, AUC {found.auc:.3f}{interval}"
         curve = [np.maximum(rates, least) for rates in (found.fpr, found.tpr)]
         axes.plot(*curve, color=BLUE, drawstyle="steps-post", label=label)
@@ -157,4 +160,4 @@ def membership_roc(path: Path, found: Membership, result: dict[str, Any], limit:
             ylabel="true-positive rate: share of the members found",
         )
         axes.grid(alpha=0.3)
-        axes.legend(loc="lower right", fontsize="small")
+        axes.figure.legend(loc="outside lower center", fontsize="small")

@@ -72,7 +72,9 @@ def test_compare_makes_every_run_and_tabulates_them(cli: Cli, features_file: Pat
     assert float(chosen["std"]) == pytest.approx(np.std(mine, ddof=1))
     for figure in ("accuracy_against_epsilon.png", "boost_against_shots.png"):
         assert (out / figure).read_bytes().startswith(PNG)
-    assert "**" not in (out / "table.md").read_text(encoding="utf-8")  # rows tie
+    table = (out / "table.md").read_text(encoding="utf-8")
+    assert table.startswith("Test accuracy, %, mean ± standard deviation over ")
+    assert "**" not in table  # rows tie
 
 
 def test_footer_composes_the_ledgers_of_all_runs(cli: Cli, features_file: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -50,9 +51,18 @@ def test_a_comparison_names_its_data_rows_and_bars(tmp_path: Path) -> None:
         path = tmp_path / "figure.svg"
         draw(path, SUMMARIES, *LEVELS, ABOUT)
         text = path.read_text(encoding="utf-8")
-        for words in (ABOUT, "3 seeds", "one standard deviation", "adamix", "ngd"):
+        for words in (ABOUT, "3 seeds", "one standard deviation", "adamix", "ngd", "public row"):
             assert words in text
         assert "PRIVATE" not in text
+
+
+def test_a_boost_without_end_leaves_the_figure(tmp_path: Path) -> None:
+    reaching = [one if one.epsilon != 3 else replace(one, mean=0.89) for one in SUMMARIES]  # its spread is 0.02
+    path = boost_against_shots(tmp_path / "boost.svg", reaching, *LEVELS, ABOUT)
+    text = path.read_text(encoding="utf-8")
+    assert "(non-private - only-public) / (non-private - method)" in text
+    assert ">50<" in text
+    assert ">100<" not in text
 
 
 def test_figures_of_private_facts_say_so_and_are_for_their_owner(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ Rows = list[tuple[str, ...]]
 def overall_rows(figures: Mapping[str, Any]) -> Rows:
     """Names and texts of the figures of all test rows together, from what `class_figures` returns."""
     auroc = figures["macro_auroc"]
-    commonest = f"{figures['commonest_share']:.4f} ({figures['commonest_class']})"
     rows, classes = figures["test_rows"], sum(one["n"] > 0 for one in figures["per_class"].values())
+    commonest = f"{figures['commonest_share']:.4f}, {round(rows * figures['commonest_share']):,} of {rows:,} rows"
     return [
         ("accuracy", f"{figures['test_accuracy']:.4f}, {round(rows * figures['test_accuracy']):,} of {rows:,} rows"),
         ("balanced accuracy", f"{figures['balanced_accuracy']:.4f}, mean of {classes:,} classes"),
         ("macro AUROC", "-" if auroc is None else f"{auroc:.4f}, mean of {classes:,} classes"),
         ("calibration error", f"{figures['calibration_error']:.4f}, over {rows:,} rows"),
-        ("share of the commonest class", commonest),
+        ("share of the commonest class", f"{commonest} ({figures['commonest_class']})"),
     ]
 
 

@@ -48,8 +48,10 @@ def attack_limit_drawing(limit: Callable[[float], float], description: str) -> s
     return tostring(svg, encoding="unicode", short_empty_elements=False)
 
 
-def histogram_drawing(label: str, description: str, last_edge: float, counts: Sequence[int]) -> str:
-    """Bars of equal width from 0 to `last_edge`; counts may be negative because of noise."""
+def histogram_drawing(
+    label: str, description: str, last_edge: float, counts: Sequence[int], *, one: str, many: str
+) -> str:
+    """Bars of equal width from 0 to `last_edge`; counts, of `many`, may be negative because of noise."""
     bottom = 200
     svg = _drawing(label, description, height=245)
     lowest, highest = min(0, *counts), max(1, *counts)
@@ -72,7 +74,7 @@ def histogram_drawing(label: str, description: str, last_edge: float, counts: Se
         _text(svg, LEFT - 6, height(count) + 4, f"{count:,}", "end")
     for share in (0, 0.5, 1):
         _text(svg, LEFT + share * (RIGHT - LEFT), bottom + 17, f"{share * last_edge:.3g}", "middle")
-    _axis_names(svg, bottom, "a record’s own epsilon", "records")
+    _axis_names(svg, bottom, f"own epsilon of {one}", many)
     return tostring(svg, encoding="unicode", short_empty_elements=False)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from linprobe.reporting.class_table import Rows, share_text
 
-HEADER = ("label", "rows with it", "AUROC", "average precision", "accuracy, %", "recall, %", "precision, %")
+HEADER = ("label", "rows with it", "AUROC", "AP", "accuracy, %", "recall, %", "answers", "precision, %")
 
 
 def overall_rows(figures: Mapping[str, Any]) -> Rows:
@@ -17,7 +17,10 @@ def overall_rows(figures: Mapping[str, Any]) -> Rows:
         ("macro AUROC", f"{_number(figures['macro_auroc'])}, mean of {ranked:,} labels"),
         ("macro average precision", f"{_number(figures['macro_average_precision'])}, mean of {ranked:,} labels"),
         ("accuracy of labels", f"{figures['label_accuracy']:.4f}, mean of {len(labels):,} labels"),
-        ("by always giving the commoner answer", f"{figures['commonest_accuracy']:.4f}"),
+        (
+            "by always giving the commoner answer",
+            f"{figures['commonest_accuracy']:.4f}, mean of {len(labels):,} labels",
+        ),
     ]
 
 
@@ -29,7 +32,9 @@ def label_rows(figures: Mapping[str, Any]) -> Rows:
             f"{one['n']:,}",
             _number(one["auroc"], 3),
             _number(one["average_precision"], 3),
-            *(share_text(one[what], one[f"{what}_interval"]) for what in ("accuracy", "recall", "precision")),
+            *(share_text(one[what], one[f"{what}_interval"]) for what in ("accuracy", "recall")),
+            f"{one['predicted']:,}",
+            share_text(one["precision"], one["precision_interval"]),
         )
         for name, one in figures["per_label"].items()
     ]

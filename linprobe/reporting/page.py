@@ -28,7 +28,7 @@ from linprobe.reporting.templates import templates
 from linprobe.runs.manifest import accountant_of
 from linprobe.runs.selected_run import limit_of_run
 from linprobe.runs.task import MULTILABEL, task_of
-from linprobe.runs.units import NOUNS, PLAINLY, unit_of
+from linprobe.runs.units import NOUNS, ONE, OWNER, PLAINLY, unit_of
 
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 PRIVATE = "PRIVATE: this page holds figures computed from private rows without noise; do not publish it"
@@ -37,10 +37,11 @@ BLANK = "\N{NO-BREAK SPACE}"  # to be filled in by hand
 RATES = (0.001, 0.01, 0.1)
 PURPOSES = {
     "gradient": "training steps",
+    "mean": "mean of the private rows",
     "covariance": "covariance of the features",
     "test accuracy": "number of right private test rows",
     "selection": "noisy numbers of right private rows, which chose a setting",
-    "histogram": "published histogram of per-record losses",
+    "histogram": "published histogram of privacy losses",
     "inherited": "released by the run it started from",
 }
 
@@ -97,7 +98,7 @@ def page(evidence: Evidence) -> str:
         accuracy=None if evidence.test_figures is None else _accuracy(evidence.test_figures),
         several_labels=task_of(manifest) == MULTILABEL,
         histograms=[
-            _histogram(number, histogram, release)
+            _histogram(number, histogram, release, unit_of(manifest))
             for number, (histogram, release) in enumerate(
                 zip(evidence.histograms, published, strict=bool(evidence.histograms)), 1
             )
@@ -234,10 +235,11 @@ def _commonest_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, st
     ]
 
 
-def _histogram(number: int, histogram: dict[str, Any], release: dict[str, Any]) -> dict[str, Any]:
+def _histogram(number: int, histogram: dict[str, Any], release: dict[str, Any], unit: str) -> dict[str, Any]:
     """A published histogram: its label, drawing and rows, and the release that paid for it."""
     edges, counts = histogram["bin_edges"], histogram["noisy_counts"]
-    label = f"Noisy number of records by their own epsilon, histogram {number}"
+    one, many = ONE.get(unit, unit), "people" if unit == OWNER else "records"
+    label = f"Noisy number of {many} by their own epsilon, histogram {number}"
     description = (
         f"{len(counts)} bars from epsilon 0 to {rounded_up(edges[-1], 3)}; noise of standard deviation "
         f"{release['noise_multiplier']:.3g} in every count. The numbers are in the table below."
@@ -246,7 +248,7 @@ def _histogram(number: int, histogram: dict[str, Any], release: dict[str, Any]) 
     return {
         "label": label,
         "release": release,
-        "drawing": histogram_drawing(label, description, edges[-1], counts),
+        "drawing": histogram_drawing(label, description, edges[-1], counts, one=one, many=many),
         "rows": [(f"{rounded_up(low)} to {rounded_up(high)}", f"{count:,}") for low, high, count in bins],
     }
 

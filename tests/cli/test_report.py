@@ -100,7 +100,7 @@ def test_published_histogram_is_drawn_and_tabled(cli: Cli, run_copy: Path) -> No
     assert text.count("<svg") == 3  # the limit on attacks, the confusion matrix, the histogram
     for count in published["noisy_counts"]:
         assert f"<td>{count:,}</td>" in text
-    assert "published histogram of per-record losses" in text
+    assert "published histogram of privacy losses" in text
     assert "--publish-epsilon" not in text
     assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
     assert "histogram 2" in page_of(cli, run_copy)

@@ -116,7 +116,7 @@ def test_everything_in_the_manifest_is_escaped(trained_run: Path) -> None:
 
 
 def test_words_of_a_drawing_are_escaped() -> None:
-    drawing = histogram_drawing('"><i>', "<&>", 1.0, [3, -1])
+    drawing = histogram_drawing('"><i>', "<&>", 1.0, [3, -1], one="a record", many="records")
     assert 'aria-label="&quot;&gt;&lt;i&gt;. &lt;&amp;&gt;"' in drawing
     assert "<desc>&lt;&amp;&gt;</desc>" in drawing
 

@@ -20,7 +20,8 @@ from linprobe.accounting.accountants import (
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.errors import ParameterError, PrivacyError, UsageError
-from linprobe.options import DEFAULT_STEPS, MAX_EPSILON
+from linprobe.options import DEFAULT_STEPS
+from linprobe.options import MAX_EPSILON as MAX_EPSILON
 
 MAX_STEPS = 1_000_000
 MAX_SIGMA = 1e9

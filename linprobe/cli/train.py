@@ -38,7 +38,6 @@ def register(app: typer.Typer) -> None:
         from linprobe.commands import train as command
         from linprobe.commands.figures import guarantee_rows
         from linprobe.parallel import torch_group
-        from linprobe.progress import Silent
 
         options = given_options(given, flags)
         features = given.pop("features")
@@ -56,7 +55,7 @@ def register(app: typer.Typer) -> None:
             return
         with torch_group.group() as group:
             if group.rank > 0:
-                command.train(request, Silent(), group)
+                command.train(request, group=group)
                 return
             with _terminal.TerminalProgress() as progress:
                 outcome = command.train(request, progress, group)

@@ -7,7 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from linprobe.errors import LinprobeError, UsageError
+from linprobe.parallel.process_group import Group
 from linprobe.runs.claim import claimed
+from linprobe.runs.run_folder import new_run_folder
 
 
 @contextmanager
@@ -45,3 +47,14 @@ def writing(path: Path, write: Callable[[], None]) -> None:
         write()
     except OSError as error:
         raise LinprobeError(f"{path} cannot be written ({error.strerror}); give another path") from None
+
+
+@contextmanager
+def run_folder_of_group(out: Path, group: Group, *, resume: bool = False) -> Iterator[Path]:
+    """`new_run_folder` in rank 0; the other processes of the group receive its path."""
+    if group.rank > 0:
+        yield Path(group.broadcast_text(""))
+        return
+    with new_run_folder(out, resume=resume) as folder:
+        group.broadcast_text(str(folder))
+        yield folder

@@ -20,6 +20,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
+from linprobe.commands._output import run_folder_of_group
 from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
 from linprobe.commands._run_config import config_text
 from linprobe.commands._test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of
@@ -37,7 +38,7 @@ from linprobe.methods.choice import Chosen
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
 from linprobe.options.declaration import arguments_of, declared
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.progress import Progress
+from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.manifest import accountant_of
@@ -172,10 +173,11 @@ def _default_out(request: TrainRequest) -> Path:
     return Path("runs") / f"{request.method}{epsilon}-{stamp}-{secrets.token_hex(2)}"
 
 
-def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> dict[str, Any]:
+def train(request: TrainRequest, progress: Progress | None = None, group: Group = ALONE) -> dict[str, Any]:
     """Train once, write a run folder, and return a summary. Each call spends privacy budget.
 
     All processes of `group` make the same call, and each trains on its shard of the private rows. Rank 0 writes.
+    Without `progress` nothing is shown.
 
     Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, unit, n_units,
         n_private (as n_units), n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None
@@ -185,6 +187,7 @@ def train(request: TrainRequest, progress: Progress, group: Group = ALONE) -> di
     Raises:
         LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
+    progress = progress or Silent()
     request, choice = with_method(request)
     method = find_method(str(request.method))
     settings = make_settings(request, method)  # a wrong option is reported before data is read
@@ -295,7 +298,7 @@ def train_on(
     keep: Keeping | None = None
     try:
         with (
-            run_folder.run_folder_of_group(out, group, resume=request.resume) as folder,
+            run_folder_of_group(out, group, resume=request.resume) as folder,
             closing(Ledger(folder / run_folder.LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Keeping(folder, ledger, identity, private_digest, every, group) as keep,
             RunCharge(book, folder, out, settings, ledger, request.cap, progress, group, sources.unit) as charge,

@@ -26,9 +26,9 @@ from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom, nct
 
 from linprobe.accounting.accountants import epsilon_of
+from linprobe.accounting.calibrate import MAX_EPSILON
 from linprobe.evaluation.audit import Trials
 from linprobe.mechanisms.noise import GRID_BITS
-from linprobe.options import MAX_EPSILON
 
 ALL = "all"
 LARGEST_MU = 20.0  # largest bound; far above the mu of every epsilon that can be claimed

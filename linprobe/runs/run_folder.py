@@ -38,7 +38,6 @@ from linprobe.atomic_files import (
 )
 from linprobe.data.array_files import read_archive
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice
-from linprobe.parallel.process_group import Group
 from linprobe.runs.claim import refuse_existing
 from linprobe.runs.diverged import keep_charge
 from linprobe.runs.manifest import (
@@ -230,17 +229,6 @@ def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
     for parent in new_parents:
         with suppress(OSError):  # not empty: another run uses it
             parent.rmdir()
-
-
-@contextmanager
-def run_folder_of_group(out: Path, group: Group, *, resume: bool = False) -> Iterator[Path]:
-    """`new_run_folder` in rank 0; the other processes of the group receive its path."""
-    if group.rank > 0:
-        yield Path(group.broadcast_text(""))
-        return
-    with new_run_folder(out, resume=resume) as folder:
-        group.broadcast_text(str(folder))
-        yield folder
 
 
 def commitment(key: bytes, digest: str) -> str:

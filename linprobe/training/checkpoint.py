@@ -19,13 +19,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe import native
 from linprobe._version import __version__
 from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import replace_when_complete
 from linprobe.data.array_files import read_archive
 from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.gradients.host import ARITHMETIC
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
@@ -235,5 +235,5 @@ def run_identity(
         "class weights": None if class_weights is None else class_weights.tolist(),
         "linprobe": __version__,
         "NumPy": np.__version__,
-        "kernel": "NumPy" if native.LIBRARY is None else "native",
+        "arithmetic": ARITHMETIC,
     }

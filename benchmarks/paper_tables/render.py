@@ -60,7 +60,7 @@ def boosts(name: str) -> str:
     kinds = list(dict.fromkeys((one["method"], one["epsilon"]) for one in rows))
     found = {(one["method"], one["epsilon"], one["shots"]): f"{one['boost']:.2f}" for one in rows}
     cells = [(method, f"{epsilon:g}", *(found[method, epsilon, k] for k in shots)) for method, epsilon in kinds]
-    return markdown(("method", "epsilon", *(f"{k} shots" for k in shots)), cells)
+    return markdown(("method", "epsilon", *(f"{k} shot{'s' * (k > 1)}" for k in shots)), cells)
 
 
 def curves(name: str) -> str:

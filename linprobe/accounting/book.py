@@ -263,6 +263,9 @@ def _refuse_special(path: Path) -> None:
         raise DataError(f"budget book {path} is not a file; give --book a file, or the name of a new one")
     if path.stat().st_size > MOST_BYTES:
         raise DataError(f"budget book {path} has more than {MOST_BYTES} bytes, which none has; give --book another")
+    with path.open("rb") as stream:  # before the lock: the file may be one that this process has locked to read it
+        if stream.read(1) not in (b"", b"{"):
+            raise DataError(f"{path} is no budget book; give --book a budget book, or the name of a new one")
 
 
 def _parsed(path: Path, written: bytes) -> Contents:

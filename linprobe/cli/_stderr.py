@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,17 +43,25 @@ def line(text: str, *, always: bool = False) -> None:
         print(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}", file=_state.log, flush=True)
 
 
+def _refuse_binary(log: Path) -> None:
+    """UsageError if the file is there and is no text, such as a feature file."""
+    with suppress(OSError), log.open("rb") as stream:
+        if log.is_file() and b"\0" in stream.read(4096):
+            raise UsageError(f"log file {log} is no text file, and notes would damage it; give another --log FILE")
+
+
 @contextmanager
 def as_asked(*, quiet: bool, log: Path | None, words: list[str]) -> Iterator[None]:
     """Be quiet inside the block, and append to a log file, which begins with the words of the command.
 
     Raises:
-        UsageError: a log file that cannot be written.
+        UsageError: a log file that cannot be written, or a file that is no text.
     """
     global _state
     before = _state
     file: TextIO | None = None
     if log is not None:
+        _refuse_binary(log)
         try:
             # tables may show private figures
             descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_MODE)

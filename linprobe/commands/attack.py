@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.tradeoff import AttackLimit
 from linprobe.accounting.tradeoff import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
-from linprobe.commands._output import new_files, writing
+from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands._row_sources import (
     FileSource,
     check_one_class,
@@ -92,7 +92,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
     """
     _check(request)
-    inputs = (request.features, request.public)
+    inputs = (*inputs_of(request.run), request.features, request.public)
     with new_files(request.plot, request.out, inputs=inputs, overwrite=request.overwrite):
         return _attack(request, progress)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.commands._dry_run import DryRun, bytes_in_words, counted, listed, time_line
-from linprobe.errors import DataError, LinprobeError, advice, reading
+from linprobe.commands._output import inputs_of
+from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading
 from linprobe.extraction.request import ExtractOutcome, Recipe, family_of
 from linprobe.extraction.request import ExtractRequest as ExtractRequest
 from linprobe.progress import Progress
@@ -71,10 +72,21 @@ def _checked(request: ExtractRequest, progress: Progress, like: Path | None) -> 
         family_of(request.backbone)  # a wrong name is told before anything slow
     if like is not None:
         request = replace(request, like=_recipe(like))
+        _check_kept(request, like)
     # torch and torchvision take seconds to import
     if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
         progress.note(f"{request.source}: loading PyTorch and the network")
     return request
+
+
+def _check_kept(request: ExtractRequest, like: Path) -> None:
+    """UsageError if the output would replace the file of `like`, or the feature file that the run was trained on."""
+    out = request.out
+    if out is None or not request.overwrite or not out.exists():
+        return
+    for path in (like, *inputs_of(like)):
+        if path.exists() and path.samefile(out):
+            raise UsageError(f"feature file {out} would replace an input of the command; give --out another name")
 
 
 def _recipe(path: Path) -> Recipe:

@@ -14,9 +14,10 @@ from linprobe.commands._dry_run import DryRun, bytes_in_words
 from linprobe.commands._output import new_files
 from linprobe.commands.info import describe_features
 from linprobe.data.array_import import described, groups_of, import_arrays
+from linprobe.data.feature_file import is_hdf5
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.tables import Columns
-from linprobe.errors import DataError, LinprobeError, advice
+from linprobe.errors import DataError, LinprobeError, UsageError, advice
 from linprobe.progress import Progress
 
 NAMED = 8  # classes in a dry run
@@ -43,12 +44,19 @@ def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:
     """Write arrays to a feature file; returns its description, as `info` does.
 
     Raises:
-        UsageError: `out` is a folder or an input, or exists and `overwrite` is false. DataError: unreadable arrays or
-            class list. LinprobeError: `out` is not writable.
+        UsageError: `out` is a folder, an input or no feature file, or exists and `overwrite` is false. DataError:
+            unreadable arrays or class list. LinprobeError: `out` is not writable.
     """
     inputs = (*request.sources, request.classes)
     with new_files(request.out, what="feature file", inputs=inputs, overwrite=request.overwrite):
+        _check_replaced(request)
         return _import(request, progress)
+
+
+def _check_replaced(request: ImportRequest) -> None:
+    """UsageError if the output is a file of another kind, such as an array in a folder that is read."""
+    if request.out.exists() and request.out.stat().st_size and not is_hdf5(request.out):
+        raise UsageError(f"{request.out} is no feature file, and --overwrite would replace it; give --out another name")
 
 
 def dry_run(request: ImportRequest, progress: Progress) -> DryRun:
@@ -62,6 +70,7 @@ def dry_run(request: ImportRequest, progress: Progress) -> DryRun:
     """
     inputs = (*request.sources, request.classes)
     with new_files(request.out, what="feature file", inputs=inputs, overwrite=request.overwrite):
+        _check_replaced(request)
         description, arrays = described(**_arguments(request), progress=progress)
     groups = groups_of(arrays)
     owners = {group: len(np.unique(arrays[key])) for group in groups if (key := f"owner_{group}") in arrays}

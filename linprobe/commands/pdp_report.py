@@ -11,7 +11,7 @@ from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses
 from linprobe.commands import _published_histogram
 from linprobe.commands._dry_run import DryRun, Lines, listed, together_facts, together_line, written
-from linprobe.commands._output import new_files, writing
+from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.reporting import plots
 from linprobe.reporting.pdp_report import per_record_report, sparkline, write_csv
@@ -57,7 +57,7 @@ def pdp_report(
             PrivacyError: a histogram of a run that is not private.
     """
     _check_options(plot, publish_epsilon, sign, recover)
-    with new_files(csv, plot, overwrite=overwrite):
+    with new_files(csv, plot, inputs=(*inputs_of(folder), sign, book), overwrite=overwrite):
         return _pdp_report(folder, csv, plot, publish_epsilon, sign, recover, book)
 
 
@@ -84,7 +84,7 @@ def dry_run(
     if recover:
         raise UsageError("options --dry-run and --recover exclude each other; a recovery spends nothing: leave one out")
     _check_options(plot, publish_epsilon, sign, recover)
-    with new_files(csv, plot, overwrite=overwrite):
+    with new_files(csv, plot, inputs=(*inputs_of(folder), sign, book), overwrite=overwrite):
         run = _loaded(folder)
         _refuse_unsealed(run)
         ids, _ = _losses(run)

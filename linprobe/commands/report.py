@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.atomic_files import read_text, replace_when_complete
-from linprobe.commands._output import new_files, writing
+from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands.verify import verified
 from linprobe.errors import DataError, UsageError
 from linprobe.reporting.page import Evidence, page
@@ -36,7 +36,7 @@ def report(
     """
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
-    with new_files(html, what="page", inputs=attacks, overwrite=overwrite):
+    with new_files(html, what="page", inputs=(*inputs_of(folder), *attacks), overwrite=overwrite):
         _report(folder, html, attacks, title, owner)
 
 

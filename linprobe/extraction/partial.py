@@ -259,7 +259,7 @@ def locked(folder: Path) -> Iterator[None]:
                         f"{folder} holds {foreign[0]!r}, which no extraction wrote; move it, or give another --out"
                     )
                 busy = f"another extraction is running in {folder}; wait for it, or give another --out"
-                descriptor = stack.enter_context(held(folder / LOCK, busy, create=True))
+                descriptor = stack.enter_context(held(folder / LOCK, busy, create=True, error=UsageError))
                 if descriptor is None or os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
                     break
             stack.close()

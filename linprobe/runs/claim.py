@@ -11,6 +11,7 @@ from linprobe.atomic_files import held
 from linprobe.errors import LinprobeError, UsageError, advice
 
 RUN_FOLDER = "run folder"
+RUN_MARKS = ("manifest.json", "ledger.jsonl")  # every run folder has both
 
 
 @contextmanager
@@ -25,9 +26,11 @@ def claimed(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None)
         overwrite: whether the output may exist already; None if the command never replaces one.
 
     Raises:
-        UsageError: the output exists, or another process holds the name. LinprobeError: the place is not writable.
+        UsageError: the output exists, lies in a run folder, or another process holds the name. LinprobeError: the
+            place is not writable.
     """
     refuse_existing(out, what, overwrite=overwrite)
+    _refuse_inside_run(out, what)
     new_parents = [parent for parent in out.parents if not parent.exists()]
     lock_file = out.with_name(f".{out.name}.lock")
     try:
@@ -55,6 +58,15 @@ def refuse_existing(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None
         if overwrite is not None:
             next_step = "give another name, or --overwrite to replace it"
         raise UsageError(f"{what} {out} already exists; {next_step}")
+
+
+def _refuse_inside_run(out: Path, what: str) -> None:
+    """Raise UsageError if the output would lie in a run folder, which `verify` then refuses."""
+    for parent in out.absolute().parents:
+        if all((parent / name).is_file() for name in RUN_MARKS):
+            raise UsageError(
+                f"{what} {out} would lie in the run folder {parent}, which takes no other file; give another place"
+            )
 
 
 def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool:

@@ -34,9 +34,10 @@ def test_import_replaces_a_file_only_on_request(cli: Cli, refused: Refused, arra
     before = Path("a.h5").read_bytes()
     refused(cli("import", arrays, "--out", "a.h5"), 2, ["a.h5 already exists", "--overwrite"])
     assert Path("a.h5").read_bytes() == before
-    Path("a.h5").write_text("old")
-    assert cli("import", arrays, "--out", "a.h5", "--overwrite").status == 0
-    assert Path("a.h5").read_bytes() == before
+    for content in (b"", before[:-9]):
+        Path("a.h5").write_bytes(content)
+        assert cli("import", arrays, "--out", "a.h5", "--overwrite").status == 0
+        assert Path("a.h5").read_bytes() == before
 
 
 def test_no_command_replaces_its_own_input(cli: Cli, refused: Refused, arrays: Path, trained_run: Path) -> None:
@@ -48,6 +49,43 @@ def test_no_command_replaces_its_own_input(cli: Cli, refused: Refused, arrays: P
     refused(cli("report", trained_run, "--html", "a.html", "--attack", "a.html"), 3, ["a.html"])
     words = ("attack", trained_run, "--out", "x.json", "--plot", "./x.json")
     refused(cli(*words), 2, ["'.json'"])
+
+
+def test_an_array_in_a_folder_that_is_imported_is_kept(cli: Cli, refused: Refused, arrays: Path) -> None:
+    Path("folder").mkdir()
+    for name, array in np.load(arrays).items():
+        np.save(f"folder/{name}.npy", array)
+    before = Path("folder/y_test.npy").read_bytes()
+    for words in ((), ("--dry-run",)):
+        refused(cli("import", "folder", "--out", "folder/y_test.npy", "--overwrite", *words), 2, ["no feature file"])
+    assert Path("folder/y_test.npy").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["attack {} --out", "pdp-report {} --csv", "export {} --to safetensors --out"])
+def test_a_run_and_its_rows_are_kept(
+    cli: Cli, refused: Refused, trained_run: Path, features_file: Path, command: str, tmp_path: Path
+) -> None:
+    before = features_file.read_bytes(), (trained_run / "history.csv").read_bytes()
+    words = command.format(trained_run).split()
+    for kept in (features_file, trained_run / "history.csv"):
+        refused(cli(*words, kept, "--overwrite"), 2, ["replace an input"])
+    refused(cli(*words, trained_run / "new"), 2, ["would lie in the run folder", "another place"])
+    assert (features_file.read_bytes(), (trained_run / "history.csv").read_bytes()) == before
+    assert cli("verify", trained_run).status == 0
+
+
+def test_no_output_lies_in_a_run_folder(cli: Cli, refused: Refused, trained_run: Path, features_file: Path) -> None:
+    refused(cli("release", trained_run, "--out", trained_run / "a" / "b"), 2, ["would lie in the run folder"])
+    words = ("train", features_file, "--method", "non-private")
+    refused(cli(*words, "--out", trained_run / "again"), 2, ["would lie in the run folder"])
+
+
+def test_a_feature_file_is_neither_a_log_nor_a_budget_book(cli: Cli, refused: Refused, features_file: Path) -> None:
+    before = features_file.read_bytes()
+    refused(cli("info", features_file, "--log", features_file), 2, ["is no text file"])
+    words = ("train", features_file, "--method", "noisy-gd", "--eps", "3", "--delta", "1e-4", "--book", features_file)
+    refused(cli(*words), 3, ["is no budget book"])
+    assert features_file.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,15 @@ def test_wrong_sources_and_recipes_are_refused(cli: Cli, refused: Refused, image
         refused(cli("extract", source, "--like", "f.h5"), 3, [source, words], notes=1)
 
 
+def test_the_rows_that_were_imitated_are_kept(cli: Cli, refused: Refused, images: Path, new: Path) -> None:
+    run_extract(images, Path("f.h5"))
+    assert cli("train", "f.h5", "--method", "non-private", "--out", "run").status == 0
+    before = Path("f.h5").read_bytes()
+    for like in ("f.h5", "run"):
+        refused(cli("extract", new, "--like", like, "--out", "./f.h5", "--overwrite"), 2, ["replace an input"])
+    assert Path("f.h5").read_bytes() == before
+
+
 def test_one_image_is_a_source(images: Path, new: Path, tmp_path: Path) -> None:
     run_extract(images, tmp_path / "f.h5")
     extract_like(new / "ant-000.png", tmp_path / "f.h5", tmp_path / "one.h5")

@@ -225,7 +225,7 @@ def test_a_second_extraction_is_refused_and_the_first_goes_on(tmp_path: Path) ->
         begin(folder)
         with pytest.raises(LinprobeError, match="another extraction is running") as caught, locked(folder):
             pass
-        assert caught.value.exit_status == 1
+        assert caught.value.exit_status == 2
         assert (folder / SETTINGS).is_file()
     with locked(folder):
         assert begin(folder) is True

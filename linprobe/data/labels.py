@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from linprobe.errors import DataError
 
 Arrays = dict[str, NDArray[Any]]
 SHOWN = 5  # class names in a message
+WHOLE_FLOAT = re.compile(r"(?<=[0-9])\.0*$")
 DIGITS = 20  # of the longest whole number that a label can be, with its sign
 
 
@@ -29,12 +31,18 @@ def settle_labels(arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | 
     named = declared is not None and all(set(declared) >= set(array.tolist()) for array in texts)
     if texts and not named:
         try:
-            labels |= {key: array.astype(np.int64) for key, array in labels.items() if array.dtype.kind == "U"}
+            labels |= {key: _whole(array) for key, array in labels.items() if array.dtype.kind == "U"}
         except (ValueError, OverflowError):
             named = True
     if texts and named:
         labels = {key: array if array.dtype.kind == "U" else array.astype(str) for key, array in labels.items()}
     return {**arrays, **labels}
+
+
+def _whole(texts: NDArray[np.str_]) -> NDArray[np.int64]:
+    """Text labels as whole numbers; `2.0`, as tables write floats, is 2. ValueError for any other text."""
+    found, places = np.unique(texts, return_inverse=True)
+    return np.array([int(WHOLE_FLOAT.sub("", text)) for text in found.tolist()], dtype=np.int64)[places]
 
 
 def _plain(key: str, labels: NDArray[Any]) -> NDArray[Any]:

@@ -108,7 +108,7 @@ def read_csv(source: Path, columns: Columns, progress: Counter | None) -> Arrays
     if progress is not None:
         with source.open("rb") as stream:
             lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
-        progress.start(lines, f"reading {source.name}")
+        progress.start(max(1, lines - 1), f"reading {source.name}")
     blocks: list[NDArray[np.float32]] = []
     marks: list[NDArray[np.float32]] = []
     texts: dict[str, list[str]] = {}

@@ -98,7 +98,7 @@ def test_reading_a_csv_is_counted_line_by_line(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "train.csv", ["1"] * 5120, rows)
     arrays = read_arrays([path], Columns("kind", "key"), Counts())
     np.testing.assert_array_equal(arrays["X_train"], rows)
-    assert counted == [-5121, 2048, 2048, 1024]
+    assert counted == [-5120, 2048, 2048, 1024]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "feather", "stream", "lists"])
@@ -211,6 +211,8 @@ def npz(folder: Path, train: Any, test: Any = None, **more: Any) -> Path:
         ([10.0, 20.0] * 4, ("10", "20"), [0, 1] * 4),
         ([-1, 1] * 4, ("-1", "1"), [0, 1] * 4),
         (["3", "1"] * 4, ("1", "3"), [1, 0] * 4),
+        (["2.0", "10."] * 4, ("2", "10"), [0, 1] * 4),
+        (["2.5", "1.0"] * 4, ("1.0", "2.5"), [1, 0] * 4),
         (["no", "1"] * 4, ("1", "no"), [1, 0] * 4),
         ([0, 2, 1, 2] * 2, ("0", "1", "2"), [0, 2, 1, 2] * 2),
     ],

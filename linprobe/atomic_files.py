@@ -197,6 +197,7 @@ def path_from(argument: str) -> Path:
     lines = [line.strip() for line in sys.stdin if line.strip()]
     if not lines:
         raise UsageError(
-            "argument - reads a path from standard input, which is empty; check that the previous command succeeded"
+            "argument - reads a path from standard input, which is empty; check that the previous command "
+            "succeeded, and give - once"
         )
     return Path(lines[-1])

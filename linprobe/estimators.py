@@ -41,6 +41,7 @@ from linprobe.training.arrays import (
     declared_classes,
     has_several_labels,
     label_matrix,
+    naming_text,
     people_of,
 )
 from linprobe.training.engine import Sources, train
@@ -91,7 +92,10 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return class_scores(X, weights, self.intercept_)
 
     def _rows(self, X: ArrayLike) -> NDArray[np.floating]:
-        return np.asarray(validate_data(self, X, dtype=[np.float32, np.float64], reset=False))
+        with naming_text(X, "X"):
+            rows = np.asarray(validate_data(self, X, dtype=[np.float32, np.float64], reset=False))
+        check_range(rows, "X")
+        return rows
 
 
 class LinearProbe(LinearClassifier):
@@ -180,7 +184,8 @@ class LinearProbe(LinearClassifier):
                 with what all of these fits cost together.
         """
         self.multilabel_ = has_several_labels(y)
-        X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
+        with naming_text(X, "X"):
+            X, y = validate_data(self, X, y, dtype=[np.float32, np.float64], multi_output=self.multilabel_)
         if not self.multilabel_:
             check_classification_targets(y)
         public_labels = None if y_public is None else np.asarray(y_public)
@@ -199,7 +204,8 @@ class LinearProbe(LinearClassifier):
             missing = "y_public" if public_labels is None else "X_public"
             raise UsageError(f"{missing} is None, but X_public and y_public belong together; give both or neither")
         if X_public is not None and public_labels is not None:
-            rows = np.asarray(validate_data(self, X_public, dtype=[np.float32, np.float64], reset=False))
+            with naming_text(X_public, "X_public"):
+                rows = np.asarray(validate_data(self, X_public, dtype=[np.float32, np.float64], reset=False))
             check_range(rows, "X_public")
             if len(rows) != len(public_labels):
                 raise DataError(
@@ -354,7 +360,9 @@ class TrainedProbe(LinearClassifier):
         return self
 
     def _rows(self, X: ArrayLike) -> NDArray[np.floating]:
-        rows = np.asarray(check_array(X, dtype=[np.float32, np.float64]))  # a run knows no names of features
+        with naming_text(X, "X"):
+            rows = np.asarray(check_array(X, dtype=[np.float32, np.float64]))  # a run knows no names of features
+        check_range(rows, "X")
         if rows.shape[1] != self.n_features_in_:
             raise DataError(f"X has {rows.shape[1]} features; allowed for run {self.folder}: {self.n_features_in_}")
         return rows

@@ -134,13 +134,31 @@ def test_classes_are_never_read_off_private_labels(rows) -> None:
     x, y, x_public, y_public = rows
     with pytest.raises(ParameterError, match="classes is None"):
         NoisyGD(epsilon=1.0).fit(x, y)
-    with pytest.raises(DataError, match="outside the 2 declared classes"):
+    with pytest.raises(DataError, match=r"outside the 2 declared classes, first label 2 at row \d+; allowed: 0, 1"):
         NoisyGD(epsilon=1.0, classes=[0, 1]).fit(x, y)
     np.testing.assert_array_equal(
         NoisyGD(epsilon=1.0).fit(x, y, X_public=x_public, y_public=y_public).classes_, [0, 1, 2]
     )
     probe = NoisyGD(epsilon=1.0, classes=["a", "b", "c", "never seen"]).fit(x, np.array(["a", "b", "c"])[y])
     assert probe.coef_.shape == (4, 8)
+
+
+def test_cells_that_cannot_be_used_are_named_with_their_place(rows) -> None:
+    x, y, *_ = rows
+    probe = NonPrivate(classes=range(3)).fit(x, y)
+    large, text = x.astype(np.float64), x.astype(object)
+    large[4, 2], text[4, 2] = 1e39, "n/a"
+    for given, words in ((large, r"1e\+39 at row 4, column 2"), (text, "'n/a' at row 4, column 2")):
+        with pytest.raises(DataError, match=words):
+            probe.predict(given)
+        with pytest.raises(DataError, match=words):
+            NonPrivate(classes=range(3)).fit(given, y)
+
+
+@pytest.mark.parametrize("epsilon", [None, True, [3]])
+def test_an_epsilon_that_is_no_number_is_named_with_its_type(rows, epsilon) -> None:
+    with pytest.raises(ParameterError, match=r"epsilon is .*, of type .*; allowed: a number"):
+        NoisyGD(epsilon=epsilon, classes=range(3)).fit(rows[0], rows[1])
 
 
 def test_labels_in_any_order_of_classes_give_the_same_predictions(rows) -> None:

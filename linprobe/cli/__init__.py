@@ -188,6 +188,10 @@ def _run(words: list[str], everywhere: Everywhere) -> int:
                 sys.stdout.flush()
             except OSError:  # it cannot be written, which may be the error
                 _drop_output()
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
+            return _fail(
+                f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1
+            )
         if isinstance(error, OSError) and error.errno in ADVICE:
             return _fail(f"{error}; {advice(error)}", 1)
         return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)

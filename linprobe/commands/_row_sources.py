@@ -292,10 +292,12 @@ def check_made_alike(
         name, mine, theirs = differs
         found = f"{path} has {name} {theirs}, and the run {run.folder} was trained with {mine}"
         if not allow_other:
-            raise DataError(
-                f"{found}; make the rows with linprobe extract --like {run.folder}, or score them all the same with "
-                "--allow-other-features"
+            alike = (
+                f"make the rows with linprobe extract --like {run.folder}"
+                if is_known(trained_on)
+                else (f"make the rows as those of the run were made, from {_network(run)}")
             )
+            raise DataError(f"{found}; {alike}, or score them all the same with --allow-other-features")
         progress.note(f"OTHER FEATURES: {found}; scores mean little")
     elif is_known(trained_on) and not is_known(given):
         progress.note(f"{path} does not say how its rows were made; the run's are from {_network(run)}")
@@ -311,4 +313,22 @@ def _network(run: LoadedRun) -> str:
 def check_width(run: LoadedRun, n_features: int, where: Path) -> None:
     """DataError unless `n_features`, the width of the rows of `where`, is that of the run."""
     if n_features != run.weights.shape[-2]:
-        raise DataError(f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}")
+        raise DataError(
+            f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}; give rows of the "
+            "network that the run was trained on"
+        )
+
+
+def check_classes(run: LoadedRun, features: FeatureReader) -> None:
+    """DataError unless a feature file declares the classes of the run, or its labels, in the same order."""
+    mine, theirs = run.class_names, list(features.description.class_names)
+    if (run.task, mine) == (features.description.task, theirs):
+        return
+    if run.task != features.description.task:
+        differs = f"is {features.description.task}, and the run {run.folder} {run.task}"
+    elif len(mine) != len(theirs):
+        differs = f"declares {len(theirs)} classes, and the run {run.folder} {len(mine)}"
+    else:
+        place = next(place for place, name in enumerate(mine) if name != theirs[place])
+        differs = f"declares {theirs[place]!r} as class {place}, and the run {run.folder} {mine[place]!r}"
+    raise DataError(f"{features.path} {differs}; use a file with the same classes in the same order")

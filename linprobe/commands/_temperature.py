@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linprobe.commands._row_sources import check_width, open_features
+from linprobe.commands._row_sources import check_classes, check_made_alike, check_width, open_features
+from linprobe.data.provenance import extraction_of
 from linprobe.data.stored_labels import MULTILABEL
 from linprobe.errors import DataError, UsageError
 from linprobe.progress import Progress
 from linprobe.runs.run_folder import LoadedRun
 
 
-def temperature_of(run: LoadedRun, public: Path | None, progress: Progress) -> float:
+def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, allow_other: bool = False) -> float:
     """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
+
+    Args:
+        allow_other: fit on rows that were made otherwise than those of the run, with a note.
 
     Raises:
         UsageError: a run that votes, or of several labels a row. DataError: a file without the group `public`, with
-            other classes, or with another number of features.
+            other classes, made otherwise, or with another number of features.
     """
     if public is None:
         return 1.0
@@ -35,11 +39,9 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress) -> f
                 f"{public} has no public rows, and a temperature from other rows would leak; give a feature file with "
                 "the group public"
             )
-        if list(opened.description.class_names) != run.class_names:
-            raise DataError(
-                f"{public} declares other classes than the run {run.folder}; use a file with the same classes"
-            )
+        check_made_alike(run, public, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, public)
+        check_classes(run, opened)
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
         if opened.digest("public") == run.manifest.get("public_digest"):

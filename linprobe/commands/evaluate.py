@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands._row_sources import check_made_alike, check_test_rows, check_width, features_of, open_features
+from linprobe.commands._row_sources import (
+    check_classes,
+    check_made_alike,
+    check_test_rows,
+    check_width,
+    features_of,
+    open_features,
+)
 from linprobe.commands._temperature import temperature_of
 from linprobe.data.provenance import extraction_of
-from linprobe.errors import DataError
 from linprobe.evaluation.figures import figures_by_task, no_better_than_guessing
 from linprobe.progress import Progress
 from linprobe.reporting.figure_tables import FigureTables as FigureTables
@@ -39,14 +45,11 @@ def evaluate(
         PrivacyError: its test rows are private.
     """
     run = run_folder.load_run(folder)
-    temperature = temperature_of(run, calibrate, progress)
+    temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
     with open_features(features_of(run, features)) as opened:
-        if (opened.description.task, list(opened.description.class_names)) != (run.task, run.class_names):
-            raise DataError(
-                f"{opened.path} declares other classes than the run {folder}; use a file with the same classes"
-            )
         check_made_alike(run, opened.path, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, opened.path)
+        check_classes(run, opened)
         check_test_rows(opened, "accuracy is measured on")
         figures = figures_by_task(
             run.task,

@@ -12,7 +12,7 @@ import numpy as np
 
 from linprobe._version import __version__
 from linprobe.atomic_files import replace_when_complete
-from linprobe.commands._output import new_files, writing
+from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands._temperature import temperature_of
 from linprobe.commands.verify import verified
 from linprobe.data.stored_labels import MULTILABEL
@@ -24,6 +24,7 @@ from linprobe.runs.units import unit_of
 
 FORMATS = {"safetensors": "safetensors", "onnx": "onnx", "sklearn": "skops", "torch": "torch"}
 """Formats by the name for `--to`, and the package that each needs."""
+EXTRAS = ("onnx", "skops")  # the others come with linprobe, unless it was installed with --no-deps
 INPUT = "raw feature rows; each is divided by its L2 norm, and a zero row stays zero"
 OUTPUT = "softmax of rows @ weights + bias"
 VOTES = "every voter votes for its most probable class; shares of votes; ties go to the higher summed probability"
@@ -51,7 +52,7 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
             DataError: not a run folder, or see `temperature_of`.
     """
     _check_format(request.to)
-    inputs = [request.calibrate, *(request.run.iterdir() if request.run.is_dir() else ())]
+    inputs = (*inputs_of(request.run), request.calibrate)
     with new_files(request.out, inputs=inputs, overwrite=request.overwrite):
         manifest = verified(request.run).manifest
         run = run_folder.load_run(request.run)
@@ -77,7 +78,8 @@ def _check_format(name: str) -> None:
         raise UsageError(f"--to is {name!r}; allowed: {', '.join(FORMATS)}")
     package = FORMATS[name]
     if find_spec(package) is None:
-        raise UsageError(f"--to {name} needs {package}, which is not installed; pip install 'linprobe[{package}]'")
+        wanted = f"'linprobe[{package}]'" if package in EXTRAS else package
+        raise UsageError(f"--to {name} needs {package}, which is not installed; pip install {wanted}")
 
 
 def _bytes(request: ExportRequest, probe: Probe) -> bytes:

@@ -15,6 +15,7 @@ from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.provenance import extraction_of
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.data.stored_labels import MULTILABEL
+from linprobe.data.tables import LARGEST
 from linprobe.errors import DataError, UsageError
 from linprobe.evaluation.metrics import class_scores, label_probabilities, predictions
 from linprobe.progress import Progress
@@ -46,7 +47,7 @@ def predict(
         UsageError: an unknown group, or a temperature for a run that votes.
     """
     run = run_folder.load_run(folder)
-    temperature = temperature_of(run, calibrate, progress)
+    temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
     answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
     if features.suffix == ".npy":
@@ -70,7 +71,7 @@ def predict(
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
-    """The same blocks; DataError at the first NaN or infinity."""
+    """The same blocks; DataError at the first NaN, infinity, or number that float32 cannot hold."""
     start = 0
     for x in blocks:
         bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
@@ -78,6 +79,12 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
             raise DataError(
                 f"{where} has rows with NaN or infinity, first at row {start + bad[0]}; "
                 "allowed: finite features; remove or repair those rows"
+            )
+        large = np.argwhere(np.abs(x) > LARGEST) if x.dtype == np.float64 else np.empty((0, 2), dtype=np.int64)
+        for row, column in large[:1].tolist():
+            raise DataError(
+                f"{where} row {start + row} holds {x[row, column]:.3g}, beyond {LARGEST:.3g}, the largest "
+                "float32; scale the features as those of the run were"
             )
         start += len(x)
         yield x

@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from linprobe.data.owners import Bounds, by_owner, owner_bounds
+from linprobe.data.tables import LARGEST
 from linprobe.errors import DataError, ParameterError
+
+SHOWN = 5  # classes in a message
 
 
 def check_range(x: NDArray[np.floating], name: str) -> None:
-    """Refuse numbers outside the range of float32, in which rows are stored."""
-    if x.size and not np.abs(x).max() <= np.finfo(np.float32).max:
-        raise DataError(f"{name} holds numbers beyond 3.4e38, which float32 cannot hold; scale the rows down")
+    """DataError for numbers outside the range of float32, in which rows are stored, with the first one's place."""
+    if x.dtype != np.float32 and x.size and not np.abs(x).max() <= LARGEST:
+        row, column = np.argwhere(~(np.abs(x) <= LARGEST))[0]
+        raise DataError(
+            f"{name} holds {x[row, column]:.3g} at row {row}, column {column}, beyond {LARGEST:.3g}, the largest "
+            "float32; scale the rows down"
+        )
+
+
+@contextmanager
+def naming_text(X: ArrayLike, name: str) -> Iterator[None]:
+    """A ValueError inside the block becomes a DataError with the place of the first cell of `X` that is no number."""
+    try:
+        yield
+    except ValueError:
+        try:
+            array = np.asarray(X, dtype=object)
+        except ValueError:  # rows of different lengths
+            array = np.empty((0, 0))
+        for (row, column), cell in np.ndenumerate(array) if array.ndim == 2 else ():
+            if isinstance(cell, str) and not _is_number(cell):
+                raise DataError(
+                    f"{name} holds {cell[:40]!r} at row {row}, column {column}; allowed: numbers; repair or remove the "
+                    "row, then convert with X.astype('float32')"
+                ) from None
+        raise
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def has_several_labels(y: ArrayLike) -> bool:
@@ -70,9 +105,12 @@ def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str) -> NDA
     except TypeError:
         known, places = np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=np.int64)
     if not np.all(known):
+        wrong = np.flatnonzero(~np.broadcast_to(known, labels.shape))
+        listed = ", ".join(map(repr, classes[:SHOWN].tolist())) + ", ..." * (len(classes) > SHOWN)
         raise DataError(
-            f"{name} holds {int(np.sum(~known))} labels outside the {len(ordered)} declared classes; "
-            "allowed: those in classes"
+            f"{name} holds {len(wrong)} labels outside the {len(ordered)} declared classes, first label "
+            f"{labels[wrong[:1]].tolist()[0]!r} at row {wrong[0]}; allowed: {listed}; "
+            "name every class in the argument classes, in the type of the labels"
         )
     return np.asarray(order[places], dtype=np.int64)
 

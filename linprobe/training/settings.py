@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, get_args
 
 from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
@@ -70,12 +71,16 @@ class Settings:
         """Settings from named parameters: options of the method, and fields of this class.
 
         Raises:
-            ParameterError: an option outside its range, or text where a number belongs.
+            ParameterError: an option outside its range, or no number where one belongs.
         """
         for name, option in arguments_of(method.options).items():
             value = parameters.get(name)
-            if option.kind in (int, float) and isinstance(value, str):
+            if option.kind not in (int, float) or (value is None and option.default is None) or name not in parameters:
+                continue
+            if isinstance(value, str):
                 raise ParameterError(f"{name} is {value!r}, which is text; allowed: a number; leave out the quotes")
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ParameterError(f"{name} is {value!r}, of type {type(value).__name__}; allowed: a number")
         own = set(declared(method.options))
         options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
         shared = {name: value for name, value in parameters.items() if name in _SHARED - own}

@@ -125,3 +125,48 @@ def test_predict_reads_the_run_from_a_pipe(cli: Cli, run: Path) -> None:
     piped = cli("predict", "-", features, stdin=f"{run}\n")
     assert piped.status == 0
     assert piped.stdout == cli("predict", run, features).stdout
+
+
+def test_a_run_from_a_pipe_leaves_no_pipe_for_the_rows(cli: Cli, refused: Refused, run: Path) -> None:
+    refused(cli("predict", "-", "-", stdin=f"{run}\n"), 2, ["give - once"])
+
+
+def test_rows_for_the_temperature_are_made_alike_too(cli: Cli, refused: Refused, run: Path, tmp_path: Path) -> None:
+    other = replace(MADE, backbone="timm:two", extraction_digest="b" * 64)
+    with FeatureWriter(tmp_path / "public.h5", other) as writer:
+        for group, count in (("train", 20), ("test", 8), ("public", 40)):
+            rows, labels = gaussian_rows(group, count, 10)
+            writer.write_group(group, count, 10, [rows], labels, [f"{group}/{row}" for row in range(count)])
+    words = (run, run.parent / "f.h5", "--calibrate", "public.h5")
+    for command in ("predict", "evaluate"):
+        refused(cli(command, *words), 3, ['public.h5 has backbone "timm:two"'])
+        assert "temperature" in cli(command, *words, "--allow-other-features").stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("x", *CLASS_NAMES[1:]), "declares 'x' as class 0"),
+        ((*CLASS_NAMES, "more"), f"declares {len(CLASS_NAMES) + 1} classes"),
+    ],
+)
+def test_other_classes_are_refused_by_the_first_difference(
+    cli: Cli, refused: Refused, run: Path, tmp_path: Path, names: tuple[str, ...], words: str
+) -> None:
+    features = write(tmp_path / "other.h5", replace(MADE, class_names=names))
+    refused(cli("evaluate", run, features), 3, [words, "same classes"])
+
+
+def test_a_run_of_imported_rows_is_not_told_to_extract(cli: Cli, refused: Refused, tmp_path: Path) -> None:
+    assert cli("train", "--method", "noisy-gd", "--eps", "3", "--steps", "3", "--out", "digits").status == 0
+    features = write(tmp_path / "f.h5", MADE)
+    outcome = cli("predict", "digits", features)
+    refused(outcome, 3, ['backbone "timm:one"', "as those of the run were made, from pixels"])
+    assert "--like" not in outcome.stderr
+
+
+def test_numbers_beyond_float32_are_named_with_their_row(cli: Cli, refused: Refused, run: Path) -> None:
+    rows = gaussian_rows("test", 5)[0].astype(np.float64)
+    rows[3, 1] = -1e39
+    np.save("rows.npy", rows)
+    refused(cli("predict", run, "rows.npy"), 3, ["rows.npy row 3 holds -1e+39", "largest float32"], notes=1)

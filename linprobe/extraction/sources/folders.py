@@ -79,7 +79,10 @@ def class_folders(folder: Path) -> list[str]:
                 raise DataError(f"class folder {entry.name!r} in {folder} has a name that is no plain text; rename it")
             names.append(entry.name)
         elif entry.name.lower().endswith(IMAGE_SUFFIXES):
-            raise DataError(f"image {entry.path} lies in no class folder; move it into one, or out of {folder}")
+            raise DataError(
+                f"image {entry.path} lies in no class folder; move it into one, or out of {folder}; "
+                "for images without labels, give --like RUN"
+            )
     return sorted(names)
 
 

@@ -256,7 +256,7 @@ def check_one_class(features: FeatureReader, command: str) -> None:
     if features.description.several_labels:
         raise UsageError(
             f"linprobe {command} needs one class a row, and {ONE_CLASS.format(features.path)}; allowed for such rows: "
-            "train, evaluate, predict, verify, report, pdp-report, budget, info"
+            "train, evaluate, predict, export, verify, report, pdp-report, release, budget, info"
         )
 
 

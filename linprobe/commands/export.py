@@ -27,6 +27,7 @@ FORMATS = {"safetensors": "safetensors", "onnx": "onnx", "sklearn": "skops", "to
 EXTRAS = ("onnx", "skops")  # the others come with linprobe, unless it was installed with --no-deps
 INPUT = "raw feature rows; each is divided by its L2 norm, and a zero row stays zero"
 OUTPUT = "softmax of rows @ weights + bias"
+LABELS = "sigmoid of rows @ weights + bias, each label by itself; a label applies where its probability is above 0.5"
 VOTES = "every voter votes for its most probable class; shares of votes; ties go to the higher summed probability"
 
 
@@ -58,14 +59,11 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
         run = run_folder.load_run(request.run)
         if run.manifest != manifest:
             raise PrivacyError(f"run {request.run} changed while it was read; nothing was written; try again")
-        if run.task == MULTILABEL:
-            raise UsageError(
-                f"run {request.run} gives each row several labels, which --to writes in no format yet; use "
-                "linprobe.load_run"
-            )
         temperature = temperature_of(run, request.calibrate, progress)
         scale = np.float32(temperature)
-        probe = Probe(run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature))
+        probe = Probe(
+            run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature), run.task == MULTILABEL
+        )
         content = _bytes(request, probe)
         writing(request.out, lambda: _write(request.out, content, private=not manifest["private"]))
     if not manifest["private"]:
@@ -129,7 +127,7 @@ def _note(run: run_folder.LoadedRun, temperature: float) -> dict[str, str]:
         "run_digest": manifest["manifest_digest"],
         "class_names": run.class_names,
         "input": INPUT,
-        "output": VOTES if run.weights.ndim == 3 else OUTPUT,
+        "output": LABELS if run.task == MULTILABEL else VOTES if run.weights.ndim == 3 else OUTPUT,
         "temperature": temperature,
         "features": {name: extraction.get(name) for name in ("backbone", "weights", "weights_digest")},
     }

@@ -1,10 +1,12 @@
-"""ONNX: a graph from raw rows to class names and probabilities, in operators of the standard domain.
+"""ONNX: a graph from raw rows to class names, or labels, and probabilities, in operators of the standard domain.
 
     m  = max(max |x|, least normal float32)         per row, so that squares neither overflow nor vanish
     x' = x / m
     u  = x' / max(||x'||_2, 1)                      ||x'||_2 >= 1 unless the row is zero, which stays zero
     p  = softmax(u W + b)
     label = class name of the largest p
+
+With several labels a row, p = sigmoid(u W + b), and a label is 1 where u W + b > 0, else 0.
 
 If the probe votes, p has the voters as first axis. The votes of a class are the voters whose p is largest there; the
 probability of a class is its share of votes, and ties go to the higher sum of p.
@@ -16,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from onnx import GraphProto, NodeProto, TensorProto, checker, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, checker, helper, numpy_helper
 
 from linprobe.exporting.probe import Probe
 
@@ -49,21 +51,31 @@ class _Graph:
 
 
 def onnx_bytes(probe: Probe) -> bytes:
-    """The file: input `features` (rows, n_features), outputs `label` (rows,) and `probabilities` (rows, n_classes)."""
+    """The file: input `features` (rows, n_features), outputs `label` (rows,) and `probabilities` (rows, n_classes).
+
+    With several labels a row, the first output is `labels`, 0 or 1, int64 (rows, n_classes).
+    """
     graph, n_classes = _Graph(), len(probe.class_names)
     unit = _unit_rows(graph)
     scores = graph.add("MatMul", unit, graph.constant("weights", probe.weights))
     bias = probe.bias[:, None] if probe.votes else probe.bias
-    shares = graph.add("Softmax", graph.add("Add", scores, graph.constant("bias", bias)), axis=-1, name=_name(probe))
-    ranking = _votes(graph, shares, len(probe.weights), n_classes) if probe.votes else shares
-    best = graph.add("ArgMax", ranking, axis=-1, keepdims=0)
-    graph.add("Gather", graph.constant("class_names", np.array(probe.class_names, dtype=object)), best, name="label")
+    answer, scores = _answer(probe), graph.add("Add", scores, graph.constant("bias", bias))
+    if probe.several_labels:
+        graph.add("Sigmoid", scores, name="probabilities")
+        applies = graph.add("Greater", scores, graph.constant("zero", np.float32(0)))
+        graph.add("Cast", applies, to=TensorProto.INT64, name=answer.name)
+    else:
+        shares = graph.add("Softmax", scores, axis=-1, name=_name(probe))
+        ranking = _votes(graph, shares, len(probe.weights), n_classes) if probe.votes else shares
+        best = graph.add("ArgMax", ranking, axis=-1, keepdims=0)
+        names = graph.constant("class_names", np.array(probe.class_names, dtype=object))
+        graph.add("Gather", names, best, name=answer.name)
     made: GraphProto = helper.make_graph(
         graph.nodes,
         "linprobe",
         [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", probe.weights.shape[-2]])],
         [
-            helper.make_tensor_value_info("label", TensorProto.STRING, ["rows"]),
+            answer,
             helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["rows", n_classes]),
         ],
         graph.constants,
@@ -73,6 +85,13 @@ def onnx_bytes(probe: Probe) -> bytes:
     helper.set_model_props(model, probe.note)
     checker.check_model(model, full_check=True)
     return bytes(model.SerializeToString())
+
+
+def _answer(probe: Probe) -> ValueInfoProto:
+    """The first output."""
+    if probe.several_labels:
+        return helper.make_tensor_value_info("labels", TensorProto.INT64, ["rows", len(probe.class_names)])
+    return helper.make_tensor_value_info("label", TensorProto.STRING, ["rows"])
 
 
 def _name(probe: Probe) -> str:

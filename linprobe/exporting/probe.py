@@ -16,12 +16,15 @@ class Probe:
         weights (n_features, n_classes), bias (n_classes,): float32; with the voters as first axis if the probe votes.
         class_names: in label order.
         note: statements about the probe, by name; values that are no text are JSON.
+        several_labels: whether a row has several labels, named by `class_names`, in place of one class. A label applies
+            where its score is above 0, with probability sigmoid(score).
     """
 
     weights: NDArray[np.float32]
     bias: NDArray[np.float32]
     class_names: list[str]
     note: dict[str, str]
+    several_labels: bool = False
 
     @property
     def votes(self) -> bool:

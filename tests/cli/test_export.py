@@ -145,6 +145,49 @@ def test_scikit_learn_refuses_votes(cli: Cli, refused: Refused, voting_run: Path
     assert not Path("probe").exists()
 
 
+def applied(path: Path, to: str, rows: Any) -> tuple[Any, Any, dict[str, str]]:
+    """Labels 0 and 1 and their probabilities, (n_rows, n_labels), and the note of a file with several labels a row."""
+    if to == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(path)
+        labels, shares = session.run(["labels", "probabilities"], {"features": rows})
+        return labels, shares, session.get_modelmeta().custom_metadata_map
+    if to == "sklearn":
+        probe = pytest.importorskip("skops.io").load(path)
+        assert probe.classes_.tolist() == json.loads(probe.note_["class_names"])
+        return probe.predict(rows), probe.predict_proba(rows), probe.note_
+    if to == "torch":
+        import torch
+
+        saved = torch.load(path, weights_only=True)
+        tensors, note = {name: tensor.numpy() for name, tensor in saved["state_dict"].items()}, saved["note"]
+    else:
+        from safetensors import safe_open
+
+        with safe_open(path, "numpy") as file:
+            tensors, note = {name: file.get_tensor(name) for name in ("weight", "bias")}, dict(file.metadata())
+    scores = rows / np.linalg.norm(rows, axis=1, keepdims=True) @ tensors["weight"].T + tensors["bias"]
+    return (scores > 0).astype(int), 1 / (1 + np.exp(-scores)), note
+
+
+@FORMATS
+@pytest.mark.parametrize("n_labels", [2, 3])
+def test_several_labels_a_row(cli: Cli, to: str, n_labels: int) -> None:
+    digits = load_digits()
+    rows, labels = digits.data.astype(np.float32), np.stack([digits.target % (place + 2) == 0 for place in range(3)], 1)
+    labels = labels[:, :n_labels].astype(np.uint8)
+    np.savez("rows.npz", X_train=rows[:1200], y_train=labels[:1200], X_test=rows[1200:], y_test=labels[1200:])
+    np.save("rows.npy", rows[1200:])
+    assert cli("import", "rows.npz", "--out", "rows.h5").status == 0
+    words = ("--method", "noisy-gd", "--eps", "3", "--steps", "5")
+    assert cli("train", "rows.h5", *words, "--out", "run").status == 0
+    found, shares, note = applied(exported(cli, Path("run"), to), to, rows[1200:])
+    printed = list(csv.reader(io.StringIO(cli("predict", "run", "rows.npy", "--probabilities").stdout)))[1:]
+    assert found.tolist() == [list(map(int, line[1 : 1 + n_labels])) for line in printed]
+    np.testing.assert_allclose(shares, np.array([line[1 + n_labels :] for line in printed], dtype=float), atol=2e-6)
+    assert "sigmoid" in note["output"]
+
+
 @FORMATS
 def test_the_temperature_is_in_the_weights(cli: Cli, trained_run: Path, features_file: Path, to: str) -> None:
     given = ["--calibrate", features_file]
@@ -201,6 +244,7 @@ def test_wrong_words_are_refused(
     refused(cli("export", trained_run, "--to", "keras", "--out", "probe"), 2, ["keras", "safetensors, onnx"])
     refused(cli("export", "nowhere", "--to", "torch", "--out", "probe"), 3, ["nowhere"])
     monkeypatch.setattr("linprobe.commands.export.find_spec", lambda _: None)
-    for to, package in {"onnx": "onnx", "sklearn": "skops"}.items():
+    for to, package in {"onnx": "'linprobe[onnx]'", "sklearn": "'linprobe[skops]'", "torch": "torch"}.items():
         outcome = cli("export", trained_run, "--to", to, "--out", "probe")
-        refused(outcome, 2, [f"needs {package}", f"pip install 'linprobe[{package}]'"])
+        refused(outcome, 2, ["which is not installed", f"; pip install {package}"])
+        assert outcome.stderr.endswith(f"{package}\n")

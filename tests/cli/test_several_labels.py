@@ -151,7 +151,6 @@ def test_what_needs_one_class_a_row_is_refused_in_one_line(
     refused(cli("compare", rows, "--methods", "noisy-gd", "--eps", "1", "--out", "c"), 2, ["compare", "several labels"])
     refused(cli("tune", rows, *TRAIN[:4], "--shrink", "0,1", "--out", "t"), 2, ["tune", "several labels"])
     refused(cli("attack", run, "--features", rows), 2, ["attack", "several labels"])
-    refused(cli("export", run, "--to", "safetensors", "--out", "e"), 2, ["several labels"])
     refused(cli("evaluate", run, rows, "--calibrate", rows), 2, ["--calibrate"])
 
 

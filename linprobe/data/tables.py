@@ -271,6 +271,7 @@ def _names_of_label(place: Path, columns: Columns) -> list[str] | None:
 def _pyarrow() -> Any:
     try:
         import pyarrow
+        import pyarrow.compute  # used below, and not imported by the others in every case
         import pyarrow.parquet
     except ImportError:
         raise LinprobeError(

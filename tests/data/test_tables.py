@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,17 @@ def test_a_data_set_on_disk_brings_its_splits_and_class_names(tmp_path: Path) ->
         "y_test",
         "y_train",
     ]
+
+
+def test_a_data_set_of_lists_and_texts_needs_no_import_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.compute")
+    save_split(tmp_path / "train", {}, {"row": list(ROWS), "label": WORDS})
+    monkeypatch.delitem(sys.modules, "pyarrow.compute")
+    monkeypatch.delattr(arrow, "compute")
+    np.testing.assert_array_equal(read_arrays([tmp_path / "train"])["X_train"], ROWS)
 
 
 def test_data_sets_that_cannot_be_read_say_why(tmp_path: Path) -> None:

@@ -103,11 +103,18 @@ def check_equal(cli: Cli, run: Path, path: Path, to: str, rows: Any, *options: o
     np.testing.assert_allclose(shares, np.array([line[3:] for line in printed], dtype=float), atol=2e-6)
 
 
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from linprobe.cli import run
+
+    out = tmp_path_factory.mktemp("digits") / "run"
+    assert run(["train", "--method", "adamix", "--eps", "3", "--steps", "5", "--out", str(out)]) == 0
+    return out
+
+
 @FORMATS
-def test_real_rows_get_the_same_probabilities(cli: Cli, tmp_path: Path, to: str) -> None:
-    assert cli("train", "--method", "adamix", "--eps", "3", "--steps", "5", "--out", "run").status == 0
-    run = tmp_path / "run"
-    check_equal(cli, run, exported(cli, run, to), to, load_digits().data.astype(np.float32))
+def test_real_rows_get_the_same_probabilities(cli: Cli, digits_run: Path, to: str) -> None:
+    check_equal(cli, digits_run, exported(cli, digits_run, to), to, load_digits().data.astype(np.float32))
 
 
 @FORMATS
@@ -170,19 +177,28 @@ def applied(path: Path, to: str, rows: Any) -> tuple[Any, Any, dict[str, str]]:
     return (scores > 0).astype(int), 1 / (1 + np.exp(-scores)), note
 
 
+@pytest.fixture(scope="module", params=[2, 3])
+def labelled_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A run of digits with several labels a row, and the number of labels."""
+    from linprobe.cli import run
+
+    folder, digits = tmp_path_factory.mktemp("labels"), load_digits()
+    labels = np.stack([digits.target % (place + 2) == 0 for place in range(request.param)], 1).astype(np.uint8)
+    parts = {"train": slice(1200), "test": slice(1200, None)}
+    rows = {f"X_{group}": digits.data[part].astype(np.float32) for group, part in parts.items()}
+    np.savez(folder / "rows.npz", **rows, **{f"y_{group}": labels[part] for group, part in parts.items()})
+    assert run(["import", str(folder / "rows.npz"), "--out", str(folder / "rows.h5")]) == 0
+    words = ["--method", "noisy-gd", "--eps", "3", "--steps", "5", "--out", str(folder / "run")]
+    assert run(["train", str(folder / "rows.h5"), *words]) == 0
+    return folder / "run", request.param
+
+
 @FORMATS
-@pytest.mark.parametrize("n_labels", [2, 3])
-def test_several_labels_a_row(cli: Cli, to: str, n_labels: int) -> None:
-    digits = load_digits()
-    rows, labels = digits.data.astype(np.float32), np.stack([digits.target % (place + 2) == 0 for place in range(3)], 1)
-    labels = labels[:, :n_labels].astype(np.uint8)
-    np.savez("rows.npz", X_train=rows[:1200], y_train=labels[:1200], X_test=rows[1200:], y_test=labels[1200:])
-    np.save("rows.npy", rows[1200:])
-    assert cli("import", "rows.npz", "--out", "rows.h5").status == 0
-    words = ("--method", "noisy-gd", "--eps", "3", "--steps", "5")
-    assert cli("train", "rows.h5", *words, "--out", "run").status == 0
-    found, shares, note = applied(exported(cli, Path("run"), to), to, rows[1200:])
-    printed = list(csv.reader(io.StringIO(cli("predict", "run", "rows.npy", "--probabilities").stdout)))[1:]
+def test_several_labels_a_row(cli: Cli, to: str, labelled_run: tuple[Path, int]) -> None:
+    (run, n_labels), rows = labelled_run, load_digits().data[1200:].astype(np.float32)
+    np.save("rows.npy", rows)
+    found, shares, note = applied(exported(cli, run, to), to, rows)
+    printed = list(csv.reader(io.StringIO(cli("predict", run, "rows.npy", "--probabilities").stdout)))[1:]
     assert found.tolist() == [list(map(int, line[1 : 1 + n_labels])) for line in printed]
     np.testing.assert_allclose(shares, np.array([line[1 + n_labels :] for line in printed], dtype=float), atol=2e-6)
     assert "sigmoid" in note["output"]

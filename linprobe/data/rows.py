@@ -23,32 +23,17 @@ from linprobe.data.precision import (
 )
 from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.sources import BLOCK_ROWS, RawBlocks, Source, whole_blocks
+from linprobe.data.sources import BLOCK_ROWS, RawBlocks, Source, block_sizes, whole_blocks
+from linprobe.data.sources import SHARD_ROWS as SHARD_ROWS
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
 from linprobe.parallel.prefetch import prefetched
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import n_threads
 
-SHARD_ROWS = 4 * BLOCK_ROWS  # shards begin at multiples of this
-EVEN_ROWS = 2 * BLOCK_ROWS  # the last rows, fewer than SHARD_ROWS, are divided into two blocks for so many of them
-STEP_ROWS = BLOCK_ROWS // 8  # sizes of blocks are multiples of it, and it is one of the rows of a float32 sum
 SAMPLED_ROWS = 1024  # in a block of a sample, about; it reads more places where few of them are in the sample
 PREFETCHED_BLOCKS = 8
 PREFETCHED_BYTES = 64 << 20
-
-
-def block_sizes(n_rows: int) -> Iterator[int]:
-    """Rows in each block of a pass over `n_rows` rows.
-
-    The last rows are in an even number of blocks of about the same size, which two threads finish at the same time.
-    Sizes depend on places from the last multiple of SHARD_ROWS on, so that shards change none.
-    """
-    last = n_rows % SHARD_ROWS
-    yield from (min(BLOCK_ROWS, n_rows - last - start) for start in range(0, n_rows - last, BLOCK_ROWS))
-    n_blocks = 2 * -(-last // EVEN_ROWS) if last > BLOCK_ROWS else 1
-    size = -(-last // (n_blocks * STEP_ROWS)) * STEP_ROWS
-    yield from (min(size, last - start) for start in range(0, last, size or 1))
 
 
 class ArrayRows(Rows):

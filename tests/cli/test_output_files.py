@@ -80,6 +80,13 @@ def test_no_output_lies_in_a_run_folder(cli: Cli, refused: Refused, trained_run:
     refused(cli(*words, "--out", trained_run / "again"), 2, ["would lie in the run folder"])
 
 
+def test_no_output_is_called_like_standard_output(
+    cli: Cli, refused: Refused, trained_run: Path, features_file: Path
+) -> None:
+    for words in (["train", features_file, "--method", "non-private"], ["export", trained_run, "--to", "safetensors"]):
+        refused(cli(*words, "--out", "-"), 2, ["not standard output", "another name"])
+
+
 def test_a_feature_file_is_neither_a_log_nor_a_budget_book(cli: Cli, refused: Refused, features_file: Path) -> None:
     before = features_file.read_bytes()
     refused(cli("info", features_file, "--log", features_file), 2, ["is no text file"])

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from threading import Event, Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,9 +22,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-@cache
-def _controller() -> ThreadpoolController:
+@lru_cache(maxsize=1)
+def _found_with(n_modules: int) -> ThreadpoolController:
+    """The libraries of the process while it has `n_modules` modules; to look for them takes milliseconds."""
     return ThreadpoolController()
+
+
+def _controller() -> ThreadpoolController:
+    return _found_with(len(sys.modules))
 
 
 @cache
@@ -66,7 +72,6 @@ def blas_held_to_one_thread() -> Iterator[None]:
         yield
         return
     with ExitStack() as limits:
-        _controller.cache_clear()  # libraries may have been loaded since
         _outer.append(_Hold(n_threads(), limits, set()))
         limits.callback(_outer.clear)
         limits.enter_context(_controller().limit(limits=1, user_api="blas"))
@@ -80,7 +85,6 @@ def blas_module(name: str) -> Any:
     """
     module = importlib.import_module(name)
     if _outer and name not in _outer[0].modules:
-        _controller.cache_clear()
         _outer[0].limits.enter_context(_controller().limit(limits=1, user_api="blas"))
         _outer[0].modules.add(name)
     return module

@@ -230,7 +230,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         most: float,
         cells: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As in `linprobe.gradients.backend.PlacelessProducts`: scores, then the kernel clips each person and sums."""
+        """As in `linprobe.gradients.backend.ClippingProducts`: scores, then the kernel clips each person and sums."""
         few = block if cells is None else block.compact()
         pairs = paired(few)
         if pairs.places is not None:
@@ -306,7 +306,7 @@ class FusedProducts(KernelProducts):
         most: float,
         cells: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As in `linprobe.gradients.backend.PlacelessProducts`: one pass over all people, and one over the sample."""
+        """As in `linprobe.gradients.backend.ClippingProducts`: one pass over all people, and one over the sample."""
         people, joined = People.of(block, self.n_classes, cells), block.sampled
         self.check(block.rows)
         rows = _storable(block.rows)

@@ -175,11 +175,11 @@ void linprobe_widen(const uint16_t *x, int stored, float *out, size_t n)
         }
 }
 
-/* In one pass over n rows: their softmax scores with w, clipped residuals c r for classes y and
-   c = min(1, bound / (length |r|)), |r| in r_norms, c in factors, and linprobe_sum of c r. Without a sum if total is
-   null. Also the scores of parts. wide: buffer of GROUP rows of float32. sums: buffer of (width rounded up to 32) * n_classes floats,
-   zero before and after the call. y, lengths, r_norms, factors and parts have one entry for each of the n rows.
-   n_classes is at most MOST. */
+/* In one pass over n rows: their softmax scores with w, clipped residuals c r for classes y and c = min(1, bound /
+   (length |r|)), |r| in r_norms, c in factors, and linprobe_sum of c r. Without a sum if total is null. Also the scores
+   of parts. wide: buffer of GROUP rows of float32. sums: buffer of (width rounded up to 32) * n_classes floats, zero
+   before and after the call. y, lengths, r_norms, factors and parts have one entry for each of the n rows. n_classes is
+   at most MOST. */
 void linprobe_clipped_sum(const struct rows *from, float *wide, const float *w, const int64_t *y, const double *lengths,
                           double bound, double *r_norms, double *factors, double *total, float *sums, size_t n,
                           const int64_t *ends, int n_classes, size_t apart, double shift, const struct part *parts,

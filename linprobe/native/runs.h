@@ -96,8 +96,8 @@ TARGET static void KERNEL(tile_scores)(const float *tiles, size_t first, size_t 
     }
 }
 
-/* total (classes, 2 LANES), with stride apart, += r^T x for x (n, 2 LANES), with stride TILE, summed in registers and rounded to the grid
-   of shift */
+/* total (classes, 2 LANES), with stride apart, += r^T x for x (n, 2 LANES), with stride TILE, summed in registers and
+   rounded to the grid of shift */
 TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *total, size_t n, size_t apart, double shift,
                                     const int classes)
 {

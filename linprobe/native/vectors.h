@@ -218,7 +218,8 @@ TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, doub
 {
     for (int c = 0; c < classes; c++, sums += 2 * LANES, total += apart)
         EACH(q, 4)
-            ((KERNEL(wide) *)total)[q] += __builtin_convertvector(((const KERNEL(half) *)sums)[q], KERNEL(wide)) + shift - shift;
+            ((KERNEL(wide) *)total)[q] +=
+                __builtin_convertvector(((const KERNEL(half) *)sums)[q], KERNEL(wide)) + shift - shift;
 }
 
 /* total (n_classes, d), with stride apart, += sums (tiles, n_classes, 2 LANES), rounded to the grid of shift. Then set

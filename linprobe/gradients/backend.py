@@ -40,6 +40,9 @@ class Products(Protocol):
     n_classes: int
     n_features: int
 
+    def for_thread(self) -> Products:
+        """The same products with their own buffers."""
+
     def zeros(self) -> Array:
         """The empty sum, shape (n_classes, n_features), float64, in the memory layout that `add` needs."""
 

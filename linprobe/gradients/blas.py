@@ -21,6 +21,10 @@ class NumpyProducts:
         self._weights = np.asarray(weights, np.float32)
         self.n_classes, self.n_features = self._weights.shape
 
+    def for_thread(self) -> NumpyProducts:
+        """The same products with their own buffers."""
+        return NumpyProducts(self._weights)
+
     def zeros(self) -> NDArray[np.float64]:
         """The empty sum, shape (n_classes, n_features)."""
         return np.zeros(self._weights.shape)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,7 +29,7 @@ from linprobe.gradients.unit_sums import MOST_CANCELLATION, UnitClip, unit_means
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, longest_left, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
 from linprobe.options import Loss
-from linprobe.parallel.array_api import Array, double, single, transposed
+from linprobe.parallel.array_api import Array, by_rows, double, single, transposed
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import share
 
@@ -78,21 +79,21 @@ class _Worker:
     Args:
         rows: the rows of all threads.
         weights: shape (n_classes, n_features), float32.
+        products: with `weights`, for this thread.
 
     Attributes:
-        sum: clipped sum over this thread's blocks, shape (n_classes, n_features).
         weight: sum of their clip factors, in units of 1 / `WEIGHT_STEPS`.
         wide_weight: sum of the clip factors that are float64: those of people, and of samples without the kernel.
     """
 
-    def __init__(self, rows: Blocks, weights: Array, clip: _Clip, backend: Backend) -> None:
-        self._products, self._clip = backend.products(weights), clip
+    def __init__(self, rows: Blocks, weights: Array, products: Products, clip: _Clip, backend: Backend) -> None:
+        self._products, self._clip = products, clip
         self._backend, self._observed, self._rate = backend, rows.observed, rows.sampling_rate
         self._fused = self._products if clip.simple and isinstance(self._products, ClippingProducts) else None
         steady = isinstance(self._products, ClippingProducts) and not clip.wide
         self._weights = None if rows.observed or steady else double(weights)
         self._further: Products | None = None
-        self.sum = ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, rows.n_rows)
+        self._n_rows = rows.n_rows
         self.weight = 0
         self.wide_weight = ExactSum(np.zeros(1), np.ones(()), rows.n_rows)
         self._units: UnitClip | None = None
@@ -108,6 +109,12 @@ class _Worker:
                 rows.sampling_rate,
                 rows.observed,
             )
+
+    @cached_property
+    def sum(self) -> ExactSum:
+        """Clipped sum over this thread's blocks, shape (n_classes, n_features); made by the thread."""
+        clip = self._clip
+        return ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, self._n_rows)
 
     def take(self, block: Block) -> None:
         """Clip the gradients of a block and add them."""
@@ -227,10 +234,11 @@ def clipped_sum(
         ParameterError: an amplification of `geometry` beyond which rounding could not be bounded.
     """
     narrow = transposed(checked_weights(weights))
-    amplification, n_entries, narrow_units = geometry.amplification(clip_norm), math.prod(weights.shape), False
+    products, narrow_units = backend.products(narrow), False
+    amplification, n_entries = geometry.amplification(clip_norm), math.prod(weights.shape)
     if rows.units:
         simple = loss == "softmax" and geometry is PLAIN
-        narrow_units = simple and isinstance(backend.products(narrow), ClippingProducts)
+        narrow_units = simple and isinstance(products, ClippingProducts)
         rounding = unit_arithmetic(
             MOST_CANCELLATION * amplification, n_entries, rows.n_rows, block_units=BLOCK_UNITS if narrow_units else None
         )
@@ -240,11 +248,17 @@ def clipped_sum(
     wide = rounding.dtype is np.float64
     clip = _Clip(clip_norm, rounding.margin, wide, geometry, loss, subspace, contributions, narrow_units)
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
-    workers = [_Worker(rows, narrow, clip, backend) for _ in range(min(backend.n_threads(rows, weights), most))]
+    n_threads = min(backend.n_threads(rows, weights), most)
+    workers = [_Worker(rows, narrow, products.for_thread(), clip, backend) for _ in range(n_threads)]
     share(rows.lazy_blocks(), [worker.take for worker in workers])
     total = workers[0].sum.total
-    for worker in workers[1:]:
-        total += worker.sum.total
+
+    def add_others(part: slice) -> None:
+        for worker in workers[1:]:
+            total[part] += worker.sum.total[part]
+
+    if len(workers) > 1:
+        by_rows(total, add_others)
     weight = 0.0
     if geometry.weighs:
         weight = float(all_reduce(np.array(float(sum(worker.weight for worker in workers)))) / WEIGHT_STEPS)

@@ -136,6 +136,10 @@ class DeviceProducts:
         self.n_classes, self.n_features = weights.shape
         self._group = SUM_ROWS * max(1, SUMS_BYTES // (4 * weights.numel()))
 
+    def for_thread(self) -> DeviceProducts:
+        """Itself: it has no buffers."""
+        return self
+
     def scores(self, x: Tensor) -> Tensor:
         """x W^T, shape (b, n_classes), float32."""
         return x @ self._weights.T

@@ -14,6 +14,7 @@ from linprobe.data.unit_rows import BLOCK_UNITS
 from linprobe.gradients.backend import Products
 from linprobe.gradients.blas import NumpyProducts
 from linprobe.gradients.kernel import FusedProducts, KernelProducts
+from linprobe.gradients.kernel_weights import PackedWeights
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY
 from linprobe.parallel.threads import n_threads
@@ -31,7 +32,8 @@ def products(weights: NDArray[np.float32]) -> Products:
     """
     if LIBRARY is None or not len(weights):
         return NumpyProducts(weights)
-    return FusedProducts(weights, LIBRARY) if len(weights) <= FEW_CLASSES else KernelProducts(weights, LIBRARY)
+    kernel = FusedProducts if len(weights) <= FEW_CLASSES else KernelProducts
+    return kernel(PackedWeights(weights), LIBRARY)
 
 
 class HostBackend:

@@ -17,11 +17,10 @@ from linprobe.data.unit_rows import paired
 from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part
 from linprobe.gradients.blas import NumpyProducts, strided_rows
 from linprobe.gradients.kernel_people import People, rows_of
+from linprobe.gradients.kernel_weights import PackedWeights, whole_chunks
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.native import KernelPart, KernelPeople
 
-PANEL = 6  # classes in a panel of packed weights, as in clipped_sum.c
-CHUNK = 16  # features or classes in a chunk of packed weights, as in clipped_sum.c; floats in the widest vector
 TILE = 32  # features; sums are padded to a multiple, which every vector width of the kernel divides
 SPARE_ROWS = 13  # in a tile beyond those of a run, as in clipped_sum.c
 GROUP = 32  # rows that the kernel widens together, as in clipped_sum.c
@@ -57,11 +56,20 @@ class _Clipped(NamedTuple):
 class KernelProducts(NumpyProducts, ClippingProducts):
     """Any number of classes: the kernel scores, clips and sums a run of rows at a time."""
 
-    def __init__(self, weights: NDArray[np.float32], library: ctypes.CDLL) -> None:
-        super().__init__(weights)
-        self._library = library
+    def __init__(self, packed: PackedWeights, library: ctypes.CDLL) -> None:
+        super().__init__(packed.weights)
+        self._packed, self._library = packed, library
         self._whole_tiles = -(-self.n_features // TILE) * TILE
         self._stride = self._whole_tiles + PADDING  # doubles from one row of a sum to the next
+
+    def for_thread(self) -> KernelProducts:
+        """The same products with their own buffers."""
+        self._order()
+        return type(self)(self._packed, self._library)
+
+    def _order(self) -> NDArray[np.float32]:
+        """The weights in the order of a pass."""
+        return self._packed.columns
 
     def zeros(self) -> NDArray[np.float64]:
         """The empty sum, shape (n_classes, n_features).
@@ -75,24 +83,12 @@ class KernelProducts(NumpyProducts, ClippingProducts):
 
     @cached_property
     def _room(self) -> NDArray[np.float32]:
-        """Buffer for a run of rows and their residuals, in the kernel's order, and for those of a sample."""
+        """Buffer for a run of rows and their residuals, and for those of a sample."""
         tiles = (SUM_ROWS + SPARE_ROWS) * self._whole_tiles
-        residuals = SUM_ROWS * _whole_chunks(self.n_classes)
+        residuals = SUM_ROWS * whole_chunks(self.n_classes)
         room: NDArray[np.float32] = aligned_empty((2 * tiles + self._whole_tiles + 3 * residuals,), np.float32)
         room[:] = 0
         return room
-
-    @cached_property
-    def _columns(self) -> NDArray[np.float32]:
-        """Weights in the order of the kernel's runs, by chunk of classes, feature and class, padded with zeros."""
-        columns: NDArray[np.float32] = aligned_empty(
-            (_whole_chunks(self.n_classes) // CHUNK, self.n_features, CHUNK), np.float32
-        )
-        for first, chunk in zip(range(0, self.n_classes, CHUNK), columns, strict=True):
-            n = min(CHUNK, self.n_classes - first)
-            chunk[:, :n] = self._weights[first : first + n].T
-            chunk[:, n:] = 0
-        return columns
 
     def _add(
         self,
@@ -155,46 +151,37 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         clipped = _Clipped.empty(y, lengths, bound, parts)
         if observed or sample is None:
             self._check_classes(y)
-            self._add_clipped(total, rows, clipped, sample)
+            self._pass(total, rows, clipped, sample)
             return ClippedBlock(clipped.r_norms, clipped.factors, clipped.scores)
         if len(sample.places):
             self._check_classes(y[sample.places])
             chosen = _Clipped.empty(y[sample.places], lengths[sample.places], bound)
-            self._add_sample(total, replace(rows, places=sample.places), chosen, sample)
+            self._pass(total, replace(rows, places=sample.places), chosen, ends=sample.ends)
         return ClippedBlock(np.empty(0), np.empty(0), [])
 
     def _check_classes(self, y: NDArray[np.int64]) -> None:
         if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {self.n_classes - 1}")
 
-    def _add_clipped(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample | None) -> None:
-        """One pass of the kernel over all rows, which sums those of `sample`."""
-        self._run_pass(total, rows, clipped, sample, None)
-
-    def _add_sample(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample) -> None:
-        """One pass of the kernel over the rows of a sample; a row's scores depend on no other row."""
-        self._run_pass(total, rows, clipped, None, sample.ends)
-
-    def _run_pass(
+    def _pass(
         self,
         total: ExactSum,
         rows: StoredRows,
         clipped: _Clipped,
-        summed: Sample | None,
-        ends: NDArray[np.int64] | None,
+        summed: Sample | None = None,
+        ends: NDArray[np.int64] | None = None,
     ) -> None:
-        """Score and clip the rows, and sum them in runs that end at `ends`, or those of `summed` in its runs."""
-        parts = []
-        for part, out in zip(clipped.parts, clipped.scores, strict=True):
-            if isinstance(part.products, KernelProducts):
-                parts.append(part.products.in_runs(part.first, out))
-            else:
-                out[:] = part.scores(rows.wide())
+        """Score and clip the rows, and sum them in runs that end at `ends`, or those of `summed` in its runs.
+
+        The scores and factor of a row depend on no other row.
+        """
+        parts = self._parts(rows, clipped)
         some, ends = (None, ends) if summed is None else (summed.places, summed.ends)
-        self._library.linprobe_clipped_runs(
+        clip_and_sum, room = self._way()
+        clip_and_sum(
             ctypes.byref(rows.for_kernel()),
-            self._room.ctypes.data,
-            self._columns.ctypes.data,
+            room.ctypes.data,
+            self._order().ctypes.data,
             *clipped.arguments(),
             self._address(total.total),
             len(clipped.y),
@@ -208,6 +195,20 @@ class KernelProducts(NumpyProducts, ClippingProducts):
             len(parts),
         )
 
+    def _way(self) -> tuple[Any, NDArray[np.float32]]:
+        """The function of a pass, and its buffer."""
+        return self._library.linprobe_clipped_runs, self._room
+
+    def _parts(self, rows: StoredRows, clipped: _Clipped) -> list[KernelPart]:
+        """The parts whose scores a pass computes; those of other parts are computed here."""
+        parts = []
+        for part, out in zip(clipped.parts, clipped.scores, strict=True):
+            if isinstance(part.products, KernelProducts):
+                parts.append(part.products.in_runs(part.first, out))
+            else:
+                out[:] = part.scores(rows.wide())
+        return parts
+
     def _score(self, rows: StoredRows, parts: list[KernelPart]) -> None:
         """Compute the scores of parts, which `in_runs` made, and nothing else."""
         nothing = _Clipped.empty(np.empty(0, np.int64), np.empty(0), 0.0).arguments()
@@ -218,9 +219,8 @@ class KernelProducts(NumpyProducts, ClippingProducts):
 
     def in_runs(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
         """The argument of a pass by runs: write `scores`, which `_padded` made, of features from `first` on."""
-        return KernelPart(
-            self._columns.ctypes.data, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes
-        )
+        columns = self._packed.columns.ctypes.data
+        return KernelPart(columns, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
 
     def add_units(
         self,
@@ -265,37 +265,24 @@ class FusedProducts(KernelProducts):
     """Few classes: the kernel takes a group of rows at a time, where they are, which saves a copy."""
 
     @cached_property
-    def _wide(self) -> NDArray[np.float32]:
-        """Buffer for widened rows."""
-        return aligned_empty((GROUP, self.n_features), np.float32)
+    def _group_room(self) -> NDArray[np.float32]:
+        """Buffer for a group of widened rows, and for the sums of a run, which are zero between calls."""
+        widened_rows = GROUP * self.n_features
+        room: NDArray[np.float32] = aligned_empty((widened_rows + self.n_classes * self._whole_tiles,), np.float32)
+        room[widened_rows:] = 0
+        return room
 
-    @cached_property
-    def _sums(self) -> NDArray[np.float32]:
-        """Buffer for sums of a run of rows; zero between calls."""
-        return np.zeros((self.n_classes, self._whole_tiles), np.float32)
-
-    @cached_property
-    def _packed(self) -> NDArray[np.float32]:
-        """Weights in the kernel's order, by panel, chunk, class and feature, padded with zeros."""
-        weights = self._weights
-        if self.n_features % CHUNK:
-            weights = np.pad(weights, ((0, 0), (0, -self.n_features % CHUNK)))
-        panels = np.array_split(weights.reshape(self.n_classes, -1, CHUNK), -(-self.n_classes // PANEL))
-        packed: NDArray[np.float32] = aligned_empty((weights.size,), np.float32)
-        first = 0
-        for panel in panels:
-            classes, chunks, _ = panel.shape
-            packed[first : first + panel.size].reshape(chunks, classes, CHUNK)[:] = panel.swapaxes(0, 1)
-            first += panel.size
-        return packed
+    def _order(self) -> NDArray[np.float32]:
+        """The weights in the order of a pass."""
+        return self._packed.panels
 
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """x W^T, shape (b, n_classes), float32. Does not copy x if it is a range of columns."""
         self.check(x)
         x, stride = strided_rows(widened(x))
         scores = np.empty((len(x), self.n_classes), np.float32)
-        buffers = (self._packed.ctypes.data, scores.ctypes.data, self.n_classes)
-        self._library.linprobe_scores(x.ctypes.data, *buffers, *x.shape, self.n_classes, stride)
+        arrays = x.ctypes.data, self._packed.panels.ctypes.data, scores.ctypes.data
+        self._library.linprobe_scores(*arrays, *x.shape, self.n_classes, stride)
         return scores
 
     def add_units(
@@ -319,11 +306,10 @@ class FusedProducts(KernelProducts):
         """Score, clip and sum the rows of people; without `total`, score and clip only."""
         self._library.linprobe_people(
             ctypes.byref(rows.for_kernel()),
-            self._wide.ctypes.data,
-            self._packed.ctypes.data,
+            self._group_room.ctypes.data,
+            self._packed.panels.ctypes.data,
             ctypes.byref(people),
             None if total is None else self._address(total.total),
-            self._sums.ctypes.data,
             self.n_classes,
             self._stride,
             0.0 if total is None else total.shift,
@@ -331,28 +317,15 @@ class FusedProducts(KernelProducts):
 
     def in_groups(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
         """The argument of a pass by groups: write `scores`, which `_padded` made, of features from `first` on."""
-        return KernelPart(
-            self._packed.ctypes.data, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes
-        )
+        panels = self._packed.panels.ctypes.data
+        return KernelPart(panels, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
 
-    def _add_clipped(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample | None) -> None:
-        """One pass of the kernel, and one more over `sample`."""
-        self._pass(total if sample is None else None, rows, clipped, None)
-        if sample is not None:
-            chosen = _Clipped.empty(clipped.y[sample.places], clipped.lengths[sample.places], clipped.bound)
-            self._add_sample(total, replace(rows, places=sample.places), chosen, sample)
+    def _way(self) -> tuple[Any, NDArray[np.float32]]:
+        """The function of a pass, and its buffer."""
+        return self._library.linprobe_clipped_sum, self._group_room
 
-    def _add_sample(self, total: ExactSum, rows: StoredRows, clipped: _Clipped, sample: Sample) -> None:
-        """One pass of the kernel over the rows of a sample."""
-        self._pass(total, rows, clipped, sample.ends)
-
-    def _pass(
-        self, total: ExactSum | None, rows: StoredRows, clipped: _Clipped, ends: NDArray[np.int64] | None
-    ) -> None:
-        """Score, clip and sum the rows in runs that end at `ends`; without `total`, score and clip only.
-
-        Parts with many classes take a pass by runs, so that no part changes the sum.
-        """
+    def _parts(self, rows: StoredRows, clipped: _Clipped) -> list[KernelPart]:
+        """The parts whose scores a pass computes. Those with many classes take a pass by runs, which comes first."""
         parts, in_runs = [], []
         for part, out in zip(clipped.parts, clipped.scores, strict=True):
             if isinstance(part.products, FusedProducts):
@@ -363,21 +336,7 @@ class FusedProducts(KernelProducts):
                 out[:] = part.scores(rows.wide())
         if in_runs:
             self._score(rows, in_runs)
-        self._library.linprobe_clipped_sum(
-            ctypes.byref(rows.for_kernel()),
-            self._wide.ctypes.data,
-            self._packed.ctypes.data,
-            *clipped.arguments(),
-            None if total is None else self._address(total.total),
-            self._sums.ctypes.data,
-            len(clipped.y),
-            None if ends is None else ends.ctypes.data,
-            self.n_classes,
-            self._stride,
-            0.0 if total is None else total.shift,
-            (KernelPart * len(parts))(*parts),
-            len(parts),
-        )
+        return parts
 
 
 def _storable(rows: StoredRows) -> StoredRows:
@@ -385,14 +344,9 @@ def _storable(rows: StoredRows) -> StoredRows:
     return replace(rows, x=np.ascontiguousarray(rows.x, None if rows.x.dtype in STORED else np.float32))
 
 
-def _whole_chunks(n_classes: int) -> int:
-    """`n_classes` rounded up to whole chunks."""
-    return -(-n_classes // CHUNK) * CHUNK
-
-
 def _padded(n: int, n_classes: int) -> NDArray[np.float32]:
     """Uninitialised scores (n, n_classes), with rows padded to whole chunks."""
-    scores: NDArray[np.float32] = aligned_empty((n, _whole_chunks(n_classes)), np.float32)
+    scores: NDArray[np.float32] = aligned_empty((n, whole_chunks(n_classes)), np.float32)
     return scores[:, :n_classes]
 
 

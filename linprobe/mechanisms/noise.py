@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from functools import partial
 
 import numpy as np
 import scipy
@@ -23,11 +22,11 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
 from linprobe.mechanisms.second_look import EXTRA_BITS, nearest_cell
-from linprobe.parallel.threads import n_threads, share
+from linprobe.parallel.threads import in_slices
 
 SECURE = "operating system, ChaCha20"
 INSECURE = "user seed, not private"
-PART = 1 << 14  # numbers that one thread works on at a time: whole blocks of the stream
+PART = 1 << 14  # numbers that one thread works on at a time, or a few more, if these are few rows
 WORDS_PER_BLOCK = 8  # 64-bit words of a ChaCha20 block
 GRID_BITS = 20  # a grid step is between 2^-21 and 2^-20 of the noise's standard deviation
 UNSURE = 2.0**-21  # bound on the error of a number in grid steps; lemma 3 of docs/proofs/gaussian.md
@@ -74,28 +73,24 @@ class NoiseSource:
             ValueError: more numbers than a stream has words.
         """
         _check_place(0, value.size)
-        flat = np.ascontiguousarray(value).reshape(-1)
-        noised, draw, grid = np.empty(flat.shape), self.next_draw(), grid_step(std)
+        table, draw, grid = np.atleast_1d(value), self.next_draw(), grid_step(std)
+        noised, width = np.empty(table.shape), max(1, math.prod(table.shape[1:]))
 
-        def fill(start: int) -> None:
-            here = slice(start, start + PART)
-            words = self.words(draw, len(flat[here]), start)
-            whole, steps = split(flat[here], grid)
+        def fill(rows: slice) -> None:
+            part, first = table[rows].reshape(-1), rows.start * width
+            words = self.words(draw, len(part), first)
+            whole, steps = split(part, grid)
             magnitudes = words >> np.uint64(1)
             steps += normals(magnitudes, words) * (std / grid)
             cells = np.rint(steps)
             steps -= cells
             np.abs(steps, out=steps)
             for place in np.flatnonzero((steps > 0.5 - UNSURE) | (magnitudes < DEEP)):
-                index = start + int(place)
-                cells[place] = self.cell(draw, index, int(words[place]), float(flat[index]), std, grid) - whole[place]
-            noised[here] = (whole + cells) * grid
+                index = first + int(place)
+                cells[place] = self.cell(draw, index, int(words[place]), float(part[place]), std, grid) - whole[place]
+            noised[rows] = ((whole + cells) * grid).reshape(noised[rows].shape)
 
-        starts = range(0, flat.size, PART)
-        if len(starts) < 2:
-            fill(0)
-        else:
-            share((partial(int, start) for start in starts), [fill] * min(n_threads(), len(starts)))
+        in_slices(len(table), WORDS_PER_BLOCK * max(1, PART // (WORDS_PER_BLOCK * width)), fill)
         return noised.reshape(value.shape)
 
     def cell(self, draw: int, index: int, word: int, value: float, std: float, grid: float) -> float:

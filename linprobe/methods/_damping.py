@@ -39,17 +39,17 @@ class DampedIterates(Iterates):
     def __init__(self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None) -> None:
         super().__init__(start, n_steps, output, ensemble)
         self._factor = 1.0
-        self._previous = 0.0 * start
+        self._previous, self._length = 0.0 * start, 0.0
 
     def damped(self, gradient: Weights, noise: float) -> float:
         """f_t, after the released `gradient` with noise of standard deviation `noise` per entry."""
-        longer, other = float(norm(gradient)), float(norm(self._previous))
+        longer, other = float(norm(gradient)), self._length
         turn, chance = float(inner(gradient, self._previous)), DEVIATIONS * noise * math.hypot(longer, other)
         if turn < -max(chance, REVERSAL * longer * other):
             self._factor /= 2
         elif turn > chance:
             self._factor = min(1.0, GROWTH * self._factor)
-        self._previous = gradient
+        self._previous, self._length = gradient, longer
         return self._factor
 
     def state(self) -> dict[str, Any]:
@@ -60,3 +60,4 @@ class DampedIterates(Iterates):
         """Restore a `state`."""
         super().restore(state)
         self._factor, self._previous = float(on_host(state["damping"])[0]), state["previous"]
+        self._length = float(norm(self._previous))

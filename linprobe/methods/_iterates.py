@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from linprobe.gradients.loss import Weights
 from linprobe.methods._output import IterateOutput
 from linprobe.options import Output
-from linprobe.parallel.array_api import on_host
+from linprobe.parallel.array_api import by_rows, namespace, on_host
 
 
 class Iterates:
@@ -61,11 +61,17 @@ class Iterates:
 def descended(
     weights: Weights, eta: float, gradients: Sequence[Weights], weight_decay: float, reference: Weights
 ) -> Weights:
-    """W - eta (sum of gradients + weight_decay (W - reference)), with one array for all intermediate results."""
-    step = weights - reference
-    step *= weight_decay
-    for gradient in gradients:
-        step += gradient
-    step *= -eta
-    step += weights
-    return step
+    """W - eta (sum of gradients + weight_decay (W - reference)); intermediate results stay in cache."""
+    after: Weights = namespace(weights).empty_like(weights)
+
+    def descend(rows: slice) -> None:
+        step = weights[rows] - reference[rows]
+        step *= weight_decay
+        for gradient in gradients:
+            step += gradient[rows]
+        step *= -eta
+        step += weights[rows]
+        after[rows] = step
+
+    by_rows(weights, descend)
+    return after

@@ -13,7 +13,6 @@ dimension, so that U has P dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from linprobe.gradients.backend import Part
 from linprobe.gradients.host import products
 from linprobe.gradients.loss import Weights
 from linprobe.parallel.array_api import norm
-from linprobe.parallel.threads import blas_module, n_threads, share
+from linprobe.parallel.threads import blas_module, in_slices
 
 Squares = dict[tuple[int, int], NDArray[np.float64]]
 # Bounds on rounding errors of lengths and of squared lengths, at least twice the largest error found with rows built
@@ -104,12 +103,10 @@ def _product(a: Weights, b: Weights) -> Weights:
     """a b, shape (m, n). Each thread takes some columns, so the bits do not depend on the number of threads."""
     product = np.empty((a.shape[0], b.shape[1]))
 
-    def fill(first: int) -> None:
-        columns = slice(first, first + COLUMNS)
+    def fill(columns: slice) -> None:
         np.matmul(a, b[:, columns], out=product[:, columns])
 
-    starts = range(0, b.shape[1], COLUMNS)
-    share((partial(int, first) for first in starts), [fill] * max(1, min(n_threads(), len(starts))))
+    in_slices(b.shape[1], COLUMNS, fill)
     return product
 
 

@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 from pathlib import Path
 
-INTERFACE = 11  # of the functions in clipped_sum.c; increment when a signature changes
+INTERFACE = 12  # of the functions in clipped_sum.c; increment when a signature changes
 PATH = Path(__file__).with_name("clipped_sum" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 
@@ -66,23 +66,23 @@ def load(path: Path = PATH) -> ctypes.CDLL | None:
         warnings.warn(f"{path.name} was built for another machine or version; install linprobe again", stacklevel=2)
         return None
     address, size, count, real = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_double
-    clip = [*[address] * 2, real, *[address] * 2]
+    clipped = [
+        *[address] * 5,
+        real,
+        *[address] * 3,
+        *[size, address, size, address],
+        *[count, size, real, address, count],
+    ]
     signatures = {
         "load": [address, address, size],
-        "scores": [*[address] * 3, size, size, size, count, size],
+        "scores": [*[address] * 3, size, size, count, size],
         "sum": [*[address] * 6, size, size, count, size, size, real],
-        "clipped_sum": [
-            *[address, address, address, *clip, address, address],
-            *[size, address, count, size, real, address, count],
-        ],
-        "clipped_runs": [
-            *[address, address, address, *clip, address, size],
-            *[address, size, address, count, size, real, address, count],
-        ],
+        "clipped_sum": clipped,
+        "clipped_runs": clipped,
         "widen": [address, count, address, size],
         "inner_products": [address] * 4,
         "clip_people": [address, size, address, count],
-        "people": [*[address] * 6, count, size, real],
+        "people": [*[address] * 5, count, size, real],
     }
     for name, arguments in signatures.items():
         function = getattr(library, f"linprobe_{name}")

@@ -131,16 +131,15 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* Increment when a signature below changes: INTERFACE in linprobe/native/__init__.py. */
 int linprobe_interface(void)
 {
-    return 11;
+    return 12;
 }
 
-/* out (n, n_classes), with row stride `room` in floats, = scores of x (n, d), whose row stride is `stride` floats. The
-   scores of a row have the same bits at every position. w: packed weights, for each panel an array (chunks, classes,
-   CHUNK), the last chunk of features padded with zeros. */
-void linprobe_scores(const float *x, const float *w, float *out, size_t room, size_t n, size_t d, int n_classes,
-                     size_t stride)
+/* out (n, n_classes) = scores of x (n, d), whose row stride is `stride` floats. The scores of a row have the same bits
+   at every position. w: packed weights, for each panel an array (chunks, classes, CHUNK), the last chunk of features
+   padded with zeros. */
+void linprobe_scores(const float *x, const float *w, float *out, size_t n, size_t d, int n_classes, size_t stride)
 {
-    CALL(scores, x, w, out, room, n, d, n_classes, stride);
+    CALL(scores, x, w, out, n, d, n_classes, stride);
 }
 
 /* out (n, width) = n rows, float32 and translated */
@@ -176,24 +175,24 @@ void linprobe_widen(const uint16_t *x, int stored, float *out, size_t n)
 }
 
 /* In one pass over n rows: their softmax scores with w, clipped residuals c r for classes y and c = min(1, bound /
-   (length |r|)), |r| in r_norms, c in factors, and linprobe_sum of c r. Without a sum if total is null. Also the scores
-   of parts. wide: buffer of GROUP rows of float32. sums: buffer of (width rounded up to 32) * n_classes floats, zero
-   before and after the call. y, lengths, r_norms, factors and parts have one entry for each of the n rows. n_classes is
-   at most MOST. */
-void linprobe_clipped_sum(const struct rows *from, float *wide, const float *w, const int64_t *y, const double *lengths,
-                          double bound, double *r_norms, double *factors, double *total, float *sums, size_t n,
-                          const int64_t *ends, int n_classes, size_t apart, double shift, const struct part *parts,
-                          int n_parts)
+   (length |r|)), |r| in r_norms, c in factors, and linprobe_sum of c r. Also the scores of parts. y, lengths, r_norms,
+   factors and parts have one entry for each of the n rows. summed: unless null, the places of the rows to sum, n_summed
+   of them, increasing, in runs that end at `ends`; the others are scored and clipped only. n_classes is at most MOST.
+   room: buffer of GROUP rows of float32, then of (width rounded up to 32) * n_classes floats, which are zero before and
+   after the call. */
+void linprobe_clipped_sum(const struct rows *from, float *room, const float *w, const int64_t *y, const double *lengths,
+                          double bound, double *r_norms, double *factors, double *total, size_t n,
+                          const int64_t *summed, size_t n_summed, const int64_t *ends, int n_classes, size_t apart,
+                          double shift, const struct part *parts, int n_parts)
 {
-    CALL(clipped_sum, from, wide, w, y, lengths, bound, r_norms, factors, total, sums, n, ends, n_classes, apart, shift,
-         parts, n_parts);
+    CALL(clipped_sum, from, room, w, y, lengths, bound, r_norms, factors, total, n, summed, n_summed, ends, n_classes,
+         apart, shift, parts, n_parts);
 }
 
 /* linprobe_clipped_sum for any n_classes. w, unless null, and the weights of parts are packed as runs.h says; the `room`
-   of a part is a multiple of CHUNK. Without w, the scores of parts only. summed: unless null, the places of the rows to
-   sum, n_summed of them, increasing, in runs that end at `ends`; the others are scored and clipped only. room: buffer of
-   (RUN + SPARE + 1) * (width rounded up to 32) + 2 * RUN * (n_classes rounded up to CHUNK) floats, and with `summed`, of
-   (RUN + SPARE) * (width rounded up to 32) + RUN * (n_classes rounded up to CHUNK) more. */
+   of a part is a multiple of CHUNK. Without w, the scores of parts only. room: buffer of (RUN + SPARE + 1) * (width
+   rounded up to 32) + 2 * RUN * (n_classes rounded up to CHUNK) floats, and with `summed`, of (RUN + SPARE) * (width
+   rounded up to 32) + RUN * (n_classes rounded up to CHUNK) more. */
 void linprobe_clipped_runs(const struct rows *from, float *room, const float *w, const int64_t *y, const double *lengths,
                            double bound, double *r_norms, double *factors, double *total, size_t n,
                            const int64_t *summed, size_t n_summed, const int64_t *ends, int n_classes, size_t apart,
@@ -217,10 +216,10 @@ void linprobe_clip_people(float *r, size_t room, const struct people *people, in
     CALL(clip_people, r, room, people, n_classes);
 }
 
-/* linprobe_scores with w, linprobe_clip_people and linprobe_sum, in one pass. Without a sum if total is null. Buffers as
+/* linprobe_scores with w, linprobe_clip_people and linprobe_sum, in one pass. Without a sum if total is null. room: as
    in linprobe_clipped_sum. n_classes is at most MOST. */
-void linprobe_people(const struct rows *from, float *wide, const float *w, const struct people *people, double *total,
-                     float *sums, int n_classes, size_t apart, double shift)
+void linprobe_people(const struct rows *from, float *room, const float *w, const struct people *people, double *total,
+                     int n_classes, size_t apart, double shift)
 {
-    CALL(people, from, wide, w, people, total, sums, n_classes, apart, shift);
+    CALL(people, from, room, w, people, total, n_classes, apart, shift);
 }

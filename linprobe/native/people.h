@@ -96,13 +96,14 @@ TARGET static size_t KERNEL(next_group)(const struct people *people, size_t *nex
 }
 
 TARGET static void KERNEL(people)(const struct rows *from, float *wide, const float *w, const struct people *people,
-                                  double *total, float *sums, int n_classes, size_t apart, double shift)
+                                  double *total, int n_classes, size_t apart, double shift)
 {
     float r[GROUP * MOST] ALIGNED = {0};
     size_t room = (n_classes + LANES - 1) / LANES * LANES, d = WIDTH(from), places[2][GROUP], stop = 0, held = 0;
     size_t cell = 0, current = 0; /* of the group that follows, and of the sum so far */
     int in_place = from->stored == FLOAT32 && !from->shift, now = 0;
     const double *inner = people->inner;
+    float *sums = wide + GROUP * d;
     const char *ahead[GROUP];
     const float *rows[GROUP];
     for (size_t u = 0, further, count = KERNEL(next_group)(people, &stop, &cell, places[now]); count; count = further) {

@@ -232,14 +232,14 @@ TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_cla
     }
 }
 
-TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, size_t room, size_t n, size_t d,
-                                  int n_classes, size_t stride)
+TARGET static void KERNEL(scores)(const float *x, const float *w, float *out, size_t n, size_t d, int n_classes,
+                                  size_t stride)
 {
     const float *rows[GROUP];
     for (size_t i = 0; i < n; i += GROUP) {
         size_t count = LEAST(GROUP, n - i);
         for (size_t t = 0; t < count; t++) rows[t] = x + stride * (i + t);
-        KERNEL(group_scores)(rows, 0, w, out + room * i, room, count, d, n_classes, stride * GROUP);
+        KERNEL(group_scores)(rows, 0, w, out + n_classes * i, n_classes, count, d, n_classes, stride * GROUP);
     }
 }
 
@@ -288,28 +288,42 @@ TARGET static void KERNEL(load)(const struct rows *from, size_t first, float *ou
 
 TARGET static void KERNEL(clipped_sum)(const struct rows *from, float *wide, const float *w, const int64_t *y,
                                        const double *lengths, double bound, double *r_norms, double *factors,
-                                       double *total, float *sums, size_t n, const int64_t *ends, int n_classes,
-                                       size_t apart, double shift, const struct part *parts, int n_parts)
+                                       double *total, size_t n, const int64_t *summed, size_t n_summed,
+                                       const int64_t *ends, int n_classes, size_t apart, double shift,
+                                       const struct part *parts, int n_parts)
 {
-    float r[GROUP * MOST] ALIGNED = {0};
-    size_t room = (n_classes + LANES - 1) / LANES * LANES, d = WIDTH(from), count;
+    float r[GROUP * MOST] ALIGNED = {0}, chosen[GROUP * MOST] ALIGNED;
+    size_t room = (n_classes + LANES - 1) / LANES * LANES, d = WIDTH(from), count, done = 0;
     int in_place = from->stored == FLOAT32 && !from->shift;
+    float *sums = wide + GROUP * d;
     const char *next[GROUP];
-    const float *rows[GROUP];
+    const float *rows[GROUP], *some[GROUP];
     for (size_t i = 0, stop = 0, run = 0; i < n; i += count) {
-        if (i == stop) stop = ends ? (size_t)ends[run++] : LEAST(i + RUN, n);
+        if (i == stop) stop = ends && !summed ? (size_t)ends[run++] : LEAST(i + RUN, n);
         size_t groups = (stop - i + GROUP - 1) / GROUP;
         count = (stop - i + groups - 1) / groups;
         for (size_t t = 0; t < count; t++) rows[t] = in_place ? (const float *)ROW(from, i + t) : wide + d * t;
         if (!in_place) KERNEL(load)(from, i, wide, count);
-        KERNEL(group_scores)(rows, 0, w, r, room, count, d, n_classes, in_place && !total ? d * GROUP : 0);
+        KERNEL(group_scores)(rows, 0, w, r, room, count, d, n_classes, in_place && summed ? d * GROUP : 0);
         for (const struct part *p = parts; p < parts + n_parts; p++)
             KERNEL(group_scores)(rows, p->first, p->w, p->out + p->room * i, p->room, count, p->d, p->n_classes, 0);
         KERNEL(clip)(r, room, y + i, lengths + i, bound, r_norms + i, factors + i, count, n_classes);
-        if (!total) continue;
         for (size_t t = 0; t < count; t++) next[t] = ROW(from, LEAST(i + count + t, n - 1));
-        KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, next, SIZE(from));
-        if (i + count == stop) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
+        if (!summed) {
+            KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, next, SIZE(from));
+            if (i + count == stop) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
+        }
+        while (done < n_summed && (size_t)summed[done] < i + count) {
+            size_t taken = 0, end = ends[run];
+            for (; done < end && (size_t)summed[done] < i + count; done++, taken++) {
+                some[taken] = rows[summed[done] - i];
+                memcpy(chosen + room * taken, r + room * (summed[done] - i), sizeof(float) * room);
+            }
+            KERNEL(group_sum)(some, chosen, sums, taken, d, n_classes, room, next, SIZE(from));
+            if (done < end) break; /* the rest of this run is in the next rows */
+            KERNEL(flush)(sums, total, d, n_classes, apart, shift);
+            run++;
+        }
     }
 }
 

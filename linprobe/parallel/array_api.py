@@ -5,13 +5,17 @@ Everything else in a step uses operators and methods that both have, so that the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from linprobe.parallel.threads import in_slices
+
 Array = Any  # an NDArray, or a torch.Tensor
+PART = 1 << 15  # numbers in a slice of rows; a few of these fit into the cache of a core
 
 
 def namespace(x: Array) -> Any:
@@ -52,6 +56,14 @@ def segment_sums(values: Array, segment: Array, counts: Array) -> Array:
     if isinstance(values, np.ndarray):
         return np.bincount(segment, weights=values, minlength=len(counts))
     return namespace(values).segment_reduce(values, "sum", lengths=counts, initial=0.0)
+
+
+def by_rows(x: Array, work: Callable[[slice], object]) -> None:
+    """Call `work` on slices that cover the rows of `x`: threads share those of the host, a device gets one."""
+    if isinstance(x, np.ndarray):
+        in_slices(len(x), max(1, PART * len(x) // max(1, x.size)), work)
+    else:
+        work(slice(None))
 
 
 def inner(x: Array, y: Array) -> Any:

@@ -10,9 +10,9 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from threading import Event, Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -117,9 +117,16 @@ def share(pieces: Iterator[Callable[[], Item]], consumers: Sequence[Callable[[It
         try:
             drain(consumers[0])
         finally:
-            wait(others)
-        for other in others:
+            failed = [other for other in others if other.exception() is not None]  # waits for all of them
+        for other in failed:
             other.result()
+
+
+def in_slices(n: int, size: int, work: Callable[[slice], object]) -> None:
+    """Call `work` on slices of at most `size` that cover range(n), at least one; several threads share them."""
+    starts = range(0, max(1, n), size)
+    slices = (partial(slice, start, min(start + size, n)) for start in starts)
+    share(slices, [work] * (1 if len(starts) == 1 else min(n_threads(), len(starts))))
 
 
 def in_order(pieces: Iterator[Callable[[], Item]], work: Callable[[Item], Result], threads: int) -> Iterator[Result]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -92,14 +93,15 @@ class Sample:
     @classmethod
     def of(cls, sampled: NDArray[np.bool_], rate: float) -> Sample:
         """The sample of a block, from its mask (b,) and the public sampling rate."""
-        places = np.flatnonzero(sampled)
-        ends = [0]
-        for unit in range(0, len(sampled), UNIT_PLACES):
-            n = min(UNIT_PLACES, len(sampled) - unit)
-            n_runs = max(1, round(n * rate / TYPICAL_ROWS))
-            for first, stop in pairwise(unit + n * run // n_runs for run in range(n_runs + 1)):
-                ends += _ends(places, first, stop, ends[-1])
-        return cls(places, np.array(ends[1:], np.int64))
+        places, bounds = np.flatnonzero(sampled), _bounds(len(sampled), rate)
+        ends = places.searchsorted(bounds)
+        sizes = ends[1:] - ends[:-1]
+        if sizes.max(initial=0) < SUM_ROWS:
+            return cls(places, ends[1:][sizes > 0])
+        halved = [0]
+        for first, stop in pairwise(bounds.tolist()):
+            halved += _ends(places, first, stop, halved[-1])
+        return cls(places, np.array(halved[1:], np.int64))
 
     def fits(self, n: int) -> bool:
         """Whether these are places in a block of n rows, in runs of at most `SUM_ROWS`; the kernel does not check."""
@@ -131,6 +133,17 @@ class Sample:
             ends.append(end)
         if ends:
             yield Sample(self.places[start:], np.array(ends) - start)
+
+
+@lru_cache(maxsize=16)
+def _bounds(n: int, rate: float) -> NDArray[np.int64]:
+    """The places where the runs of a block of n rows begin, and n."""
+    bounds = [0]
+    for unit in range(0, n, UNIT_PLACES):
+        places = min(UNIT_PLACES, n - unit)
+        n_runs = max(1, round(places * rate / TYPICAL_ROWS))
+        bounds += [unit + places * run // n_runs for run in range(1, n_runs + 1)]
+    return np.array(bounds)
 
 
 def _ends(places: NDArray[np.int64], first: int, stop: int, start: int) -> list[int]:

@@ -2,10 +2,11 @@
 
     python benchmarks/speed/sampled.py [--quick] [--classes 10 100] [--json FILE]
 
-A pass computes the clipped sum of one step, without noise, on rows of D = 2,048 features. Each round times all
-contenders, and the least user plus system time of each counts, so that other work on the machine matters little.
-`per record` also computes the loss of every record, which reads all rows whatever the sample is. `translated`, `origin`
-and `scale` are the passes of dpsgd-f, dope-sgd and adadps, on float16 rows.
+A pass computes the clipped sum of one step, without noise, on rows of D = 2,048 features. A contender takes passes in a
+row, each over its own sample, as a run does: 1/q of them, or one that reads all rows. Each round times all contenders,
+and the least user plus system time of each counts, so that other work on the machine matters little. `per record` also
+computes the loss of every record, which reads all rows whatever the sample is. `translated`, `origin` and `scale` are
+the passes of dpsgd-f, dope-sgd and adadps, on float16 rows.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 D, CLIP = 2048, 0.5
 ROWS = {10: 40_000, 100: 40_000, 1000: 40_000}
 RATES = (0.05, 0.15, 0.5)
-Pass = Callable[[], object]
+Masks = dict[float, list[NDArray[np.bool_]]]
+Passes = list[Callable[[], object]]
 
 
 def used() -> tuple[float, float]:
@@ -43,37 +45,38 @@ def used() -> tuple[float, float]:
     return usage.ru_utime, usage.ru_stime
 
 
-def passes(
-    rows: Rows, weights: NDArray[np.float64], masks: dict[float, NDArray[np.bool_]], geometry: Geometry
-) -> dict[str, Pass]:
-    """A pass over all rows and, for each rate, one over the sample without and one with per-record losses."""
+def passes(rows: Rows, weights: NDArray[np.float64], masks: Masks, geometry: Geometry) -> dict[str, Passes]:
+    """A pass over all rows and, for each rate, one over each sample, and one over the first with per-record losses."""
 
-    def over(blocks: Blocks, per_record: bool) -> Pass:
+    def over(blocks: Blocks, per_record: bool) -> Callable[[], object]:
         return lambda: clipped_sum(blocks, weights, CLIP, geometry=geometry, per_record=per_record)
 
-    found = {"all rows": over(rows, True)}
-    for rate, mask in masks.items():
-        found[f"q={rate:g}"] = over(SampledRows(rows, mask, rate, observed=False), False)
-        found[f"q={rate:g} per record"] = over(SampledRows(rows, mask, rate, observed=True), True)
+    found = {"all rows": [over(rows, True)]}
+    for rate, samples in masks.items():
+        found[f"q={rate:g}"] = [over(SampledRows(rows, mask, rate, observed=False), False) for mask in samples]
+        found[f"q={rate:g} per record"] = [over(SampledRows(rows, samples[0], rate, observed=True), True)]
     return found
 
 
-def measure(contenders: dict[str, Pass], masks: dict[float, NDArray[np.bool_]], rounds: int) -> dict[str, Any]:
-    """Least seconds of each pass, its share of system time, and its multiple of the sampled share of a full pass."""
+def measure(contenders: dict[str, Passes], masks: Masks, rounds: int) -> dict[str, Any]:
+    """Least seconds of a pass, its share of system time, and its multiple of the sampled share of a full pass."""
     least, total = dict.fromkeys(contenders, float("inf")), {name: np.zeros(2) for name in contenders}
     with blas_held_to_one_thread():  # as during a run
         for _ in range(rounds):
-            for name, call in contenders.items():
+            for name, calls in contenders.items():
                 before = np.array(used())
-                call()
-                spent = np.array(used()) - before
+                for call in calls:
+                    call()
+                spent = (np.array(used()) - before) / len(calls)
                 total[name] += spent
                 least[name] = min(least[name], float(spent.sum()))
-    shares = {f"q={rate:g}": float(mask.mean()) for rate, mask in masks.items()}
+    shares = {"all rows": 1.0}
+    for rate, samples in masks.items():
+        shares |= {f"q={rate:g}": float(np.mean(samples)), f"q={rate:g} per record": float(samples[0].mean())}
     return {
         name: {
             "seconds": seconds,
-            "over_q": seconds / least["all rows"] / shares.get(name.removesuffix(" per record"), 1.0),
+            "over_q": seconds / least["all rows"] / shares[name],
             "system_share": float(total[name][1] / total[name].sum()),
         }
         for name, seconds in least.items()
@@ -93,7 +96,7 @@ def main() -> None:
     wide = normalise_rows(rng.standard_normal((max(sizes.values()), D), dtype=np.float32))
     for n_classes, n in sizes.items():
         y, weights = rng.integers(0, n_classes, n), rng.standard_normal((D, n_classes))
-        masks = {rate: rng.random(n) < rate for rate in RATES}
+        masks = {rate: [rng.random(n) < rate for _ in range(round(1 / rate))] for rate in RATES}
 
         cases: dict[str, tuple[Rows, NDArray[np.float64], Geometry]] = {}
         for precision, storage in STORAGE.items():

@@ -128,6 +128,7 @@ class Blocks(ABC):
         n_rows: number of rows in all processes, outside the sample included; public.
         sampling_rate: probability with which Poisson sampling selected each row; 1 without sampling.
         observed: whether the blocks contain all rows, outside the sample included.
+        in_memory: whether its rows are at hand, so that loading a block takes no time.
         units: whether blocks may hold people with several rows.
         unit_rows: mean number of rows of a unit; private, for the number of threads only.
     """
@@ -136,6 +137,7 @@ class Blocks(ABC):
     n_features: int
     sampling_rate: float = 1.0
     observed: bool = True
+    in_memory: bool = False
     units: bool = False
     unit_rows: float = 1.0
 

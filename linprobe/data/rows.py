@@ -46,6 +46,8 @@ class ArrayRows(Rows):
         weights: public factors on the losses of the rows, shape (n_rows,); None for ones.
     """
 
+    in_memory = True
+
     def __init__(
         self,
         x: NDArray[Any],
@@ -95,7 +97,7 @@ class ArrayRows(Rows):
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
         """All rows with their mask; no row is copied. The fewer rows are in the sample, the larger are the blocks."""
         of_thread = -(-self.n_rows // (SHARD_ROWS * n_threads()))
-        wanted = round(SAMPLED_ROWS * self.n_rows / (SHARD_ROWS * max(1, int(sampled.sum()))))
+        wanted = round(SAMPLED_ROWS * self.n_rows / (SHARD_ROWS * max(1, int(np.count_nonzero(sampled)))))
         n = max(1, min(of_thread, wanted)) * SHARD_ROWS * self._block_rows // BLOCK_ROWS
         for start in range(0, self.n_rows, n):
             yield partial(self._block, start, n, sampled)
@@ -233,7 +235,7 @@ class ShardRows(Rows):
     def __init__(self, shard: Rows, first: int, n_rows: int) -> None:
         self._shard, self._first = shard, first
         self.n_rows, self.n_features = n_rows, shard.n_features
-        self.units, self.unit_rows = shard.units, shard.unit_rows
+        self.in_memory, self.units, self.unit_rows = shard.in_memory, shard.units, shard.unit_rows
 
     @property
     def n_local(self) -> int:
@@ -377,6 +379,7 @@ class TranslatedRows(ChangedRows):
 
     def __init__(self, rows: Rows, shift: NDArray[np.float64], column: float) -> None:
         super().__init__(rows, rows.n_features + 1)
+        self.in_memory = rows.in_memory and not rows.units
         self._translation = Translation(shift.astype(np.float32), float(np.float32(column)))
         if self.units:
             return

@@ -70,7 +70,6 @@ class ClippingProducts(Products):
         parts: Sequence[Part] = (),
         *,
         sample: Sample | None = None,
-        observed: bool = True,
     ) -> ClippedBlock:
         """Add sum_i c_i r_i x_i^T to `total`, for softmax residuals r_i and c_i = min(1, bound / (length_i ||r_i||)).
 
@@ -79,13 +78,22 @@ class ClippingProducts(Products):
             x: rows, shape (b, n_features), in any storage type. y: class indices, shape (b,).
             lengths: norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
             parts: further scores to compute in the same pass.
-            sample: the rows to add; None for all.
-            observed: whether the result is wanted for all b rows. If not, rows outside `sample` are not read, the
-                result is empty, and what is added of a row depends on no other row.
+            sample: the rows to add; None for all. All are scored and clipped.
 
         Raises:
             ValueError: shapes that do not fit. IndexError: a class index out of range.
         """
+
+    @abstractmethod
+    def chosen(self, x: Array | StoredRows, y: Array, lengths: Array, bound: float, sample: Sample) -> Any:
+        """The rows of `sample`, checked, for `add_chosen` of any products like these.
+
+        Arguments and errors as in `add_clipped`. No row outside the sample is read.
+        """
+
+    @abstractmethod
+    def add_chosen(self, total: ExactSum, chosen: Any) -> None:
+        """Add the clipped gradients of `chosen` rows to `total`. What is added of a row depends on no other row."""
 
     @abstractmethod
     def add_units(

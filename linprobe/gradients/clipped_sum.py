@@ -9,10 +9,10 @@ on the assignment of blocks to threads (`linprobe.gradients.rounding.ExactSum`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import share
 
 WEIGHT_STEPS = np.float32(2.0**22)  # clip factors are rounded to 1 / WEIGHT_STEPS, so that integers sum them exactly
+FEW_ENTRIES = 1 << 15  # of a sum that takes less time than a thread to start
 MOST_TOTAL_BYTES = 1 << 28  # for the sums of all threads
 Reduce = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -68,6 +69,12 @@ class _Clip:
         return self.loss == "softmax" and self.geometry is PLAIN and not self.wide
 
 
+class Chosen(NamedTuple):
+    """The rows of a sample, as `ClippingProducts.chosen` gave them."""
+
+    rows: Any
+
+
 class _Worker:
     """One thread's share of a clipped sum.
 
@@ -82,8 +89,7 @@ class _Worker:
         products: with `weights`, for this thread.
 
     Attributes:
-        weight: sum of their clip factors, in units of 1 / `WEIGHT_STEPS`.
-        wide_weight: sum of the clip factors that are float64: those of people, and of samples without the kernel.
+        weight: sum of the clip factors of this thread's blocks, in units of 1 / `WEIGHT_STEPS`.
     """
 
     def __init__(self, rows: Blocks, weights: Array, products: Products, clip: _Clip, backend: Backend) -> None:
@@ -93,9 +99,10 @@ class _Worker:
         steady = isinstance(self._products, ClippingProducts) and not clip.wide
         self._weights = None if rows.observed or steady else double(weights)
         self._further: Products | None = None
-        self._n_rows = rows.n_rows
+        self._n_rows, self._bound = rows.n_rows, longest_left(clip.clip_norm, clip.margin)
         self.weight = 0
-        self.wide_weight = ExactSum(np.zeros(1), np.ones(()), rows.n_rows)
+        # a large sum is made by its thread
+        self._sum = self._empty_sum() if math.prod(weights.shape) <= FEW_ENTRIES else None
         self._units: UnitClip | None = None
         if rows.units:
             narrow = clip.narrow_units and isinstance(self._products, ClippingProducts)
@@ -110,14 +117,39 @@ class _Worker:
                 rows.observed,
             )
 
-    @cached_property
+    @property
     def sum(self) -> ExactSum:
-        """Clipped sum over this thread's blocks, shape (n_classes, n_features); made by the thread."""
+        """Clipped sum over this thread's blocks, shape (n_classes, n_features)."""
+        if self._sum is None:
+            self._sum = self._empty_sum()
+        return self._sum
+
+    def _empty_sum(self) -> ExactSum:
         clip = self._clip
         return ExactSum(self._products.zeros(), clip.geometry.longest(clip.clip_norm).T, self._n_rows)
 
-    def take(self, block: Block) -> None:
-        """Clip the gradients of a block and add them."""
+    @cached_property
+    def wide_weight(self) -> ExactSum:
+        """Sum of the clip factors that are float64: those of people, and of samples without the kernel."""
+        return ExactSum(np.zeros(1), np.ones(()), self._n_rows)
+
+    def prepared(self, block: Block) -> Block | Chosen:
+        """The block, or its sample if one call can add that; for `take` of any worker."""
+        if self._fused is None or self._observed or block.sampled is None:
+            return block
+        if block.bounds is not None or block.weights is not None:
+            return block
+        sample = Sample.of(block.sampled, self._rate)
+        return Chosen(self._fused.chosen(block.rows, block.y, block.norms, self._bound, sample))
+
+    def take(self, given: Block | Chosen) -> None:
+        """Clip the gradients of a block, or of what `prepared` made of it, and add them."""
+        block = self.prepared(given) if isinstance(given, Block) else given
+        if isinstance(block, Chosen):
+            if self._fused is None:
+                raise ValueError("rows that were chosen for products that clip, given to other products")
+            self._fused.add_chosen(self.sum, block.rows)
+            return
         if block.bounds is not None:
             self._take_units(block)
             return
@@ -182,14 +214,11 @@ class _Worker:
         return self._further.scores(x)
 
     def _take_fused(self, block: Block, products: ClippingProducts, sample: Sample | None) -> None:
-        """`take` in one call."""
-        bound = longest_left(self._clip.clip_norm, self._clip.margin)
+        """`take` in one call, for a block whose records are all observed."""
         parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
-        taken = products.add_clipped(
-            self.sum, block.rows, block.y, block.norms, bound, parts, sample=sample, observed=self._observed
-        )
-        if self._observed:
-            self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
+        given = block.rows, block.y, block.norms, self._bound, parts
+        taken = products.add_clipped(self.sum, *given, sample=sample)
+        self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
 
     def _note(
         self,
@@ -250,7 +279,7 @@ def clipped_sum(
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
     n_threads = min(backend.n_threads(rows, weights), most)
     workers = [_Worker(rows, narrow, products.for_thread(), clip, backend) for _ in range(n_threads)]
-    share(rows.lazy_blocks(), [worker.take for worker in workers])
+    share(_pieces(rows, workers[0]), [worker.take for worker in workers])
     total = workers[0].sum.total
 
     def add_others(part: slice) -> None:
@@ -265,6 +294,16 @@ def clipped_sum(
         weight += float(all_reduce(sum(worker.wide_weight.total for worker in workers))[0])
     value = geometry.finish(all_reduce(total).T, weight)
     return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
+
+
+def _pieces(rows: Blocks, worker: _Worker) -> Iterator[Callable[[], Block | Chosen]]:
+    """The blocks. Those in memory are prepared one after another, so that a thread has little else to do in Python."""
+    for load in rows.lazy_blocks():
+        yield partial(_itself, worker.prepared(load())) if rows.in_memory else load
+
+
+def _itself(given: Block | Chosen) -> Block | Chosen:
+    return given
 
 
 def row_sum(

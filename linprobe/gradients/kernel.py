@@ -19,7 +19,7 @@ from linprobe.gradients.blas import NumpyProducts, strided_rows
 from linprobe.gradients.kernel_people import People, rows_of
 from linprobe.gradients.kernel_weights import PackedWeights, whole_chunks
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
-from linprobe.native import KernelPart, KernelPeople
+from linprobe.native import KernelPart, KernelPeople, KernelRows
 
 TILE = 32  # features; sums are padded to a multiple, which every vector width of the kernel divides
 SPARE_ROWS = 13  # in a tile beyond those of a run, as in clipped_sum.c
@@ -53,6 +53,15 @@ class _Clipped(NamedTuple):
         return y, lengths, self.bound, r_norms, factors
 
 
+class _Chosen(NamedTuple):
+    """Some rows, as the kernel reads them, and the ends of their runs."""
+
+    rows: StoredRows
+    read: KernelRows
+    clipped: _Clipped
+    ends: NDArray[np.int64]
+
+
 class KernelProducts(NumpyProducts, ClippingProducts):
     """Any number of classes: the kernel scores, clips and sums a run of rows at a time."""
 
@@ -64,7 +73,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
 
     def for_thread(self) -> KernelProducts:
         """The same products with their own buffers."""
-        self._order()
+        self._order()  # before the threads start
         return type(self)(self._packed, self._library)
 
     def _order(self) -> NDArray[np.float32]:
@@ -137,27 +146,52 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         parts: Sequence[Part] = (),
         *,
         sample: Sample | None = None,
-        observed: bool = True,
     ) -> ClippedBlock:
         """As in `linprobe.gradients.backend.ClippingProducts`."""
-        rows = StoredRows(x) if isinstance(x, np.ndarray) else x
-        y, lengths = np.asarray(y), np.ascontiguousarray(lengths, np.float64)
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
-        fit = y.shape == lengths.shape == rows.shape[:1] and y.dtype.kind in "iu" and isinstance(total.shift, float)
-        fit = fit and (sample is None or sample.fits(len(y)))
-        self.check(rows, fit and inside)
-        rows = _storable(rows)
-        y = np.ascontiguousarray(y, np.int64)
+        rows, y, lengths = self._checked(x, y, lengths, sample, inside)
+        self._check_classes(y)
         clipped = _Clipped.empty(y, lengths, bound, parts)
-        if observed or sample is None:
-            self._check_classes(y)
-            self._pass(total, rows, clipped, sample)
-            return ClippedBlock(clipped.r_norms, clipped.factors, clipped.scores)
-        if len(sample.places):
-            self._check_classes(y[sample.places])
-            chosen = _Clipped.empty(y[sample.places], lengths[sample.places], bound)
-            self._pass(total, replace(rows, places=sample.places), chosen, ends=sample.ends)
-        return ClippedBlock(np.empty(0), np.empty(0), [])
+        some, ends = (None, None) if sample is None else (sample.places, sample.ends)
+        self._pass(total, rows.for_kernel(), clipped, self._parts(rows, clipped), some, ends)
+        return ClippedBlock(clipped.r_norms, clipped.factors, clipped.scores)
+
+    def chosen(
+        self,
+        x: NDArray[Any] | StoredRows,
+        y: NDArray[np.int64],
+        lengths: NDArray[np.float64],
+        bound: float,
+        sample: Sample,
+    ) -> _Chosen:
+        """As in `linprobe.gradients.backend.ClippingProducts`."""
+        rows, y, lengths = self._checked(x, y, lengths, sample)
+        rows = replace(rows, places=sample.places)
+        clipped = _Clipped.empty(y[sample.places], lengths[sample.places], bound)
+        self._check_classes(clipped.y)
+        return _Chosen(rows, rows.for_kernel(), clipped, sample.ends)
+
+    def add_chosen(self, total: ExactSum, chosen: _Chosen) -> None:
+        """As in `linprobe.gradients.backend.ClippingProducts`."""
+        self._pass(total, chosen.read, chosen.clipped, ends=chosen.ends)
+
+    def _checked(
+        self,
+        x: NDArray[Any] | StoredRows,
+        y: NDArray[np.int64],
+        lengths: NDArray[np.float64],
+        sample: Sample | None,
+        others_fit: bool = True,
+    ) -> tuple[StoredRows, NDArray[np.int64], NDArray[np.float64]]:
+        """The same arrays as the kernel reads them.
+
+        Raises:
+            ValueError: shapes that do not fit.
+        """
+        rows, y = StoredRows(x) if isinstance(x, np.ndarray) else x, np.asarray(y)
+        fit = y.shape == lengths.shape == rows.shape[:1] and y.dtype.kind in "iu"
+        self.check(rows, others_fit and fit and (sample is None or sample.fits(len(y))))
+        return _storable(rows), np.ascontiguousarray(y, np.int64), np.ascontiguousarray(lengths, np.float64)
 
     def _check_classes(self, y: NDArray[np.int64]) -> None:
         if len(y) and not 0 <= y.min() <= y.max() < self.n_classes:
@@ -166,27 +200,31 @@ class KernelProducts(NumpyProducts, ClippingProducts):
     def _pass(
         self,
         total: ExactSum,
-        rows: StoredRows,
+        rows: KernelRows,
         clipped: _Clipped,
-        summed: Sample | None = None,
+        parts: Sequence[KernelPart] = (),
+        summed: NDArray[np.int64] | None = None,
         ends: NDArray[np.int64] | None = None,
     ) -> None:
-        """Score and clip the rows, and sum them in runs that end at `ends`, or those of `summed` in its runs.
+        """Score and clip the rows, and sum them, or those at places `summed`, in runs that end at `ends`.
 
         The scores and factor of a row depend on no other row.
+
+        Raises:
+            ValueError: a sum with a shift for each entry.
         """
-        parts = self._parts(rows, clipped)
-        some, ends = (None, ends) if summed is None else (summed.places, summed.ends)
+        if not isinstance(total.shift, float):
+            raise ValueError("the clipped sums of the kernel do not fit a sum with a shift for each entry")
         clip_and_sum, room = self._way()
         clip_and_sum(
-            ctypes.byref(rows.for_kernel()),
+            ctypes.byref(rows),
             room.ctypes.data,
             self._order().ctypes.data,
             *clipped.arguments(),
             self._address(total.total),
             len(clipped.y),
-            None if some is None else some.ctypes.data,
-            0 if some is None else len(some),
+            None if summed is None else summed.ctypes.data,
+            0 if summed is None else len(summed),
             None if ends is None else ends.ctypes.data,
             self.n_classes,
             self._stride,

@@ -56,7 +56,7 @@ class SampledRows(Blocks):
     def __init__(self, rows: Rows, sampled: NDArray[np.bool_], sampling_rate: float, *, observed: bool) -> None:
         self.n_rows, self.n_features = rows.n_rows, rows.n_features
         self.sampling_rate, self.units, self.unit_rows = sampling_rate, rows.units, rows.unit_rows
-        self.observed = observed
+        self.observed, self.in_memory = observed, rows.in_memory
         self._rows, self._sampled = rows, sampled
 
     @property

@@ -58,7 +58,7 @@ def segment_sums(values: Array, segment: Array, counts: Array) -> Array:
     return namespace(values).segment_reduce(values, "sum", lengths=counts, initial=0.0)
 
 
-def by_rows(x: Array, work: Callable[[slice], object]) -> None:
+def by_rows(x: Array, work: Callable[[slice], None]) -> None:
     """Call `work` on slices that cover the rows of `x`: threads share those of the host, a device gets one."""
     if isinstance(x, np.ndarray):
         in_slices(len(x), max(1, PART * len(x) // max(1, x.size)), work)

@@ -93,36 +93,37 @@ def blas_module(name: str) -> Any:
 def share(pieces: Iterator[Callable[[], Item]], consumers: Sequence[Callable[[Item], None]]) -> None:
     """Call every piece and pass its result to one of the consumers. Each consumer has its own thread.
 
-    Pieces start in order and may finish in any order.
+    Pieces start in order and may finish in any order. The first piece of every thread is taken before any of them
+    starts, because threads in Python wait for each other.
 
     Raises:
         The first error of a piece or consumer; no further piece is started.
     """
     lock, stopped = Lock(), Event()
 
-    def drain(consume: Callable[[Item], None]) -> None:
+    def drain(consume: Callable[[Item], None], piece: Callable[[], Item] | None) -> None:
         try:
-            while not stopped.is_set():
-                with lock:
-                    piece = next(pieces, None)
-                if piece is None:
-                    return
+            while piece is not None and not stopped.is_set():
                 consume(piece())
+                with lock:
+                    piece = None if stopped.is_set() else next(pieces, None)
         except BaseException:
             stopped.set()
             raise
 
     with blas_held_to_one_thread():
-        others = [_pool().submit(drain, consume) for consume in consumers[1:]]
+        firsts = [(consume, piece) for consume in consumers if (piece := next(pieces, None)) is not None]
+        others = [_pool().submit(drain, *first) for first in firsts[1:]]
         try:
-            drain(consumers[0])
+            if firsts:
+                drain(*firsts[0])
         finally:
             failed = [other for other in others if other.exception() is not None]  # waits for all of them
         for other in failed:
             other.result()
 
 
-def in_slices(n: int, size: int, work: Callable[[slice], object]) -> None:
+def in_slices(n: int, size: int, work: Callable[[slice], None]) -> None:
     """Call `work` on slices of at most `size` that cover range(n), at least one; several threads share them."""
     starts = range(0, max(1, n), size)
     slices = (partial(slice, start, min(start + size, n)) for start in starts)

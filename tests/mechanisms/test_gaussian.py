@@ -96,6 +96,10 @@ def test_threads_and_parts_change_no_number() -> None:
         assert whole[place] == cell * grid
     reshaped = NoiseSource(7).add_noise(values.reshape(3, -1), 2.5)
     np.testing.assert_array_equal(reshaped.ravel(), whole)
+    table = values[: 3 * PART].reshape(-1, 24)
+    for layout in (table, np.asfortranarray(table), np.pad(table.T, ((0, 0), (0, 5)))[:, :-5].T):
+        found = NoiseSource(7).add_noise(layout, 2.5)
+        np.testing.assert_array_equal(found.ravel(), whole[: 3 * PART])
 
 
 @pytest.mark.parametrize(

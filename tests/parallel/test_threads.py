@@ -30,7 +30,7 @@ from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
 from linprobe.parallel import available_memory
-from linprobe.parallel.threads import blas_held_to_one_thread, in_order, n_threads, share
+from linprobe.parallel.threads import blas_held_to_one_thread, in_order, in_slices, n_threads, share
 
 N, D, C = 10_300, 24, 5  # ten whole blocks and a shorter one
 RNG = np.random.default_rng(3)
@@ -69,6 +69,14 @@ def test_every_piece_is_taken_once(n: int, n_consumers: int) -> None:
     share(pieces_of(n), [mine.append for mine in taken])
     assert sorted(number for mine in taken for number in mine) == list(range(n))
     assert all(mine == sorted(mine) for mine in taken)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 50])
+def test_slices_cover_every_number_once(n: int) -> None:
+    taken: list[slice] = []
+    in_slices(n, 7, taken.append)
+    assert len(taken) == max(1, -(-n // 7))
+    assert sorted(number for part in taken for number in range(part.start, part.stop)) == list(range(n))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 50])

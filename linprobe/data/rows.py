@@ -68,11 +68,11 @@ class ArrayRows(Rows):
 
     def _block(self, start: int, n: int, sampled: NDArray[np.bool_] | None = None) -> Block:
         here = slice(start, start + n)
-        return replace(self._chosen(start, here), sampled=None if sampled is None else sampled[here])
+        return self._chosen(start, here, None if sampled is None else sampled[here])
 
-    def _chosen(self, start: int, rows: slice | NDArray[np.intp]) -> Block:
+    def _chosen(self, start: int, rows: slice | NDArray[np.intp], sampled: NDArray[np.bool_] | None = None) -> Block:
         weights = None if self.weights is None else self.weights[rows]
-        return Block(start, self.x[rows], self.y[rows], self.norms[rows], weights=weights)
+        return Block(start, self.x[rows], self.y[rows], self.norms[rows], sampled, weights=weights)
 
     def cut(self, sizes: Iterable[int], keep: NDArray[np.bool_] | None = None) -> Iterator[LazyBlock]:
         """All rows in blocks of the given sizes; only those where `keep` (n_rows,) is true, if it is given."""

@@ -166,7 +166,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
     ) -> _Chosen:
         """As in `linprobe.gradients.backend.ClippingProducts`."""
         rows, y, lengths = self._checked(x, y, lengths, sample)
-        rows = replace(rows, places=sample.places)
+        rows = StoredRows(rows.x, sample.places, rows.translation)
         clipped = _Clipped.empty(y[sample.places], lengths[sample.places], bound)
         self._check_classes(clipped.y)
         return _Chosen(rows, rows.for_kernel(), clipped, sample.ends)
@@ -379,7 +379,10 @@ class FusedProducts(KernelProducts):
 
 def _storable(rows: StoredRows) -> StoredRows:
     """The same rows, contiguous and of a storage type."""
-    return replace(rows, x=np.ascontiguousarray(rows.x, None if rows.x.dtype in STORED else np.float32))
+    stored = rows.x.dtype in STORED
+    if stored and rows.x.flags.c_contiguous:
+        return rows
+    return replace(rows, x=np.ascontiguousarray(rows.x, None if stored else np.float32))
 
 
 def _padded(n: int, n_classes: int) -> NDArray[np.float32]:

@@ -26,14 +26,14 @@ class PackedWeights:
         weights, (n_classes, n_features) = self.weights, self.weights.shape
         if n_features % CHUNK:
             weights = np.pad(weights, ((0, 0), (0, -n_features % CHUNK)))
-        panels = np.array_split(weights.reshape(n_classes, -1, CHUNK), -(-n_classes // PANEL))
-        packed: NDArray[np.float32] = aligned_empty((weights.size,), np.float32)
-        first = 0
-        for panel in panels:
-            classes, chunks, _ = panel.shape
-            packed[first : first + panel.size].reshape(chunks, classes, CHUNK)[:] = panel.swapaxes(0, 1)
-            first += panel.size
-        return packed
+        by_chunk = weights.reshape(n_classes, -1, CHUNK).swapaxes(0, 1)
+        packed: NDArray[np.float32] = aligned_empty((n_classes, weights.shape[1]), np.float32)
+        n_panels, first = -(-n_classes // PANEL), 0
+        for panel in range(n_panels):
+            stop = first + n_classes // n_panels + (panel < n_classes % n_panels)
+            packed[first:stop].reshape(-1, stop - first, CHUNK)[:] = by_chunk[:, first:stop]
+            first = stop
+        return packed.reshape(-1)
 
     @cached_property
     def columns(self) -> NDArray[np.float32]:

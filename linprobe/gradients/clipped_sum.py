@@ -159,7 +159,8 @@ class _Worker:
         elif sample is None or self._observed:
             self._take_rows(block, sample)
         else:
-            for part in sample.parts(BLOCK_ROWS):
+            rounded = self._weights is not None or not isinstance(self.sum.shift, float)
+            for part in sample.parts(BLOCK_ROWS, rounded=rounded):
                 self._take_rows(block.chosen(part.places), part.compact())
 
     def _take_rows(self, block: Block, sample: Sample | None) -> None:

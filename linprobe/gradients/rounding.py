@@ -119,15 +119,16 @@ class Sample:
         """The same runs of rows that lie one after another."""
         return Sample(np.arange(len(self.places)), self.ends)
 
-    def parts(self, most: int) -> Iterator[Sample]:
-        """Samples of consecutive runs, of at most `most` rows each or of one run, in `UNIT_PLACES` places of the block.
+    def parts(self, most: int, *, rounded: bool) -> Iterator[Sample]:
+        """Samples of consecutive runs, of at most `most` rows each or of one run.
 
-        So neither one record nor the bounds of shards change the parts of other units.
+        If each part is `rounded` as a whole, it lies in `UNIT_PLACES` places of the block, so that neither one record
+        nor the bounds of shards change the parts of other units.
         """
         start, ends = 0, list[int]()
         for end in self.ends.tolist():
-            unit = self.places[end - 1] // UNIT_PLACES
-            if ends and (end - start > most or unit != self.places[start] // UNIT_PLACES):
+            crosses = rounded and self.places[end - 1] // UNIT_PLACES != self.places[start] // UNIT_PLACES
+            if ends and (end - start > most or crosses):
                 yield Sample(self.places[start : ends[-1]], np.array(ends) - start)
                 start, ends = ends[-1], []
             ends.append(end)

@@ -90,20 +90,24 @@ def test_units_have_the_same_runs_in_a_block_of_their_own() -> None:
 
 def test_parts_are_the_same_runs() -> None:
     sample = Sample.of(RNG.random(4096) < 0.4, 0.4)
-    parts = [*sample.parts(300)]
+    parts = [*sample.parts(300, rounded=True)]
     assert len(parts) > 3
     assert all(len(part.places) <= 300 for part in parts)
     assert [run for part in parts for run in runs_of(part)] == runs_of(sample)
-    assert [*Sample.of(np.zeros(9, bool), 0.1).parts(300)] == []
-    assert [len(part.places) for part in sample.parts(1)] == np.diff(sample.ends, prepend=0).tolist()
+    assert [*Sample.of(np.zeros(9, bool), 0.1).parts(300, rounded=True)] == []
+    assert [len(part.places) for part in sample.parts(1, rounded=True)] == np.diff(sample.ends, prepend=0).tolist()
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.6, 1.0])
 def test_parts_stay_in_a_unit_and_are_few(rate: float) -> None:
-    parts = [*Sample.of(RNG.random(3 * UNIT_PLACES + 50) < rate, rate).parts(BLOCK_ROWS)]
+    sample = Sample.of(RNG.random(3 * UNIT_PLACES + 50) < rate, rate)
+    parts = [*sample.parts(BLOCK_ROWS, rounded=True)]
     units = [set((part.places // UNIT_PLACES).tolist()) for part in parts]
     assert all(len(of_part) == 1 for of_part in units)
     assert max(units.count({unit}) for unit in range(4)) <= SAMPLED_STEPS
+    larger = [*sample.parts(BLOCK_ROWS, rounded=False)]
+    assert len(larger) <= 1 + len(sample.places) // (BLOCK_ROWS - SUM_ROWS)
+    assert [run for part in larger for run in runs_of(part)] == runs_of(sample)
 
 
 @pytest.mark.parametrize(

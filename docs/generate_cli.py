@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer
-
 import linprobe.cli
 from linprobe import errors
 from linprobe.cli._everywhere import EVERYWHERE
@@ -94,7 +92,7 @@ def _exit_statuses() -> str:
 
 def render() -> str:
     """The whole page."""
-    program: Any = typer.main.get_command(linprobe.cli.app)
+    program: Any = linprobe.cli.program()
     rows = [f"| `{words}` | {meaning} |  |" for words, meaning in EVERYWHERE]
     rows += [_parameter_row(parameter) for parameter in program.params]
     common = "\n".join(["| option | meaning | default |", "| --- | --- | --- |", *rows])

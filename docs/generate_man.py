@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer
-
 import linprobe.cli
 from linprobe import __version__, errors
 
@@ -67,7 +65,7 @@ def _statuses() -> str:
 
 def render() -> str:
     """The whole page, in roff."""
-    program: Any = typer.main.get_command(linprobe.cli.app)
+    program: Any = linprobe.cli.program()
     environment = [f".TP\n\\fB{name}\\fR\n{_text(meaning)}" for name, meaning in ENVIRONMENT.items()]
     return "\n".join(
         [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -80,6 +81,12 @@ for registered in app.registered_commands:
     registered.cls = Command
 
 
+@cache
+def program() -> Any:
+    """The command line, as typer makes it of the functions of the commands; it is made once."""
+    return typer.main.get_command(app)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         from linprobe._version import __version__
@@ -145,7 +152,7 @@ def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
     """The values of the config file for the command, as typer takes them."""
     if everywhere.config is None:
         return {}
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = program().commands
     name = next((word for word in words if not word.startswith("-")), "")
     if name not in commands:
         return {}
@@ -158,7 +165,7 @@ def _run(words: list[str], everywhere: Everywhere) -> int:
     try:
         _memory.check_limit()
         defaults = _defaults(words, everywhere)
-        status = app(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
+        status = program()(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_left()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import typer
 
 import linprobe.cli
 from linprobe.commands.audit import AuditRequest
@@ -99,7 +98,7 @@ def test_wrong_requests_are_one_line(
 
 
 def test_defaults_of_the_command_are_those_of_python() -> None:
-    program: Any = typer.main.get_command(linprobe.cli.app)
+    program: Any = linprobe.cli.program()
     defaults = {option.name: option.default for option in program.commands["audit"].params}
     request = AuditRequest("noisy-gd", 1.0)
     for name in ("delta", "runs", "canaries", "confidence", "device"):

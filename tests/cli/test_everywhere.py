@@ -8,13 +8,12 @@ import stat
 from pathlib import Path
 
 import pytest
-import typer
 
-from linprobe.cli import _terminal, app
+from linprobe.cli import _terminal, program
 from linprobe.cli._help import EXAMPLES, THEMES
 from linprobe.methods import METHODS
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = program().commands
 
 
 def test_a_config_file_gives_options_and_flags_win(cli, features_file: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 
 import linprobe.cli
 from linprobe.accounting.planning import DEFAULT_EPOCHS, DEFAULT_RATES
@@ -53,7 +52,7 @@ def test_planned_settings_cost_what_the_plan_says(cli: Cli) -> None:
 
 
 def test_defaults_of_the_command_are_those_of_python() -> None:
-    program = typer.main.get_command(linprobe.cli.app)
+    program = linprobe.cli.program()
     defaults = {option.name: option.default for option in program.commands["plan"].params}  # type: ignore[attr-defined]
     assert tuple(float(word) for word in defaults["q"].split(",")) == DEFAULT_RATES
     assert defaults["epochs"] == DEFAULT_EPOCHS

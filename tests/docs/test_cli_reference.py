@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import linprobe.cli
 from tests.docs.scripts import load_script
 
 DOCS = Path(__file__).parents[2] / "docs"
-PROGRAM: Any = typer.main.get_command(linprobe.cli.app)
+PROGRAM: Any = linprobe.cli.program()
 
 
 def test_reference_is_what_the_generator_writes() -> None:

@@ -7,12 +7,11 @@ import shlex
 from typing import Any
 
 import pytest
-import typer
 
 import linprobe.cli
 from tests.docs.commands import GENERATED, PAGES, commands_of, linprobe_words
 
-PROGRAM: Any = typer.main.get_command(linprobe.cli.app)
+PROGRAM: Any = linprobe.cli.program()
 SHOWN = {page: [line for text in commands_of(page) for line in linprobe_words(text)] for page in PAGES}
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import linprobe.cli
 from linprobe.methods import METHODS
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
-PROGRAM: Any = typer.main.get_command(linprobe.cli.app)
+PROGRAM: Any = linprobe.cli.program()
 FLAGS = {
     flag
     for command in PROGRAM.commands.values()

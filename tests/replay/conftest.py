@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from linprobe import cli
 from linprobe.accounting import per_instance
@@ -40,9 +39,8 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="package", autouse=True)
 def _computed_once() -> Iterator[None]:
-    """Keep command line, budgets, Renyi tables, versions and count of threads from run to run; wait for no disk."""
+    """Keep budgets, Renyi tables, versions and count of threads from run to run; wait for no disk."""
     with pytest.MonkeyPatch.context() as patch, blas_held_to_one_thread():
-        patch.setattr(cli, "app", typer.main.get_command(cli.app))
         patch.setattr(settings, "calibrate", remembered(settings.calibrate))
         patch.setattr(per_instance, "renyi_table", remembered(per_instance.renyi_table))
         patch.setattr(manifest, "_software_versions", remembered(manifest._software_versions))

@@ -25,7 +25,8 @@ import numpy as np
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import SHARD_ROWS, ArrayRows, ShardRows
+from linprobe.data.rows import SHARD_ROWS, ArrayRows
+from linprobe.data.shards import ShardRows
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource

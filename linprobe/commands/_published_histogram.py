@@ -23,7 +23,9 @@ from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.runs import run_folder, signature
-from linprobe.runs.manifest import accountant_of, check_manifest, guarantee_text
+from linprobe.runs.derived import MANIFEST
+from linprobe.runs.manifest import guarantee_text
+from linprobe.runs.manifest_check import accountant_of, check_manifest
 from linprobe.runs.units import unit_of
 from linprobe.runs.unsealed import HISTOGRAM, unsealed_events
 
@@ -109,7 +111,7 @@ def preview(run: run_folder.LoadedRun, epsilon: float, sign: Path | None, book: 
         file=run.folder / _next_file(manifest),
         book=path,
         spent=spent,
-        changed=(run_folder.LEDGER, run_folder.MANIFEST, *(() if key is None else (signature.SIGNATURE,))),
+        changed=(run_folder.LEDGER, MANIFEST, *(() if key is None else (signature.SIGNATURE,))),
     )
 
 

@@ -16,7 +16,9 @@ from linprobe.errors import PrivacyError, UsageError
 from linprobe.reporting import plots
 from linprobe.reporting.pdp_report import per_record_report, sparkline, write_csv
 from linprobe.runs import run_folder, signature
-from linprobe.runs.manifest import read_manifest, stated_epsilon
+from linprobe.runs.manifest import read_manifest
+from linprobe.runs.manifest_check import stated_epsilon
+from linprobe.runs.per_record_file import read_per_record
 from linprobe.runs.units import NOUNS, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 
@@ -191,7 +193,7 @@ def _refuse_unsealed(run: run_folder.LoadedRun) -> None:
 
 
 def _losses(run: run_folder.LoadedRun) -> tuple[Any, RecordLosses]:
-    ids, losses, _ = run_folder.read_per_record(run.folder, run.manifest)
+    ids, losses, _ = read_per_record(run.folder, run.manifest)
     if len(losses.mu) != len(ids):
         raise UsageError(f"run {run.folder} was trained with --no-per-record; train with --per-record to track records")
     return ids, losses

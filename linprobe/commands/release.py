@@ -21,7 +21,7 @@ from linprobe.reporting.model_card import model_card
 from linprobe.reporting.registry_claim import Publisher, registry_claim
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
-from linprobe.runs.derived import RELEASED
+from linprobe.runs.derived import MANIFEST, RELEASED
 from linprobe.runs.manifest import OPTIONAL_FILES, RUN_FILES, file_digest, read_manifest
 
 CARD, CLAIM = RELEASED
@@ -85,7 +85,7 @@ def dry_run(request: ReleaseRequest) -> DryRun:
     with claimed(request.out, "release folder"):
         run, names = _checked(request)
     signed = signature.is_signed(request.run)
-    copied = (*names, run_folder.MANIFEST, *([signature.SIGNATURE] if signed else []))
+    copied = (*names, MANIFEST, *([signature.SIGNATURE] if signed else []))
     facts = {
         "run": str(request.run),
         "out": str(request.out),
@@ -156,7 +156,7 @@ def _write(
     partial: Path, request: ReleaseRequest, manifest: dict[str, Any], figures: dict[str, Any], names: list[str]
 ) -> None:
     signed = signature.is_signed(request.run)
-    for name in (*names, run_folder.MANIFEST, *([signature.SIGNATURE] if signed else [])):
+    for name in (*names, MANIFEST, *([signature.SIGNATURE] if signed else [])):
         shutil.copyfile(request.run / name, partial / name)
     publisher = Publisher(
         name=request.name or request.out.resolve().name,

@@ -41,8 +41,8 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
-from linprobe.runs.manifest import accountant_of
-from linprobe.runs.run_folder import PrivateRecords
+from linprobe.runs.manifest_check import accountant_of
+from linprobe.runs.per_record_file import PrivateRecords
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.engine import Trained

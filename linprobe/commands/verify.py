@@ -17,9 +17,10 @@ from linprobe.data.feature_file import FeatureReader
 from linprobe.errors import DataError, ParameterError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.runs import run_folder, signature
-from linprobe.runs.derived import check_derived, check_names, not_checked
+from linprobe.runs.derived import MANIFEST, PER_RECORD, check_derived, check_names, not_checked
 from linprobe.runs.figures_file import read_test_figures
 from linprobe.runs.manifest import RUN_FILES, read_manifest
+from linprobe.runs.per_record_file import commitment, read_per_record
 from linprobe.runs.selected_run import check_run, words_of
 from linprobe.runs.units import OWNER, unit_of
 
@@ -73,23 +74,22 @@ def verified(folder: Path) -> VerifiedRun:
     except DataError as error:
         raise PrivacyError(str(error)) from None
     per_record = None
-    if (folder / run_folder.PER_RECORD).exists():
+    if (folder / PER_RECORD).exists():
         try:
-            per_record = run_folder.read_per_record(folder, manifest)
+            per_record = read_per_record(folder, manifest)
         except DataError as error:
             raise PrivacyError(str(error)) from None
         if len(per_record[0]) != manifest["n_private"]:
             raise PrivacyError(
-                f"n_private is {manifest['n_private']}, and {run_folder.PER_RECORD} names {len(per_record[0])}; do not "
-                "trust it"
+                f"n_private is {manifest['n_private']}, and {PER_RECORD} names {len(per_record[0])}; do not trust it"
             )
     return VerifiedRun(folder, manifest, figures, per_record)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    if not (folder / run_folder.MANIFEST).is_file() and any((folder / name).exists() for name in RUN_FILES):
+    if not (folder / MANIFEST).is_file() and any((folder / name).exists() for name in RUN_FILES):
         raise PrivacyError(
-            f"run {folder} is incomplete: it has no {run_folder.MANIFEST}, which states the guarantee; restore it, or "
+            f"run {folder} is incomplete: it has no {MANIFEST}, which states the guarantee; restore it, or "
             "finish the run with linprobe train --resume"
         )
     return read_manifest(folder, damaged=PrivacyError)
@@ -179,7 +179,7 @@ def verify_data(run: VerifiedRun, features: FeatureReader) -> NDArray[np.bool_] 
     manifest = run.manifest
     if manifest["private_commitment"] is None:
         return None
-    ids, _, key = run.per_record or run_folder.read_per_record(run.folder, manifest)
+    ids, _, key = run.per_record or read_per_record(run.folder, manifest)
     known = set(ids)
     people = unit_of(manifest) == OWNER
     if people and not features.has_owners("train"):
@@ -192,7 +192,7 @@ def verify_data(run: VerifiedRun, features: FeatureReader) -> NDArray[np.bool_] 
     if people:
         used = private_units(features, ~keep, OWNER, manifest["per_owner_rows"], manifest["split_seed"]).keep
         keep = keep if used is None else used
-    if run_folder.commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
+    if commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
         raise PrivacyError(
             f"{features.path} does not hold the private rows this run was trained on; find the right file"
         )

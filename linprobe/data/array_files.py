@@ -53,6 +53,20 @@ def read_archive(path: Path, wanted: Collection[str] | None = None) -> Arrays:
     return arrays
 
 
+def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> list[NDArray[Any]]:
+    """The arrays of the names wanted, each with its number of axes and kind.
+
+    Raises:
+        DataError: others in `arrays`, which were read from `path`.
+    """
+    for name, (axes, kind) in wanted.items():
+        found = arrays.get(name)
+        if found is None or found.ndim != axes or found.dtype.kind != kind:
+            described = "missing" if found is None else f"of shape {found.shape} and type {found.dtype}"
+            raise DataError(f"{path}: {name} is {described}; restore it from a copy")
+    return [arrays[name] for name in wanted]
+
+
 def open_array(path: Path) -> NDArray[Any]:
     """The array of an .npy file, mapped into memory.
 

@@ -20,7 +20,8 @@ from linprobe.data.owners import Bounds
 from linprobe.data.precision import STORED, Precision, StoredRows, widened
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.rows import ArrayRows, ShardRows, StreamedRows, prepare, prepare_shard, shard_bounds
+from linprobe.data.rows import ArrayRows, StreamedRows, prepare
+from linprobe.data.shards import ShardRows, prepare_shard, shard_bounds
 from linprobe.data.sources import Source
 from linprobe.native import LIBRARY, KernelPeople
 from linprobe.parallel.array_api import Array, double, namespace

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block, Blocks, LazyBlock, Rows
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import ArrayRows, ShardRows, StreamedRows
+from linprobe.data.rows import ArrayRows, StreamedRows
+from linprobe.data.shards import ShardRows
 from linprobe.data.sources import ArraySource
 from linprobe.data.unit_rows import UnitRows
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK

@@ -25,7 +25,7 @@ from linprobe.reporting import privacy_points as points
 from linprobe.reporting.class_table import FEW_CLASSES, HEADER, class_rows, overall_rows, ranked_rows
 from linprobe.reporting.drawings import attack_limit_drawing, confusion_drawing, histogram_drawing
 from linprobe.reporting.templates import templates
-from linprobe.runs.manifest import accountant_of
+from linprobe.runs.manifest_check import accountant_of
 from linprobe.runs.selected_run import limit_of_run
 from linprobe.runs.task import MULTILABEL, task_of
 from linprobe.runs.units import NOUNS, ONE, OWNER, PLAINLY, unit_of

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from linprobe import atomic_files
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.per_instance import summary
-from linprobe.runs.manifest import stated_epsilon
+from linprobe.runs.manifest_check import stated_epsilon
 
 VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
 VALIDITY_SAMPLED = (

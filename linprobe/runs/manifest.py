@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,23 +21,20 @@ from linprobe.accounting.accountants import (
     ACCOUNTANTS,
     CROSS_CHECKS,
     accountant_versions,
-    accountants_agree,
     composed_epsilon,
     gaussian_figures,
 )
-from linprobe.accounting.calibrate import GRADIENT, Budget
+from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import gaussian_words, rounded_up
-from linprobe.accounting.tradeoff import AttackLimit, attack_limit
 from linprobe.atomic_files import open_regular, read_text
 from linprobe.errors import DataError, LinprobeError, PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
-from linprobe.methods import METHODS, Method
+from linprobe.methods import Method
 from linprobe.runs.derived import mechanism_text
 from linprobe.runs.manifest_keys import RUN_FILES as RUN_FILES
 from linprobe.runs.manifest_keys import check_keys, shown
-from linprobe.runs.units import ADJACENCIES, COUNTED, PROTECTED, RECORD, unit_of
-from linprobe.runs.unsealed import stopped_publishing, unsealed_events
+from linprobe.runs.units import ADJACENCIES, COUNTED, PROTECTED, RECORD
 
 MANIFEST_FORMAT = 3
 TEST_FIGURES = "test_figures.json"  # of a run with public test rows
@@ -51,8 +47,6 @@ PUBLIC_QUANTITIES = (
     "method, options, clip norms, steps, noise multipliers",
     "weights of classes and rows, if given",
 )
-# gdp is a closed form; the other accountants compute on grids, which may round differently on another machine
-STATED_TOLERANCE = {"gdp": 1e-12, "pld": 1e-6, "rdp": 1e-9}
 SEED_KINDS = {SECURE: "os", INSECURE: "insecure", "none drawn": "none"}
 FIGURES = (
     "epsilon",
@@ -101,7 +95,7 @@ def privacy_statement(
         "software": _software_versions(),
     }
     if budget is None or not method.private:
-        return {**_without_noise(method.private), **statement}
+        return {**without_noise(method.private), **statement}
     releases = grouped(events)
     epsilon = composed_epsilon(releases, budget.delta, budget.accountant)
     if epsilon > budget.epsilon_target or _sorted_releases(releases) != _sorted_releases(budget.releases):
@@ -130,7 +124,7 @@ def privacy_statement(
     }
 
 
-def _without_noise(private: bool) -> dict[str, Any]:
+def without_noise(private: bool) -> dict[str, Any]:
     """The claims of a run that released nothing with noise: no guarantee, or `private`, private rows were not used."""
     if not private:
         return {
@@ -181,7 +175,7 @@ def _software_versions() -> dict[str, str]:
     }
 
 
-def _canonical_digest(manifest: dict[str, Any]) -> str:
+def canonical_digest(manifest: dict[str, Any]) -> str:
     content = {key: value for key, value in manifest.items() if key != "manifest_digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
@@ -195,7 +189,7 @@ def file_digest(path: Path) -> str:
 def seal(manifest: dict[str, Any], folder: Path, files: tuple[str, ...]) -> dict[str, Any]:
     """The manifest with fresh digests of `files` in `folder` and of itself."""
     sealed = {**manifest, "files": {name: file_digest(folder / name) for name in files}}
-    sealed["manifest_digest"] = _canonical_digest(sealed)
+    sealed["manifest_digest"] = canonical_digest(sealed)
     return sealed
 
 
@@ -235,198 +229,3 @@ def read_manifest(folder: Path, damaged: type[LinprobeError] = DataError) -> dic
     except ValueError as error:
         raise damaged(f"{path}: {error}; restore it from a copy") from None
     return dict(manifest)
-
-
-def check_manifest(
-    manifest: dict[str, Any], folder: Path, events: list[GaussianEvent], *, recovering: bool = False
-) -> dict[str, Any]:
-    """Recompute a run's guarantee from its ledger with both accountants, and compare every figure and digest.
-
-    With `recovering`, the ledger file may hold unsealed histograms after `events`.
-
-    Returns: the recomputed `epsilon`, `epsilon_cross_check`, `gdp_mu`, `zcdp_rho`, `releases`.
-
-    Raises:
-        PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
-    """
-    try:
-        return _recomputed(manifest, folder, events, recovering)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PrivacyError(f"{folder}/manifest.json has a missing or malformed {error}; do not trust it") from None
-
-
-def _recomputed(
-    manifest: dict[str, Any], folder: Path, events: list[GaussianEvent], recovering: bool
-) -> dict[str, Any]:
-    check_digests(manifest, folder, recovering)
-    if manifest["accountant"] is None:
-        if events:
-            raise PrivacyError(
-                f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says that none were made"
-            )
-        return _nothing_released(manifest)
-    accountant = accountant_of(manifest)
-    releases, delta = grouped(events), manifest["delta"]
-    figures = gaussian_figures(releases)
-    if accountant == "gdp" and figures["gdp_mu"] is None:
-        raise PrivacyError("the ledger holds sampled releases, which the manifest's accountant does not cover")
-    epsilon = composed_epsilon(releases, delta, accountant)
-    cross_check = composed_epsilon(releases, delta, CROSS_CHECKS[accountant])
-    if not (delta > 0 and delta * manifest["n_private"] < 1):
-        raise PrivacyError(
-            f"delta is {rounded_up(delta)} for {manifest['n_private']} private units; allowed: above 0 and below 1/N"
-        )
-    check_seed(manifest)
-    _check_releases(manifest, events, releases)
-    stated = stated_epsilon(manifest)
-    if stated < epsilon * (1 - STATED_TOLERANCE[accountant]):
-        raise PrivacyError(f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}")
-    for name, value in figures.items():
-        found = manifest[name]
-        if (value is None) != (found is None) or (value is not None and abs(found - value) > 1e-9 * value):
-            raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}")
-    unit = checked_unit(manifest)
-    if manifest["guarantee"] != guarantee_text(stated, delta, releases, insecure=not manifest["private"], unit=unit):
-        raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
-    if not accountants_agree(accountant, stated, cross_check):
-        raise PrivacyError(
-            f"{ACCOUNTANTS[CROSS_CHECKS[accountant]]} finds epsilon {rounded_up(cross_check)}, "
-            f"the manifest says {rounded_up(stated)}"
-        )
-    if not math.isfinite(stated):
-        raise PrivacyError(f"epsilon is {stated}, which is no guarantee")
-    if stated > manifest["epsilon_target"]:
-        raise PrivacyError(f"epsilon {rounded_up(stated, 9)} is above the target, {manifest['epsilon_target']:.9g}")
-    return {
-        "epsilon": epsilon,
-        "epsilon_cross_check": cross_check,
-        **figures,
-        "releases": len(events),
-    }
-
-
-def check_digests(manifest: dict[str, Any], folder: Path, recovering: bool = False) -> None:
-    """Compare the manifest and every file it lists with their digests."""
-    if manifest.get("manifest_digest") != _canonical_digest(manifest):
-        raise PrivacyError(f"{folder}/manifest.json was edited: its digest does not match its content; do not trust it")
-    for name, digest in manifest["files"].items():
-        path = folder / name
-        found = _digest_or_why(path)
-        if found != digest:
-            if name == "ledger.jsonl" and unsealed_events(path, digest) is not None:
-                if recovering:
-                    continue
-                raise PrivacyError(stopped_publishing(folder))
-            found = found[:16] if len(found) == len(digest) else found
-            raise PrivacyError(f"{path} has digest {found}, the manifest says {digest[:16]}; do not trust this run")
-
-
-def _digest_or_why(path: Path) -> str:
-    """The digest of a regular file, or why there is none."""
-    try:
-        return file_digest(path)
-    except OSError as error:
-        return "missing" if isinstance(error, FileNotFoundError) else f"none: {error.strerror}"
-
-
-def _nothing_released(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a run without noisy releases, whose claims must be those of its method."""
-    method = METHODS.get(manifest["method"])
-    if method is None or method.spends or manifest["published"]:
-        raise PrivacyError(
-            f"method {manifest['method']} releases sums with noise, the ledger is empty; do not trust it"
-        )
-    for key, value in _without_noise(method.private).items():
-        if manifest[key] != value:
-            raise PrivacyError(f"{key} is {value!r} for {method.name}, the manifest says {manifest[key]!r}")
-    return {
-        "epsilon": manifest["epsilon"],
-        "epsilon_cross_check": manifest["epsilon"],
-        "gdp_mu": manifest["gdp_mu"],
-        "zcdp_rho": manifest["zcdp_rho"],
-        "releases": 0,
-    }
-
-
-def checked_unit(manifest: dict[str, Any]) -> str:
-    """The unit of privacy, with which adjacency and number of units agree."""
-    unit = unit_of(manifest)
-    n_units = manifest.get("n_units", manifest["n_private"])
-    if unit not in ADJACENCIES or manifest["adjacency"] != ADJACENCIES[unit] or n_units != manifest["n_private"]:
-        raise PrivacyError(
-            f"the manifest's unit {unit!r}, its adjacency and its numbers {n_units} and {manifest['n_private']} of "
-            f"private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
-        )
-    return unit
-
-
-def check_seed(manifest: dict[str, Any]) -> None:
-    """Compare the four places that say where the key of the noise came from."""
-    kind, source, seed = manifest["seed_kind"], manifest["noise_source"], manifest["options"].get("insecure_seed")
-    stated = (manifest["private"], kind, source, seed is not None)
-    if stated not in ((True, "os", SECURE, False), (False, "insecure", INSECURE, True)):
-        raise PrivacyError(
-            f"the manifest says private: {manifest['private']}, noise from {source!r}, seed kind {kind!r} and seed "
-            f"{seed}, which contradict each other; do not trust it"
-        )
-
-
-def _check_releases(manifest: dict[str, Any], events: list[GaussianEvent], releases: Sequence[Releases]) -> None:
-    """Compare the steps, the published histograms and the list of releases with the ledger."""
-    steps = [release for release in releases if release.purpose == GRADIENT]
-    claimed = [Releases(GRADIENT, manifest["noise_multiplier"], manifest["sampling_rate"], manifest["steps"])]
-    if steps != claimed:
-        raise PrivacyError(
-            f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}; do not trust it"
-        )
-    paid = sorted(event.noise_multiplier for event in events if event.purpose == "histogram")
-    listed = sorted(release["noise_multiplier"] for release in manifest["published"])
-    if paid != listed:
-        raise PrivacyError(
-            f"the manifest lists published histograms with noise {listed}, the ledger paid for {paid}; do not trust it"
-        )
-    for release in manifest["published"]:
-        if release["file"] is not None and release["file"] not in manifest["files"]:
-            raise PrivacyError(f"the manifest has no digest of the published {release['file']}; do not trust it")
-    if manifest["releases"] != [asdict(release) for release in releases]:
-        raise PrivacyError(
-            f"the manifest's list of releases is not the ledger's, {_described(releases)}; do not trust it"
-        )
-
-
-def limit_of(manifest: dict[str, Any]) -> AttackLimit | None:
-    """What the guarantee of a verified run allows an attack on one record; None for a run without a guarantee."""
-    if not manifest["private"]:
-        return None
-    if manifest["accountant"] is None:
-        return attack_limit((), manifest["delta"], "gdp")
-    releases = [Releases(**release) for release in manifest["releases"]]
-    return attack_limit(releases, manifest["delta"], accountant_of(manifest))
-
-
-def accountant_of(manifest: dict[str, Any]) -> str:
-    """The short name of the accountant that the manifest states in words.
-
-    Raises:
-        PrivacyError: no known accountant has that description.
-    """
-    names = {title: name for name, title in ACCOUNTANTS.items()}
-    if manifest["accountant"] not in names:
-        raise PrivacyError(
-            f"the manifest's accountant is {manifest['accountant']!r}; allowed: {', '.join(names)}; do not trust it"
-        )
-    return names[manifest["accountant"]]
-
-
-def stated_epsilon(manifest: dict[str, Any]) -> float:
-    """Epsilon of a run that released something; for a run with an insecure seed, as if the seed were secret."""
-    epsilon: float = manifest["epsilon"] if manifest["private"] else manifest["epsilon_if_seed_were_secret"]
-    return epsilon
-
-
-def _described(releases: Iterable[Releases]) -> str:
-    return ", ".join(
-        f"{release.count} {release.purpose} releases at noise multiplier {release.noise_multiplier:g} and sampling "
-        f"rate {release.sampling_rate:g}"
-        for release in releases
-    )

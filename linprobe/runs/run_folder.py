@@ -8,8 +8,6 @@ anywhere. `per_record.npz` has mode 0600 and must not be published.
 from __future__ import annotations
 
 import glob
-import hashlib
-import hmac
 import os
 import re
 import secrets
@@ -26,7 +24,6 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import INHERITED, Releases, grouped
 from linprobe.accounting.ledger import read_ledger
-from linprobe.accounting.per_instance import ORDERS, RecordLosses
 from linprobe.atomic_files import (
     PRIVATE_FOLDER,
     held,
@@ -36,27 +33,20 @@ from linprobe.atomic_files import (
     write_csv,
     write_json,
 )
-from linprobe.data.array_files import read_archive
+from linprobe.data.array_files import checked_arrays, read_archive
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice
 from linprobe.runs.claim import refuse_existing
+from linprobe.runs.derived import MANIFEST, PER_RECORD
 from linprobe.runs.diverged import keep_charge
-from linprobe.runs.manifest import (
-    CONFIG,
-    MANIFEST_FORMAT,
-    OPTIONAL_FILES,
-    RUN_FILES,
-    TEST_FIGURES,
-    check_manifest,
-    read_manifest,
-    seal,
-)
+from linprobe.runs.manifest import CONFIG, MANIFEST_FORMAT, OPTIONAL_FILES, RUN_FILES, TEST_FIGURES, read_manifest, seal
+from linprobe.runs.manifest_check import check_manifest
+from linprobe.runs.per_record_file import PrivateRecords, commitment, per_record_digest, write_per_record
 from linprobe.runs.signature import sign
 from linprobe.runs.task import task_of
 from linprobe.runs.units import unit_of
 
 MODEL, LEDGER, HISTORY = RUN_FILES
-PER_RECORD, PER_RECORD_ARRAYS = "per_record.npz", ("id", "mu", "renyi", "key")
-MANIFEST, CHECKPOINT, RUN_ID = "manifest.json", "checkpoint.npz", "run_id"
+CHECKPOINT, RUN_ID = "checkpoint.npz", "run_id"
 
 
 @dataclass(frozen=True)
@@ -101,20 +91,6 @@ class FirstModel:
     releases: tuple[Releases, ...]
     public_digest: str | None
     unit: str
-
-
-@dataclass(frozen=True)
-class PrivateRecords:
-    """The part of a run folder that depends on the private records. Private.
-
-    Attributes:
-        digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order; where
-            people are protected, their names and losses.
-    """
-
-    digest: str
-    ids: list[str]
-    losses: RecordLosses
 
 
 def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
@@ -231,17 +207,6 @@ def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
             parent.rmdir()
 
 
-def commitment(key: bytes, digest: str) -> str:
-    """HMAC-SHA256 of a private digest: binds the manifest to the data and reveals nothing without the key."""
-    return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
-
-
-def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
-    """SHA-256 of every record's id and losses. Private."""
-    figures = losses.mu.astype("<f8").tobytes() + losses.renyi.astype("<f4").tobytes()
-    return hashlib.sha256("\0".join(ids).encode() + figures).hexdigest()
-
-
 def write_model(
     folder: Path, weights: NDArray[np.float32], bias: NDArray[np.float32], *, private: bool = False
 ) -> None:
@@ -256,65 +221,6 @@ def write_model(
 def write_history(folder: Path, history: list[dict[str, float]]) -> None:
     """Write `history.csv`, public facts of each step; an empty file for a run without steps."""
     write_csv(folder / HISTORY, history)
-
-
-def write_per_record(folder: Path, ids: list[str], losses: RecordLosses, key: bytes) -> None:
-    """Write the private sidecar, mode 0600: record ids, each record's losses, and the data commitment's key."""
-    with replace_when_complete(folder / PER_RECORD, private=True) as stream:
-        note = "PRIVATE: derived from private rows without noise; do not publish"
-        np.savez(
-            stream,
-            note=np.array(note),
-            id=np.array(ids, dtype=np.str_),
-            mu=losses.mu,
-            renyi=losses.renyi,
-            key=np.frombuffer(key, dtype=np.uint8),
-        )
-
-
-def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], RecordLosses, bytes]:
-    """Ids, losses and commitment key from the private sidecar.
-
-    Raises:
-        DataError: missing or damaged. PrivacyError: not the file that `manifest` commits to.
-    """
-    path = folder / PER_RECORD
-    try:
-        open_regular(path).close()
-    except OSError as error:
-        raise DataError(
-            f"{folder} has no readable {PER_RECORD} ({error.strerror}); it is private and written only by "
-            "methods that spend privacy; use the folder where the run was trained"
-        ) from None
-    arrays = read_archive(path, PER_RECORD_ARRAYS)
-    ids, mu, renyi = _checked(path, arrays, id=(1, "U"), mu=(1, "f"), renyi=(2, "f"))
-    (key,) = _checked(path, arrays, key=(1, "u"))
-    known = len(mu) in (0, len(ids)) and len(renyi) == len(mu) and renyi.shape[1] in (0, len(ORDERS))
-    if not known or not (np.isfinite(mu).all() and (mu >= 0).all() and not np.isnan(renyi).any()):
-        raise DataError(
-            f"{path} holds {len(ids)} ids, mu of {mu.shape} and renyi of {renyi.shape}; allowed: losses of 0 or more, "
-            "one for each id, or none; restore it from a copy"
-        )
-    names, losses = ids.tolist(), RecordLosses(mu, renyi)
-    return _committed(path, manifest, names, losses, key.tobytes())
-
-
-def _checked(path: Path, arrays: dict[str, NDArray[Any]], **wanted: tuple[int, str]) -> list[NDArray[Any]]:
-    """The arrays with the names, numbers of axes and kinds that are wanted; DataError for others."""
-    for name, (axes, kind) in wanted.items():
-        found = arrays.get(name)
-        if found is None or found.ndim != axes or found.dtype.kind != kind:
-            described = "missing" if found is None else f"of shape {found.shape} and type {found.dtype}"
-            raise DataError(f"{path}: {name} is {described}; restore it from a copy")
-    return [arrays[name] for name in wanted]
-
-
-def _committed(
-    path: Path, manifest: dict[str, Any], ids: list[str], losses: RecordLosses, key: bytes
-) -> tuple[list[str], RecordLosses, bytes]:
-    if commitment(key, per_record_digest(ids, losses)) != manifest["per_record_commitment"]:
-        raise PrivacyError(f"{path} was edited, or belongs to another run; restore it from a copy")
-    return ids, losses, key
 
 
 def write_manifest(
@@ -385,7 +291,7 @@ def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
         raise DataError(f"{model} cannot be read ({error.strerror}); restore it from a copy") from None
     arrays = read_archive(model, ("weights", "bias"))
     votes = int(arrays["weights"].ndim == 3) if "weights" in arrays else 0
-    weights, bias = _checked(model, arrays, weights=(2 + votes, "f"), bias=(1 + votes, "f"))
+    weights, bias = checked_arrays(model, arrays, weights=(2 + votes, "f"), bias=(1 + votes, "f"))
     shape = (manifest["n_features"], manifest["n_classes"])
     if weights.shape[-2:] != shape or bias.shape != (*weights.shape[:-2], shape[1]) or not weights.size:
         raise DataError(

@@ -18,7 +18,7 @@ from linprobe.accounting.selection import SelectionEvent, selection_cross_check,
 from linprobe.accounting.tradeoff import AttackLimit, selection_limit
 from linprobe.errors import PrivacyError
 from linprobe.runs.derived import mechanism_text
-from linprobe.runs.manifest import (
+from linprobe.runs.manifest_check import (
     STATED_TOLERANCE,
     accountant_of,
     check_digests,

@@ -30,7 +30,8 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs.manifest import file_digest
-from linprobe.runs.run_folder import CHECKPOINT, MODEL, commitment
+from linprobe.runs.per_record_file import commitment
+from linprobe.runs.run_folder import CHECKPOINT, MODEL
 from linprobe.training.settings import Settings
 
 PER_RECORD = ("squared_mu", "levels")

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from linprobe.data.blocks import Rows
-from linprobe.data.rows import ArrayRows, ShardRows, StreamedRows, TranslatedRows
+from linprobe.data.rows import ArrayRows, StreamedRows, TranslatedRows
+from linprobe.data.shards import ShardRows
 from linprobe.evaluation.audit import play
 from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS, AuditedRun, Path, Places, rows_on
 from linprobe.gradients.clipped_sum import clipped_sum

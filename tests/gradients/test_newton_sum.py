@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from linprobe.data.rows import ArrayRows, ShardRows
+from linprobe.data.rows import ArrayRows
+from linprobe.data.shards import ShardRows
 from linprobe.data.unit_rows import UnitRows
 from linprobe.gradients import newton_sum as module
 from linprobe.gradients.loss import residuals

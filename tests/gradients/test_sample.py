@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linprobe.data.precision import STORAGE, narrowed
-from linprobe.data.rows import SHARD_ROWS, ArrayRows, ShardRows, TranslatedRows
+from linprobe.data.rows import SHARD_ROWS, ArrayRows, TranslatedRows
+from linprobe.data.shards import ShardRows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import ArrayRows, ShardRows
+from linprobe.data.rows import ArrayRows
+from linprobe.data.shards import ShardRows
 from linprobe.gradients import second_moment as module
 from linprobe.gradients.second_moment import lower_triangle, second_moment
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
-from linprobe.data.rows import ArrayRows, ChainedRows, ShardRows, StreamedRows, TranslatedRows
+from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows, TranslatedRows
+from linprobe.data.shards import ShardRows
 from linprobe.data.sources import ArraySource
 from linprobe.data.unit_rows import BLOCK_UNITS, PAIRED_ROWS, UnitRows
 from linprobe.gradients import host

@@ -11,7 +11,8 @@ import pytest
 from linprobe.data.blocks import Rows
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.rows import ArrayRows, StreamedRows, join, prepare_shard
+from linprobe.data.rows import ArrayRows, StreamedRows, join
+from linprobe.data.shards import prepare_shard
 from linprobe.data.sources import ArraySource
 from linprobe.data.unit_rows import UnitRows, prepare_units
 from linprobe.gradients import host

@@ -18,7 +18,8 @@ import pytest
 from linprobe.data.blocks import Block, LazyBlock, Rows
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.rows import ArrayRows, ChangedRows, ShardRows
+from linprobe.data.rows import ArrayRows, ChangedRows
+from linprobe.data.shards import ShardRows
 from linprobe.data.stored_labels import MULTICLASS, MULTILABEL
 from linprobe.methods import dpsgd_f_theory
 from linprobe.training import engine

@@ -23,7 +23,8 @@ from linprobe.commands.train import TrainRequest, train
 from linprobe.data.feature_file import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import SHARD_ROWS, prepare_shard
+from linprobe.data.rows import SHARD_ROWS
+from linprobe.data.shards import prepare_shard
 from linprobe.data.sources import ArraySource
 from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms import noise

@@ -1,0 +1,96 @@
+"""The private file of a run: record ids, each record's losses, and the key of the data commitment."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linprobe.accounting.per_instance import ORDERS, RecordLosses
+from linprobe.atomic_files import (
+    open_regular,
+    replace_when_complete,
+)
+from linprobe.data.array_files import checked_arrays, read_archive
+from linprobe.errors import DataError, PrivacyError
+from linprobe.runs.derived import PER_RECORD
+
+PER_RECORD_ARRAYS = ("id", "mu", "renyi", "key")
+
+
+@dataclass(frozen=True)
+class PrivateRecords:
+    """The part of a run folder that depends on the private records. Private.
+
+    Attributes:
+        digest: of the private rows. ids, losses: of every record whose loss was tracked, in the same order; where
+            people are protected, their names and losses.
+    """
+
+    digest: str
+    ids: list[str]
+    losses: RecordLosses
+
+
+def commitment(key: bytes, digest: str) -> str:
+    """HMAC-SHA256 of a private digest: binds the manifest to the data and reveals nothing without the key."""
+    return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
+
+
+def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
+    """SHA-256 of every record's id and losses. Private."""
+    figures = losses.mu.astype("<f8").tobytes() + losses.renyi.astype("<f4").tobytes()
+    return hashlib.sha256("\0".join(ids).encode() + figures).hexdigest()
+
+
+def write_per_record(folder: Path, ids: list[str], losses: RecordLosses, key: bytes) -> None:
+    """Write the private sidecar, mode 0600: record ids, each record's losses, and the data commitment's key."""
+    with replace_when_complete(folder / PER_RECORD, private=True) as stream:
+        note = "PRIVATE: derived from private rows without noise; do not publish"
+        np.savez(
+            stream,
+            note=np.array(note),
+            id=np.array(ids, dtype=np.str_),
+            mu=losses.mu,
+            renyi=losses.renyi,
+            key=np.frombuffer(key, dtype=np.uint8),
+        )
+
+
+def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], RecordLosses, bytes]:
+    """Ids, losses and commitment key from the private sidecar.
+
+    Raises:
+        DataError: missing or damaged. PrivacyError: not the file that `manifest` commits to.
+    """
+    path = folder / PER_RECORD
+    try:
+        open_regular(path).close()
+    except OSError as error:
+        raise DataError(
+            f"{folder} has no readable {PER_RECORD} ({error.strerror}); it is private and written only by "
+            "methods that spend privacy; use the folder where the run was trained"
+        ) from None
+    arrays = read_archive(path, PER_RECORD_ARRAYS)
+    ids, mu, renyi = checked_arrays(path, arrays, id=(1, "U"), mu=(1, "f"), renyi=(2, "f"))
+    (key,) = checked_arrays(path, arrays, key=(1, "u"))
+    known = len(mu) in (0, len(ids)) and len(renyi) == len(mu) and renyi.shape[1] in (0, len(ORDERS))
+    if not known or not (np.isfinite(mu).all() and (mu >= 0).all() and not np.isnan(renyi).any()):
+        raise DataError(
+            f"{path} holds {len(ids)} ids, mu of {mu.shape} and renyi of {renyi.shape}; allowed: losses of 0 or more, "
+            "one for each id, or none; restore it from a copy"
+        )
+    names, losses = ids.tolist(), RecordLosses(mu, renyi)
+    return _committed(path, manifest, names, losses, key.tobytes())
+
+
+def _committed(
+    path: Path, manifest: dict[str, Any], ids: list[str], losses: RecordLosses, key: bytes
+) -> tuple[list[str], RecordLosses, bytes]:
+    if commitment(key, per_record_digest(ids, losses)) != manifest["per_record_commitment"]:
+        raise PrivacyError(f"{path} was edited, or belongs to another run; restore it from a copy")
+    return ids, losses, key

@@ -21,7 +21,7 @@ from hypothesis import settings
 
 from linprobe.accounting import refits
 from linprobe.cli import _terminal, run
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.gradients import host
 

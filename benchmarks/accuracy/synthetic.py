@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 
 N_TEST = 2000

@@ -33,7 +33,7 @@ from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.calibrate import largest_mu
 from linprobe.commands.train import TrainRequest, train
 from linprobe.data.blocks import Rows
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.owners import by_owner
 from linprobe.data.precision import Precision, narrowed

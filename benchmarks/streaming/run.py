@@ -29,7 +29,8 @@ import numpy as np
 
 from linprobe.commands.train import TrainRequest, train
 from linprobe.data.blocks import LazyBlock
-from linprobe.data.feature_file import Description, FeatureFile
+from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import StreamedRows

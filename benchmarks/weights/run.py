@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.commands.train import TrainRequest, train
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.progress import Silent
 from linprobe.runs import run_folder

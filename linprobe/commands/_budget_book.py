@@ -19,7 +19,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.accounting.spending import Spending, refuse_above, spending
 from linprobe.atomic_files import held, replace_when_complete
-from linprobe.data.feature_file import FeatureReader
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.row_commitment import row_commitment
 from linprobe.errors import DataError, LinprobeError
 from linprobe.parallel.process_group import ALONE, Group

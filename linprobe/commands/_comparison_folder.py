@@ -18,7 +18,7 @@ from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.atomic_files import PRIVATE_FOLDER, held, read_text, write_json
-from linprobe.data.feature_file import FeatureReader
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.runs import per_record_file, run_folder
 from linprobe.runs.manifest import read_manifest

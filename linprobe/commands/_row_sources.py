@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from linprobe.data.digits import write_digits
 from linprobe.data.equal_rows import share_a_row
-from linprobe.data.feature_file import FeatureFile, FeatureReader, common_keys
+from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_reader import FeatureReader, common_keys
 from linprobe.data.feature_scan import scan
 from linprobe.data.provenance import extraction_of, first_difference, is_known
 from linprobe.data.public_shots import public_shots

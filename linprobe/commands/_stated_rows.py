@@ -8,7 +8,7 @@ from typing import Any
 from linprobe.commands._row_sources import public_source
 from linprobe.commands._test_rows import figures_of
 from linprobe.commands._units import private_units
-from linprobe.data.feature_file import FeatureReader
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import PrivacyError
 from linprobe.methods import find_method
 from linprobe.runs.figures_file import stated_in

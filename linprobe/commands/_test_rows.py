@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from linprobe.data.feature_file import FeatureReader
+from linprobe.accounting.calibrate import check_delta
+from linprobe.data.feature_reader import FeatureReader
+from linprobe.errors import UsageError
 from linprobe.evaluation.figures import figures_by_task, of_labels
+from linprobe.methods import Method
 from linprobe.runs.figures_file import STATED
 from linprobe.runs.label_figures_file import STATED_OF_LABELS
 from linprobe.runs.noisy_test import noisy_figures
@@ -56,3 +59,23 @@ def accuracy_of(features: FeatureReader, trained: Trained, measured: dict[str, A
     if not of_labels(measured):
         stated["test_accuracy_per_class"] = {name: one["recall"] for name, one in measured["per_class"].items()}
     return stated
+
+
+def test_epsilon_of(features: FeatureReader, given: float | None, delta: float, method: Method) -> float | None:
+    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
+
+    Raises:
+        UsageError: --test-epsilon without private test rows, or for a method that spends nothing.
+        PrivacyError: delta of at least 1 / (number of test rows).
+    """
+    if given is None:
+        return None
+    if "test" not in features.sizes or not features.description.private_test:
+        raise UsageError(
+            f"test epsilon is {given:g}, and {features.path} has no private test rows, so accuracy costs nothing; "
+            "leave out --test-epsilon, or declare the rows private with --private-test of import or extract"
+        )
+    if not method.spends:
+        raise UsageError(f"option --test-epsilon does nothing for {method.name}, which adds no noise; leave it out")
+    check_delta(delta, features.sizes["test"])
+    return given

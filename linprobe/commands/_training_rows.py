@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from linprobe.commands._row_sources import ONE_CLASS, FileSource, PublicRows, public_source
 from linprobe.commands._units import PrivateUnits, private_units
-from linprobe.data.feature_file import FeatureReader
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import Bounds
 from linprobe.data.row_weights import RowWeights, class_weights
 from linprobe.data.sources import Source, whole_blocks

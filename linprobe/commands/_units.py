@@ -12,10 +12,12 @@ from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.commands._row_sources import FileSource, PublicRows
-from linprobe.data.feature_file import FeatureReader
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import Bounds, capped, owner_bounds
 from linprobe.errors import PrivacyError, UsageError
+from linprobe.runs.per_record_file import PrivateRecords
 from linprobe.runs.units import OWNER, RECORD
+from linprobe.training.engine import Trained
 
 EXAMPLES = (2, 5, 10)  # rows of a person, chosen without a look at the data
 
@@ -118,3 +120,13 @@ def fewer_protected(features: FeatureReader, releases: Sequence[Releases], delta
         f"{features.path} says whose rows they are, and this run protects single rows: the epsilon of a person is "
         f"{costs}; --unit {OWNER} protects people"
     )
+
+
+def private_records(
+    units: PrivateUnits, protected: Sequence[FileSource | PublicRows], trained: Trained
+) -> PrivateRecords | None:
+    """Digest, ids and losses of the protected records, private rows first; None if nothing was protected."""
+    if trained.losses is None:
+        return None
+    ids = units.ids() + [name for source in protected[1:] for name in source.ids()]
+    return PrivateRecords(protected[0].digest(), ids, trained.losses)

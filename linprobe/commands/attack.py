@@ -24,7 +24,7 @@ from linprobe.commands._row_sources import (
 )
 from linprobe.commands._units import PrivateUnits, private_units
 from linprobe.commands.verify import verified, verify_data
-from linprobe.data.feature_file import FeatureReader
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.sources import ArraySource, ChainedSource

@@ -31,7 +31,7 @@ from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.commands.train import make_settings, train_on
 from linprobe.commands.tune import settings_of, tune_on
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_file import FeatureReader, LoadedFeatures
+from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
 from linprobe.errors import LinprobeError, UsageError
 from linprobe.evaluation.comparison import Result, boosts, summarise
 from linprobe.methods import METHODS

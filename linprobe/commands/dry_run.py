@@ -27,10 +27,11 @@ from linprobe.commands._dry_run import (
     written,
 )
 from linprobe.commands._row_sources import DIGITS
+from linprobe.commands._test_rows import test_epsilon_of
 from linprobe.commands._training_rows import Rows, rows_of
-from linprobe.commands.train import TrainRequest, make_settings, opened, test_epsilon_of, with_method
+from linprobe.commands.train import TrainRequest, make_settings, opened, with_method
 from linprobe.commands.tune import Selection, Tuning, candidates_of, selection_of, tunable_rows
-from linprobe.data.feature_file import FeatureReader
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.precision import STORAGE
 from linprobe.methods import find_method
 from linprobe.methods.choice import Chosen
@@ -61,7 +62,9 @@ def dry_run(request: TrainRequest, progress: Progress) -> DryRun:
     method = find_method(str(request.method))
     settings = make_settings(request, method)
     with opened(request, method, progress) as (features, other, completed):
-        settings = replace(settings, test_epsilon=test_epsilon_of(features, completed, method))
+        settings = replace(
+            settings, test_epsilon=test_epsilon_of(features, completed.test_epsilon, completed.delta, method)
+        )
         rows = rows_of(features, other, completed, method)
         return _one_run(features, completed, settings, rows, choice)
 
@@ -79,7 +82,7 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
     with opened(request, candidates[0].method, progress) as (features, other, completed):
         rows = tunable_rows(features, other, completed, tuning, candidates)
         if not tuning.grid:
-            test_epsilon = test_epsilon_of(features, completed, candidates[0].method)
+            test_epsilon = test_epsilon_of(features, completed.test_epsilon, completed.delta, candidates[0].method)
             settings = replace(candidates[0], shrink=tuning.shrink, test_epsilon=test_epsilon)
             return _one_run(features, completed, settings, rows, choice)
         tuned = selection_of(rows, completed, tuning, candidates)

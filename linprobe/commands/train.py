@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -15,20 +15,20 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from linprobe.accounting.calibrate import check_delta, check_epsilon, large_delta
+from linprobe.accounting.calibrate import check_epsilon, large_delta
 from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._output import run_folder_of_group
-from linprobe.commands._row_sources import DIGITS, FileSource, PublicRows, open_features
+from linprobe.commands._row_sources import DIGITS, FileSource, open_features
 from linprobe.commands._run_config import config_text
-from linprobe.commands._test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of
+from linprobe.commands._test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.commands._tracking import refuse_tracking, send
 from linprobe.commands._training_rows import Rows, count_private, rows_of
-from linprobe.commands._units import PrivateUnits, fewer_protected
+from linprobe.commands._units import fewer_protected, private_records
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_file import FeatureReader
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.provenance import extraction_of
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.evaluation.figures import no_better_than_guessing
@@ -42,7 +42,6 @@ from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.manifest_check import accountant_of
-from linprobe.runs.per_record_file import PrivateRecords
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.engine import Trained
@@ -264,7 +263,7 @@ def train_on(
     started = time.perf_counter()
     signing_key = signing_key_of(request, group)
     method, out = settings.method, request.out or _default_out(request)
-    settings = replace(settings, test_epsilon=test_epsilon_of(features, request, method))
+    settings = replace(settings, test_epsilon=test_epsilon_of(features, request.test_epsilon, request.delta, method))
     rows = rows_of(features, other, request, method)
     sources, public, protected = rows.sources, rows.public, rows.protected
 
@@ -358,43 +357,12 @@ def signing_key_of(request: TrainRequest, group: Group) -> Ed25519PrivateKey | N
     return None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
 
 
-def test_epsilon_of(features: FeatureReader, request: TrainRequest, method: Method) -> float | None:
-    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
-
-    Raises:
-        UsageError: --test-epsilon without private test rows, or for a method that spends nothing.
-        PrivacyError: delta of at least 1 / (number of test rows).
-    """
-    given = request.test_epsilon
-    if given is None:
-        return None
-    if "test" not in features.sizes or not features.description.private_test:
-        raise UsageError(
-            f"test epsilon is {given:g}, and {features.path} has no private test rows, so accuracy costs nothing; "
-            "leave out --test-epsilon, or declare the rows private with --private-test of import or extract"
-        )
-    if not method.spends:
-        raise UsageError(f"option --test-epsilon does nothing for {method.name}, which adds no noise; leave it out")
-    check_delta(request.delta, features.sizes["test"])
-    return given
-
-
 def _warn_of_random_weights(files: Iterable[FeatureReader], progress: Progress) -> None:
     for file in files:
         if file.description.weights == RANDOM_WEIGHTS:
             progress.note(
                 f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {file.description.backbone}"
             )
-
-
-def private_records(
-    units: PrivateUnits, protected: Sequence[FileSource | PublicRows], trained: Trained
-) -> PrivateRecords | None:
-    """Digest, ids and losses of the protected records, private rows first; None if nothing was protected."""
-    if trained.losses is None:
-        return None
-    ids = units.ids() + [name for source in protected[1:] for name in source.ids()]
-    return PrivateRecords(protected[0].digest(), ids, trained.losses)
 
 
 def manifest_of(

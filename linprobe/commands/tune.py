@@ -30,18 +30,18 @@ from linprobe.commands._option_text import option_kinds, typed
 from linprobe.commands._row_sources import check_one_class
 from linprobe.commands._test_rows import figures_of
 from linprobe.commands._training_rows import Rows, count_private, rows_of
+from linprobe.commands._units import private_records
 from linprobe.commands.train import (
     OUTCOME_KEYS,
     TrainRequest,
     make_settings,
     manifest_of,
     opened,
-    private_records,
     signing_key_of,
     train_on,
     with_method,
 )
-from linprobe.data.feature_file import FeatureReader
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
 from linprobe.mechanisms.private_selection import private_selection
 from linprobe.methods import METHODS, find_method

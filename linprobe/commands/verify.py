@@ -13,7 +13,7 @@ from linprobe.accounting.per_instance import RecordLosses
 from linprobe.commands._row_sources import open_features
 from linprobe.commands._stated_rows import check_stated
 from linprobe.commands._units import private_units
-from linprobe.data.feature_file import FeatureReader
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, ParameterError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.runs import run_folder, signature

@@ -7,13 +7,10 @@ The schema is documented in `features/README.md`. Rows are read in blocks; memor
 
 from __future__ import annotations
 
-import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
-from itertools import compress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,76 +18,22 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe._version import __version__
 from linprobe.data.extents import Extents
+from linprobe.data.feature_reader import ALL, Description, FeatureReader
 from linprobe.data.hdf5_checks import data_set, find, text_attribute, texts
 from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
-from linprobe.data.record_ids import GIVEN
-from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.stored_labels import MULTICLASS, MULTILABEL, TASKS, as_labels, check_stored
+from linprobe.data.stored_labels import MULTICLASS, TASKS, as_labels, check_stored
 from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1
 GROUPS = ("train", "test", "public")
 UNLABELLED = "rows"  # the group of a file without labels
 NO_LABEL = -1
-RECORDS_AT_ONCE = 1 << 16
-ALL = slice(None)
 PRIVATE_LOG = "private_log"
 PRIVATE = "private"
 
 
-@dataclass(frozen=True)
-class Description:
-    """Class names and provenance of a feature file.
-
-    Attributes:
-        class_names: names in label order; declared, never taken from private labels.
-        backbone, weights, weights_digest, preprocessing, normalisation, source: free text, empty if unknown.
-        tensor: which tensor of the network is a row.
-        extraction: settings of `linprobe extract`, as JSON.
-        extraction_digest: SHA-256 of network, weights, tensor and preprocessing; rows of two files are comparable if
-            it is equal.
-        class_names_from: origin of the class names.
-        ids_from: origin of the training rows' ids: `given`, `file names` or `content`.
-        test_rows: `public`, or `private`; accuracy on private ones is released with noise only.
-        task: `multiclass`, one class a row, or `multilabel`.
-    """
-
-    class_names: tuple[str, ...]
-    backbone: str = ""
-    weights: str = ""
-    weights_digest: str = ""
-    preprocessing: str = ""
-    normalisation: str = "none"
-    source: str = ""
-    tensor: str = ""
-    extraction: str = ""
-    extraction_digest: str = ""
-    class_names_from: str = "declared"
-    ids_from: str = GIVEN
-    test_rows: str = "public"
-    task: str = MULTICLASS
-    tool_version: str = __version__
-
-    @property
-    def private_test(self) -> bool:
-        """Whether the test rows were declared private."""
-        return self.test_rows == PRIVATE
-
-    @property
-    def several_labels(self) -> bool:
-        """Whether each row has several labels."""
-        return self.task == MULTILABEL
-
-
 TEXT_ATTRIBUTES = tuple(entry.name for entry in fields(Description) if entry.name != "class_names")
-
-
-def common_keys(private: NDArray[np.uint8], public: NDArray[np.uint8]) -> bool:
-    """Whether two sets of image keys, each of shape (rows, bytes), share a non-zero key."""
-    first, second = ({row.tobytes() for row in keys if row.any()} for keys in (private, public))
-    return not first.isdisjoint(second)
 
 
 def check_class_names(names: Sequence[str], where: str) -> None:
@@ -109,108 +52,6 @@ def check_class_names(names: Sequence[str], where: str) -> None:
 def is_hdf5(path: Path) -> bool:
     """Whether a file has the HDF5 signature."""
     return path.is_file() and h5py.is_hdf5(path)
-
-
-class FeatureReader(ABC):
-    """The contents of a feature file, on disk or in memory.
-
-    Attributes:
-        path: for messages. description: class names and provenance.
-        sizes: number of rows of each group. n_features: features per row.
-    """
-
-    path: Path
-    description: Description
-    sizes: dict[str, int]
-    n_features: int
-
-    def __init__(self) -> None:
-        self._digests: dict[tuple[str, bytes], str] = {}
-
-    @abstractmethod
-    def rows(self, group: str, part: slice) -> NDArray[np.floating]:
-        """Raw rows of a group, shape (b, n_features)."""
-
-    @abstractmethod
-    def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
-        """Class indices (b,) of a group, NO_LABEL if unlabelled; or several labels a row, uint8 (b, n_classes)."""
-
-    @abstractmethod
-    def ids(self, group: str, part: slice = ALL) -> list[str]:
-        """Record ids of a group, in row order."""
-
-    @abstractmethod
-    def has_owners(self, group: str) -> bool:
-        """Whether each row of a group has an owner, the person whose row it is."""
-
-    @abstractmethod
-    def owners(self, group: str, part: slice = ALL) -> list[str]:
-        """The owner of each row of a group that `has_owners`, in row order. Private for private rows."""
-
-    @abstractmethod
-    def text_weights(self) -> NDArray[np.float32] | None:
-        """Text weights of the classes, shape (n_features, n_classes), or None."""
-
-    @abstractmethod
-    def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
-
-    def blocks(
-        self, group: str, keep: NDArray[np.bool_] | None = None, block_rows: int = BLOCK_ROWS
-    ) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
-        """Blocks of rows `x` (b, n_features) and `labels` `y` of a group, in row order.
-
-        Args:
-            keep: mask of the rows to yield, shape (n_rows,); blocks without such a row are not read.
-        """
-        labels_start, labels = 0, np.empty(0, dtype=np.int64)
-        for start in range(0, self.sizes[group], block_rows):
-            part = slice(start, min(start + block_rows, self.sizes[group]))
-            if keep is not None and not keep[part].any():
-                continue
-            if part.stop > labels_start + len(labels):
-                labels_start, labels = start, self.labels(group, slice(start, start + max(block_rows, RECORDS_AT_ONCE)))
-            kept = ALL if keep is None or keep[part].all() else keep[part]
-            yield self.rows(group, part)[kept], labels[part.start - labels_start : part.stop - labels_start][kept]
-
-    def id_batches(self, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[list[str]]:
-        """Record ids of a group in row order, in batches; only where `keep` (n_rows,) is true, if given."""
-        yield from self._batches(self.ids, group, keep)
-
-    def owner_batches(self, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[list[str]]:
-        """Owners of the rows of a group that `has_owners`, like `id_batches`."""
-        yield from self._batches(self.owners, group, keep)
-
-    def _batches(
-        self, texts: Callable[[str, slice], list[str]], group: str, keep: NDArray[np.bool_] | None
-    ) -> Iterator[list[str]]:
-        for start in range(0, self.sizes[group], RECORDS_AT_ONCE):
-            part = slice(start, start + RECORDS_AT_ONCE)
-            if keep is None:
-                yield texts(group, part)
-            elif keep[part].any():
-                yield list(compress(texts(group, part), keep[part]))
-
-    def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
-        """SHA-256 of class names and a group's ids, owners, labels and rows; computed once. Private for `train`."""
-        mask = b"" if keep is None else hashlib.sha256(np.packbits(keep).data).digest()
-        if (group, mask) not in self._digests:
-            self._digests[group, mask] = self._digest(group, keep)
-        return self._digests[group, mask]
-
-    def _digest(self, group: str, keep: NDArray[np.bool_] | None) -> str:
-        sha = hashlib.sha256(json.dumps(self.description.class_names).encode())
-        separator = ""
-        for ids in self.id_batches(group, keep):
-            sha.update((separator + "\0".join(ids)).encode())
-            separator = "\0"
-        for owners in self.owner_batches(group, keep) if self.has_owners(group) else ():
-            sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
-        for rows, labels in self.blocks(group, keep):
-            sha.update(str((rows.shape, rows.dtype)).encode())
-            sha.update(np.ascontiguousarray(rows).data)
-            sha.update(labels.astype("<i8").tobytes())
-        return sha.hexdigest()
 
 
 class FeatureFile(FeatureReader):
@@ -425,46 +266,3 @@ class FeatureFile(FeatureReader):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class LoadedFeatures(FeatureReader):
-    """A feature file read into memory, for repeated use and for other processes."""
-
-    def __init__(self, features: FeatureReader) -> None:
-        super().__init__()
-        self.path, self.description = features.path, features.description
-        self.sizes, self.n_features = dict(features.sizes), features.n_features
-        self._rows = {group: features.rows(group, slice(None)) for group in self.sizes}
-        self._labels = {group: features.labels(group) for group in self.sizes}
-        self._ids = {group: features.ids(group) for group in self.sizes}
-        self._owners = {group: features.owners(group) for group in self.sizes if features.has_owners(group)}
-        self._keys = {group: features.image_keys(group) for group in self.sizes}
-        self._text = features.text_weights()
-
-    def rows(self, group: str, part: slice) -> NDArray[np.floating]:
-        """Raw rows of a group, shape (b, n_features)."""
-        return self._rows[group][part]
-
-    def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
-        """Labels of a group, as in `FeatureFile`."""
-        return self._labels[group][part]
-
-    def ids(self, group: str, part: slice = ALL) -> list[str]:
-        """Record ids of a group, in row order."""
-        return self._ids[group][part]
-
-    def has_owners(self, group: str) -> bool:
-        """Whether each row of a group has an owner."""
-        return group in self._owners
-
-    def owners(self, group: str, part: slice = ALL) -> list[str]:
-        """The owner of each row of a group, in row order."""
-        return self._owners[group][part]
-
-    def text_weights(self) -> NDArray[np.float32] | None:
-        """Text weights of the classes, shape (n_features, n_classes), or None."""
-        return self._text
-
-    def image_keys(self, group: str) -> NDArray[np.uint8] | None:
-        """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
-        return self._keys[group]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 
 COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "preprocessing", "image_size", "extraction_digest")
 ALWAYS_COMPARED = ("backbone", "weights_digest")

@@ -8,14 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.blocks import LazyBlock, Rows
-from linprobe.data.precision import (
-    Precision,
-)
+from linprobe.data.precision import Precision
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import prepare
-from linprobe.data.sources import SHARD_ROWS as SHARD_ROWS
-from linprobe.data.sources import Source
+from linprobe.data.sources import SHARD_ROWS, Source
 from linprobe.errors import UsageError
 from linprobe.parallel.process_group import Group
 

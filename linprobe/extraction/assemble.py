@@ -7,7 +7,8 @@ import shutil
 
 import numpy as np
 
-from linprobe.data.feature_file import UNLABELLED, Description, common_keys
+from linprobe.data.feature_file import UNLABELLED
+from linprobe.data.feature_reader import Description, common_keys
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, PrivacyError
 from linprobe.extraction.decoding import CONVERSIONS

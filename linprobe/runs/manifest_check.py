@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from linprobe._version import __version__ as __version__
 from linprobe.accounting.accountants import (
     ACCOUNTANTS,
     CROSS_CHECKS,
@@ -24,7 +23,6 @@ from linprobe.errors import PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS
 from linprobe.runs.manifest import canonical_digest, file_digest, guarantee_text, without_noise
-from linprobe.runs.manifest_keys import RUN_FILES as RUN_FILES
 from linprobe.runs.units import ADJACENCIES, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 

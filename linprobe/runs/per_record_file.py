@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.per_instance import ORDERS, RecordLosses
-from linprobe.atomic_files import (
-    open_regular,
-    replace_when_complete,
-)
+from linprobe.atomic_files import open_regular, replace_when_complete
 from linprobe.data.array_files import checked_arrays, read_archive
 from linprobe.errors import DataError, PrivacyError
 from linprobe.runs.derived import PER_RECORD

@@ -13,7 +13,7 @@ import pytest
 
 from linprobe.commands._row_sources import open_features
 from linprobe.commands.attack import threshold_auc
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of

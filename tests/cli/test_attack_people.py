@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.evaluation.attacks import sums_of_people
 from tests.cli.outcomes import Cli, result_of

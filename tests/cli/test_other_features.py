@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.provenance import extraction_of, first_difference
 from tests.cli.outcomes import Cli

@@ -13,7 +13,7 @@ import pytest
 
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.methods import METHODS
 from linprobe.runs.run_folder import load_run

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.figures import rounded_up
-from linprobe.data.feature_file import Description, FeatureFile
+from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 

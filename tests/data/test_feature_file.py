@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linprobe.data.feature_file import SCHEMA_VERSION, Description, FeatureFile
+from linprobe.data.feature_file import SCHEMA_VERSION, FeatureFile
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_scan import scan
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.sources import BLOCK_ROWS

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from linprobe.data.array_import import import_arrays
-from linprobe.data.feature_file import FeatureFile, LoadedFeatures
+from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_reader import LoadedFeatures
 from linprobe.data.owners import capped, owner_bounds
 from linprobe.data.public_shots import public_shots
 from linprobe.data.tables import Columns

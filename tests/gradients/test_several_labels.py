@@ -125,7 +125,8 @@ def test_people_who_leave_move_the_sum_by_at_most_the_clip_norm() -> None:
 
 
 def test_processes_and_devices_find_the_same_sum(monkeypatch) -> None:
-    monkeypatch.setattr("linprobe.data.rows.SHARD_ROWS", 64)
+    for module in ("rows", "shards"):
+        monkeypatch.setattr(f"linprobe.data.{module}.SHARD_ROWS", 64)
     from linprobe.data.shards import prepare_shard
 
     source = ArraySource(np.tile(X, (10, 1)), np.tile(Y, (10, 1)))  # type: ignore[arg-type]

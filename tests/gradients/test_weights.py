@@ -104,7 +104,8 @@ def test_samples_are_weighted_alike(rows, observed, units) -> None:
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("bounds", [None, np.arange(0, 901, 3)], ids=["rows", "people"])
 def test_processes_have_the_weights_of_their_rows(n_ranks, bounds, monkeypatch) -> None:
-    monkeypatch.setattr("linprobe.data.rows.SHARD_ROWS", 64)
+    for module in ("rows", "shards"):
+        monkeypatch.setattr(f"linprobe.data.{module}.SHARD_ROWS", 64)
     source = ArraySource(np.tile(X, (10, 1)), np.tile(Y, 10))
     weights = RowWeights(WEIGHTS.by_class, np.random.default_rng(0).random(900))
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.data import rows as rows_module
-from linprobe.data import sources
+from linprobe.data import shards, sources
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows, TranslatedRows
 from linprobe.data.sources import ArraySource
@@ -121,7 +121,8 @@ def test_looking_at_those_who_stay_out_changes_no_sum(name, rate) -> None:
 def test_sampled_blocks_hold_the_sampled_rows_at_their_places(name, monkeypatch) -> None:
     for module in (rows_module, sources):
         monkeypatch.setattr(module, "BLOCK_ROWS", 128)
-    monkeypatch.setattr(rows_module, "SHARD_ROWS", 512)
+    for module in (rows_module, shards):
+        monkeypatch.setattr(module, "SHARD_ROWS", 512)
     rows = ROWS[name]()
     joined = np.random.default_rng(3).random(len(X)) < 0.7
     everything = [(block.x.copy(), block.y, block.norms) for block in rows.blocks()]

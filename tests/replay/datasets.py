@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from linprobe.data.blocks import Block, LazyBlock, Rows
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.rows import ArrayRows, ChangedRows
 from linprobe.data.shards import ShardRows

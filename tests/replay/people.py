@@ -16,7 +16,7 @@ import pytest
 
 from linprobe.commands._row_sources import FileSource
 from linprobe.data.blocks import Rows
-from linprobe.data.feature_file import Description
+from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.unit_rows import PAIRED_ROWS
 from linprobe.training import engine

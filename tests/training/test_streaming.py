@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from linprobe.commands._row_sources import FileSource
-from linprobe.data import feature_file, feature_scan
+from linprobe.data import feature_reader, feature_scan
 from linprobe.data import precision as precision_module
 from linprobe.data import rows as rows_module
 from linprobe.data.blocks import Block, Blocks, Rows
-from linprobe.data.feature_file import FeatureFile, LoadedFeatures
+from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_reader import LoadedFeatures
 from linprobe.data.feature_scan import scan
 from linprobe.data.precision import STORAGE, narrowed, widened
 from linprobe.data.preprocessing import Preprocessing, row_norms
@@ -343,14 +344,14 @@ def test_the_same_rows_are_hashed_once(features_file: Path, read: Any, monkeypat
         keep = np.arange(400) % 2 == 0
         first = [features.digest("train"), features.digest("train", keep), features.digest("test")]
         assert len(set(first)) == 3
-        monkeypatch.setattr(feature_file.FeatureReader, "blocks", None)
+        monkeypatch.setattr(feature_reader.FeatureReader, "blocks", None)
         assert [features.digest("train"), features.digest("train", keep.copy()), features.digest("test")] == first
 
 
 @pytest.mark.parametrize("number", [0, 7])
 def test_ids_of_equal_hash_are_told_apart(editable: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature_scan, "hash", lambda name: hash(name) % 5 if number else 0, raising=False)
-    monkeypatch.setattr(feature_file, "RECORDS_AT_ONCE", 100)
+    monkeypatch.setattr(feature_reader, "RECORDS_AT_ONCE", 100)
     with FeatureFile(editable) as features:
         scan(features)
     with h5py.File(editable, "r+") as file:

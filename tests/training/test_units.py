@@ -9,7 +9,7 @@ import pytest
 
 from linprobe import DPSGD, AdaMix, FullyPrivate, NoisyGD
 from linprobe.accounting.calibrate import calibrate
-from linprobe.data import rows
+from linprobe.data import rows, shards
 from linprobe.data.sources import ArraySource
 from linprobe.data.unit_rows import UnitRows, prepare_units
 from linprobe.errors import DataError, PrivacyError, PrivacyWarning, UsageError
@@ -119,7 +119,8 @@ def test_the_private_mean_has_the_sensitivity_of_a_person() -> None:
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize("memory", [True, False])
 def test_processes_and_streams_train_the_same_model(n_ranks, memory, monkeypatch) -> None:
-    monkeypatch.setattr(rows, "SHARD_ROWS", 128)
+    for module in (rows, shards):
+        monkeypatch.setattr(module, "SHARD_ROWS", 128)
     sizes = np.random.default_rng(0).integers(1, 3, 350)
     given = sources(sizes)
     want = engine.train(given, settings())
@@ -139,7 +140,8 @@ def test_processes_and_streams_train_the_same_model(n_ranks, memory, monkeypatch
 
 
 def test_a_person_is_in_one_shard(monkeypatch) -> None:
-    monkeypatch.setattr(rows, "SHARD_ROWS", 128)
+    for module in (rows, shards):
+        monkeypatch.setattr(module, "SHARD_ROWS", 128)
     sizes = np.random.default_rng(0).integers(1, 3, 300)
     given = sources(sizes)
 

@@ -71,6 +71,20 @@ def test_every_piece_is_taken_once(n: int, n_consumers: int) -> None:
     assert all(mine == sorted(mine) for mine in taken)
 
 
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_the_caller_takes_the_first_piece_of_every_thread(n: int) -> None:
+    drawn_by: list[int] = []
+
+    def pieces() -> Iterator[Callable[[], int]]:
+        for number in range(n):
+            drawn_by.append(threading.get_ident())
+            yield partial(int, number)
+
+    share(pieces(), [lambda number: time.sleep(0.001)] * 3)
+    assert len(drawn_by) == n
+    assert set(drawn_by[:3]) == {threading.get_ident()}
+
+
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 50])
 def test_slices_cover_every_number_once(n: int) -> None:
     taken: list[slice] = []

@@ -5,7 +5,8 @@
 N = 50,000 private and 204 public rows of D = 2,048 float32 features, C = 100 classes. Methods with Poisson sampling use
 all rows (q = 1), so that the ratio does not depend on the sample. `dp-sgd` is also timed at smaller q, with and without
 per-record losses, in units of q times the full step. The time of a step is the difference of a run of several steps and
-a run of one, which excludes warm starts; the fewer rows a step reads, the more steps. Each contender runs once per round, in random order; the shortest time counts.
+a run of one, which excludes warm starts; the fewer rows a step reads, the more steps. Each contender runs once per
+round, in random order; the shortest time counts.
 """
 
 from __future__ import annotations

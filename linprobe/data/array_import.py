@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from linprobe.data import tables
 from linprobe.data.array_files import array_names, fits, load_torch, open_array, read_archive
-from linprobe.data.feature_file import GROUPS, PRIVATE, check_class_names
-from linprobe.data.feature_reader import Description
+from linprobe.data.feature_file import GROUPS, check_class_names
+from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.label_matrix import has_several_labels, settle_matrix
 from linprobe.data.labels import Arrays, class_list, label_indices, settle_labels

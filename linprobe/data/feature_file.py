@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.extents import Extents
-from linprobe.data.feature_reader import ALL, Description, FeatureReader
+from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
 from linprobe.data.hdf5_checks import data_set, find, text_attribute, texts
 from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
 from linprobe.data.stored_labels import MULTICLASS, TASKS, as_labels, check_stored
@@ -30,7 +30,6 @@ GROUPS = ("train", "test", "public")
 UNLABELLED = "rows"  # the group of a file without labels
 NO_LABEL = -1
 PRIVATE_LOG = "private_log"
-PRIVATE = "private"
 
 
 TEXT_ATTRIBUTES = tuple(entry.name for entry in fields(Description) if entry.name != "class_names")

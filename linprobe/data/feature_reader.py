@@ -15,15 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe._version import __version__
-from linprobe.data.feature_file import PRIVATE
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.data.stored_labels import MULTICLASS, MULTILABEL
 
 RECORDS_AT_ONCE = 1 << 16
-
-
 ALL = slice(None)
+PRIVATE = "private"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linprobe.data.feature_file import PRIVATE, is_hdf5
+from linprobe.data.feature_file import is_hdf5
+from linprobe.data.feature_reader import PRIVATE
 from linprobe.data.public_shots import id_hash
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones import Backbone

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linprobe.data.feature_file import PRIVATE
-from linprobe.data.feature_reader import Description
+from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
 

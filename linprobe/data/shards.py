@@ -11,7 +11,7 @@ from linprobe.data.blocks import LazyBlock, Rows
 from linprobe.data.precision import Precision
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.rows import prepare
+from linprobe.data.rows import ArrayRows, StreamedRows, prepare
 from linprobe.data.sources import SHARD_ROWS, Source
 from linprobe.errors import UsageError
 from linprobe.parallel.process_group import Group
@@ -81,6 +81,18 @@ def prepare_shard(
     if group.size == 1:
         return prepare(source, preprocessing, precision, weights=weights)
     first, stop = shard_bounds(source.n_rows, group)
+    return ShardRows(prepare_part(source, first, stop, preprocessing, precision, group, weights), first, source.n_rows)
+
+
+def prepare_part(
+    source: Source,
+    first: int,
+    stop: int,
+    preprocessing: Preprocessing,
+    precision: Precision,
+    group: Group,
+    weights: RowWeights | None,
+) -> ArrayRows | StreamedRows:
+    """`prepare` for rows `first` to `stop` of `source`, those of this process; `weights` are those of all rows."""
     mine = None if weights is None else weights.shard(first, stop)
-    shard = prepare(source.shard(first, stop), preprocessing, precision, group.local_size, mine)
-    return ShardRows(shard, first, source.n_rows)
+    return prepare(source.shard(first, stop), preprocessing, precision, group.local_size, mine)

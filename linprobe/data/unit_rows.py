@@ -21,7 +21,7 @@ from linprobe.data.precision import STORED, Precision, StoredRows, widened
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.rows import ArrayRows, StreamedRows, prepare
-from linprobe.data.shards import ShardRows, prepare_shard, shard_bounds
+from linprobe.data.shards import ShardRows, prepare_part, prepare_shard, shard_bounds
 from linprobe.data.sources import Source
 from linprobe.native import LIBRARY, KernelPeople
 from linprobe.parallel.array_api import Array, double, namespace
@@ -172,6 +172,5 @@ def prepare_units(
     first, stop = shard_bounds(len(bounds) - 1, group)
     mine = bounds[first : stop + 1]
     first_row, stop_row = int(mine[0]), int(mine[-1])
-    here = None if weights is None else weights.shard(first_row, stop_row)
-    shard = prepare(source.shard(first_row, stop_row), preprocessing, precision, group.local_size, here)
+    shard = prepare_part(source, first_row, stop_row, preprocessing, precision, group, weights)
     return ShardRows(UnitRows(shard, mine - mine[0]), first, len(bounds) - 1)

@@ -29,8 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.accountants import epsilon_of
-from linprobe.accounting.calibrate import largest_mu
+from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
 from linprobe.commands.train import TrainRequest, train
 from linprobe.data.blocks import Rows
 from linprobe.data.feature_reader import Description

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.calibrate import calibrate
+from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.accounting.per_instance import ORDERS
 from linprobe.data.precision import narrowed
 from linprobe.data.preprocessing import normalise_rows

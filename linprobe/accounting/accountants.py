@@ -1,12 +1,7 @@
-"""Accountants: releases in, epsilon out. The only file that imports autodp and dp_accounting.
+"""Accountants: releases in, epsilon out. The only file that imports dp_accounting.
 
 `gdp` is Gaussian differential privacy, whose composition is exact. It is the accountant of record if all sums are over
-all rows. A composition of Gaussian mechanisms with multipliers sigma_t is mu-GDP with mu = sqrt(sum_t 1 / sigma_t^2)
-(Dong, Roth, Su 2022, Corollary 3.3),
-
-    delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)      (Balle, Wang 2018, Theorem 8)
-
-inverted by autodp, then rounded so that the epsilon reported is never below the true one.
+all rows: `gaussian_dp.py` has the formula and proven bounds.
 `pld` uses dp-accounting's privacy-loss distributions, on a grid that rounds towards more loss. It is the accountant of
 record if any sum is over a Poisson sample. `rdp` uses dp-accounting's Renyi bounds, which are looser and need no grid.
 A second accountant cross-checks every epsilon of record.
@@ -26,10 +21,11 @@ import scipy
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
+from linprobe.accounting.gaussian_dp import composed_mu, composed_rho, delta_of, epsilon_of
 from linprobe.errors import ParameterError
 
 ACCOUNTANTS = {
-    "gdp": "Gaussian DP (autodp)",
+    "gdp": "Gaussian DP (ball arithmetic)",
     "pld": "privacy-loss distribution (dp-accounting)",
     "rdp": "Renyi DP (dp-accounting)",
 }
@@ -39,15 +35,15 @@ AGREEMENT_ABSOLUTE = 5e-4
 EXCESS_RELATIVE = 2.0
 EXCESS_ABSOLUTE = 3.0
 PLD_GRID = 3e-5  # grid step of `pld`, relative to epsilon
-ROUGH_GRID = 3e-4  # several times as fast; overstates epsilon a little more
+ROUGH_GRID = 3e-4  # several times as fast; overstates epsilon a little more: sums over all rows by less than 10^-6
 SMALLEST_DIVERGENCE = 1e-13
 RENYI_ROUNDING = 1e-15
 NEGLIGIBLE_NOISE = 1e-3  # smaller multipliers are treated as 0, as the libraries overflow; one then returns epsilon 0
 
 
 def accountant_versions() -> dict[str, str]:
-    """Installed versions of the two libraries."""
-    return {name: version(name) for name in ("autodp", "dp-accounting")}
+    """Installed versions of the libraries that accountants use."""
+    return {name: version(name) for name in ("python-flint", "dp-accounting")}
 
 
 def choose_accountant(name: str, releases: Sequence[Releases]) -> str:
@@ -72,46 +68,21 @@ def gdp_mu(releases: Sequence[Releases]) -> float:
     Raises:
         ValueError: a sampled release, which has no mu.
     """
-    if any(release.sampling_rate != 1 for release in releases):
-        raise ValueError("sampling rate is below 1; allowed for Gaussian DP: 1")
-    if any(release.noise_multiplier**2 == 0 for release in releases):
-        return math.inf
-    return math.sqrt(math.fsum(release.count / release.noise_multiplier**2 for release in releases))
+    return composed_mu(_full(releases))
 
 
 def gaussian_figures(releases: Sequence[Releases]) -> dict[str, float | None]:
     """gdp_mu and zcdp_rho of a composition; None if it has sampled releases, for which neither is defined."""
     if any(release.sampling_rate < 1 for release in releases):
         return {"gdp_mu": None, "zcdp_rho": None}
-    mu = gdp_mu(releases)
-    return {"gdp_mu": mu, "zcdp_rho": mu**2 / 2}
+    return {"gdp_mu": gdp_mu(releases), "zcdp_rho": composed_rho(_full(releases))}
 
 
-def log_delta_of(epsilon: float, mu: float) -> float:
-    """Natural logarithm of delta of a mu-GDP mechanism at `epsilon`."""
-    from autodp.dp_bank import get_logdelta_ana_gaussian
-
-    return float(get_logdelta_ana_gaussian(1.0 / mu, epsilon))
-
-
-@lru_cache(maxsize=4096)
-def epsilon_of(mu: float, delta: float) -> float:
-    """Epsilon of a mu-GDP mechanism at `delta`, rounded up by at most one part in 10^9.
-
-    Guarantee: delta(result) <= delta, so the figure never understates the privacy loss.
-    """
-    if mu == 0:
-        return 0.0
-    if mu > 1 / NEGLIGIBLE_NOISE:
-        return math.inf
-    from autodp.dp_bank import get_eps_ana_gaussian
-
-    epsilon = float(get_eps_ana_gaussian(1.0 / mu, delta))
-    slack = 1e-15
-    while log_delta_of(epsilon, mu) > math.log(delta):
-        epsilon += slack * max(1.0, epsilon)
-        slack *= 10
-    return epsilon
+def _full(releases: Sequence[Releases]) -> list[tuple[int, float]]:
+    """Count and noise multiplier of every kind of release."""
+    if any(release.sampling_rate != 1 for release in releases):
+        raise ValueError("sampling rate is below 1; allowed for Gaussian DP: 1")
+    return [(release.count, release.noise_multiplier) for release in releases]
 
 
 def composed_epsilon(releases: Sequence[Releases], delta: float, accountant: str, *, rough: bool = False) -> float:
@@ -119,7 +90,8 @@ def composed_epsilon(releases: Sequence[Releases], delta: float, accountant: str
 
     `rough` is a faster and slightly larger bound, for searches.
     """
-    grid = ROUGH_GRID if rough and accountant == "pld" else PLD_GRID  # the others have no grid, and one cached figure
+    full = all(release.sampling_rate == 1 for release in releases)
+    grid = ROUGH_GRID if (rough or full) and accountant == "pld" else PLD_GRID  # the others have no grid
     return _composed_epsilon(_kinds(releases), delta, accountant, grid)
 
 
@@ -132,9 +104,7 @@ def composed_deltas(
     """
     if accountant == "gdp":
         mu = gdp_mu(releases)
-        if mu > 1 / NEGLIGIBLE_NOISE:
-            return np.ones(len(epsilons))
-        return np.array([math.exp(log_delta_of(epsilon, mu)) if mu else 0.0 for epsilon in epsilons])
+        return np.array([delta_of(epsilon, mu) for epsilon in epsilons])
     from dp_accounting.pld import PLDAccountant
 
     with _quiet():

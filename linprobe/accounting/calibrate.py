@@ -13,12 +13,11 @@ from linprobe.accounting.accountants import (
     accountants_agree,
     choose_accountant,
     composed_epsilon,
-    epsilon_of,
     gdp_mu,
-    log_delta_of,
 )
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.options import DEFAULT_STEPS
 from linprobe.options import MAX_EPSILON as MAX_EPSILON
@@ -129,25 +128,6 @@ def check_steps(n_steps: int) -> int:
     if n_steps != int(n_steps) or not 1 <= n_steps <= MAX_STEPS:
         raise ParameterError(f"steps is {n_steps}; allowed: a whole number from 1 to {MAX_STEPS}")
     return int(n_steps)
-
-
-def largest_mu(epsilon: float, delta: float) -> float:
-    """Largest mu, to about one part in 10^12 below, whose epsilon at `delta` is at most `epsilon`."""
-    # delta has a closed form, epsilon has none: search with delta, then check with epsilon
-    low, high = 0.0, 1.0
-    while log_delta_of(epsilon, high) <= math.log(delta):
-        low, high = high, 2 * high
-    while high - low > 1e-13 * high:
-        middle = (low + high) / 2
-        if log_delta_of(epsilon, middle) <= math.log(delta):
-            low = middle
-        else:
-            high = middle
-    slack = 1e-13
-    while epsilon_of(low, delta) > epsilon:
-        low *= 1 - slack
-        slack *= 2
-    return low
 
 
 def round_up(value: float, digits: int = 8) -> float:

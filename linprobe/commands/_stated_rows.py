@@ -1,10 +1,14 @@
-"""What a manifest states about rows, compared with a feature file that `verify --features` was given."""
+"""What a run states about its rows, compared with a feature file."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.per_instance import RecordLosses
 from linprobe.commands._row_sources import public_source
 from linprobe.commands._test_rows import figures_of
 from linprobe.commands._units import private_units
@@ -12,11 +16,46 @@ from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import PrivacyError
 from linprobe.methods import find_method
 from linprobe.runs.figures_file import stated_in
+from linprobe.runs.per_record_file import commitment, read_per_record
 from linprobe.runs.run_folder import LoadedRun
 from linprobe.runs.units import OWNER, unit_of
 
 ROUNDING = 1e-3  # scores may round differently on another machine, and change the answer for a row
 OF_PUBLIC, OF_PRIVATE = ("n_public", "public_digest"), ("n_private", "n_units")
+
+
+def private_mask(
+    run: LoadedRun, per_record: tuple[list[str], RecordLosses, bytes] | None, features: FeatureReader
+) -> NDArray[np.bool_] | None:
+    """Mask of the training rows of `features` that were private, (n_train,), checked against the data commitment.
+
+    None if the run released nothing about private rows, so that it has no commitment. `per_record` is read from the
+    run folder if it is None.
+
+    Raises:
+        DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
+    """
+    manifest = run.manifest
+    if manifest["private_commitment"] is None:
+        return None
+    ids, _, key = per_record or read_per_record(run.folder, manifest)
+    known = set(ids)
+    people = unit_of(manifest) == OWNER
+    if people and not features.has_owners("train"):
+        raise PrivacyError(
+            f"{features.path} does not say whose rows they are, and the run protects people; find the right file"
+        )
+    keep = np.array([name in known for name in (features.owners if people else features.ids)("train")])
+    if find_method(manifest["method"]).joins_public:
+        keep[:] = True  # every training row is private; the ids also name public rows of another file
+    if people:
+        used = private_units(features, ~keep, OWNER, manifest["per_owner_rows"], manifest["split_seed"]).keep
+        keep = keep if used is None else used
+    if commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
+        raise PrivacyError(
+            f"{features.path} does not hold the private rows this run was trained on; find the right file"
+        )
+    return keep
 
 
 def check_stated(run: LoadedRun, features: FeatureReader) -> list[str]:

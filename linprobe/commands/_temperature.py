@@ -6,7 +6,7 @@ from pathlib import Path
 
 from linprobe.commands._row_sources import check_classes, check_made_alike, check_width, open_features
 from linprobe.data.provenance import extraction_of
-from linprobe.data.stored_labels import MULTILABEL
+from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import DataError, UsageError
 from linprobe.progress import Progress
 from linprobe.runs.run_folder import LoadedRun

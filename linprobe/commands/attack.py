@@ -22,8 +22,9 @@ from linprobe.commands._row_sources import (
     open_features,
     public_source,
 )
+from linprobe.commands._stated_rows import private_mask
 from linprobe.commands._units import PrivateUnits, private_units
-from linprobe.commands.verify import verified, verify_data
+from linprobe.commands.verify import verified
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
 from linprobe.data.row_weights import RowWeights
@@ -105,7 +106,7 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         check_one_class(features, "attack")
         check_test_rows(features, "an attack compares with private rows", private=True)
         units = _private(features, run)
-        committed = verify_data(checked, features)
+        committed = private_mask(run, checked.per_record, features)
         if committed is not None and not np.array_equal(_members(units), committed):
             raise PrivacyError(
                 f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"

@@ -14,8 +14,8 @@ from linprobe.data.array_files import open_array
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.provenance import extraction_of
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.stored_labels import MULTILABEL
 from linprobe.data.tables import LARGEST
+from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import DataError, UsageError
 from linprobe.evaluation.metrics import class_scores, label_probabilities, predictions
 from linprobe.progress import Progress

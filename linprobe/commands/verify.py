@@ -6,23 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from linprobe.accounting.per_instance import RecordLosses
-from linprobe.commands._row_sources import open_features
-from linprobe.commands._stated_rows import check_stated
-from linprobe.commands._units import private_units
-from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, ParameterError, PrivacyError
-from linprobe.methods import find_method
 from linprobe.runs import run_folder, signature
 from linprobe.runs.derived import MANIFEST, PER_RECORD, check_derived, check_names, not_checked
 from linprobe.runs.figures_file import read_test_figures
 from linprobe.runs.manifest import RUN_FILES, read_manifest
-from linprobe.runs.per_record_file import commitment, read_per_record
+from linprobe.runs.per_record_file import read_per_record
 from linprobe.runs.selected_run import check_run, words_of
-from linprobe.runs.units import OWNER, unit_of
 
 FINDINGS = (
     "private",
@@ -158,42 +149,15 @@ def _check_private(folder: Path, features: Path | None, result: dict[str, Any]) 
     result["per_record"] = absent if run.per_record is None else "as committed to"
     result["stated_not_checked"] = not_checked(manifest, folder)
     if features is not None:
+        from linprobe.commands._row_sources import open_features
+        from linprobe.commands._stated_rows import check_stated, private_mask
+
         with open_features(features) as opened:
-            private = verify_data(run, opened)
-            proved = check_stated(run_folder.load_run(folder), opened)
+            loaded = run_folder.load_run(folder)
+            private = private_mask(loaded, run.per_record, opened)
+            proved = check_stated(loaded, opened)
         result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
         result["data"] = "the private rows are those the run was trained on"
         if private is None:
             result["data"] = "not committed to: the run makes no release about private rows"
     return manifest
-
-
-def verify_data(run: VerifiedRun, features: FeatureReader) -> NDArray[np.bool_] | None:
-    """Mask of the training rows of `features` that were private, (n_train,), checked against the data commitment.
-
-    None if the run released nothing about private rows, so that it has no commitment.
-
-    Raises:
-        DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
-    """
-    manifest = run.manifest
-    if manifest["private_commitment"] is None:
-        return None
-    ids, _, key = run.per_record or read_per_record(run.folder, manifest)
-    known = set(ids)
-    people = unit_of(manifest) == OWNER
-    if people and not features.has_owners("train"):
-        raise PrivacyError(
-            f"{features.path} does not say whose rows they are, and the run protects people; find the right file"
-        )
-    keep = np.array([name in known for name in (features.owners if people else features.ids)("train")])
-    if find_method(manifest["method"]).joins_public:
-        keep[:] = True  # every training row is private; the ids also name public rows of another file
-    if people:
-        used = private_units(features, ~keep, OWNER, manifest["per_owner_rows"], manifest["split_seed"]).keep
-        keep = keep if used is None else used
-    if commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
-        raise PrivacyError(
-            f"{features.path} does not hold the private rows this run was trained on; find the right file"
-        )
-    return keep

@@ -19,7 +19,7 @@ from linprobe.data.labels import Arrays, class_list, label_indices, settle_label
 from linprobe.data.limits import too_large
 from linprobe.data.owners import OWNER, by_owner
 from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
-from linprobe.data.stored_labels import MULTICLASS, MULTILABEL
+from linprobe.data.tasks import MULTICLASS, MULTILABEL
 from linprobe.errors import DataError, UsageError, reading
 
 KINDS = ("X", "y", "id")

@@ -22,7 +22,8 @@ from linprobe.data.extents import Extents
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
 from linprobe.data.hdf5_checks import data_set, find, text_attribute, texts
 from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
-from linprobe.data.stored_labels import MULTICLASS, TASKS, as_labels, check_stored
+from linprobe.data.stored_labels import as_labels, check_stored
+from linprobe.data.tasks import MULTICLASS, TASKS
 from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from linprobe._version import __version__
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.stored_labels import MULTICLASS, MULTILABEL
+from linprobe.data.tasks import MULTICLASS, MULTILABEL
 
 RECORDS_AT_ONCE = 1 << 16
 ALL = slice(None)

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.limits import MOST_LABELS
+from linprobe.data.tasks import MULTICLASS, MULTILABEL
 from linprobe.errors import DataError
 
-MULTICLASS, MULTILABEL = "multiclass", "multilabel"  # tasks: one class a row, or several labels
-TASKS = (MULTICLASS, MULTILABEL)
 CELLS_AT_ONCE = 1 << 20
 
 

@@ -25,8 +25,8 @@ from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom, nct
 
-from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.calibrate import MAX_EPSILON
+from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.evaluation.audit import Trials
 from linprobe.mechanisms.noise import GRID_BITS
 

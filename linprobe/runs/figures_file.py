@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.atomic_files import read_text
-from linprobe.data.stored_labels import MULTILABEL
+from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import DataError
 from linprobe.runs.label_figures_file import FIGURES_OF_LABELS, STATED_OF_LABELS, label_contradictions
 from linprobe.runs.manifest import TEST_FIGURES

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
-from linprobe.data.stored_labels import TASKS
+from linprobe.data.tasks import TASKS
 from linprobe.runs.units import ADJACENCIES
 
 LARGEST_WHOLE = 2**63 - 1

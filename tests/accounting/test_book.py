@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from linprobe.accounting import book
-from linprobe.accounting.accountants import composed_epsilon, epsilon_of
+from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.book import Cap, Contents, Entry, read_book
 from linprobe.accounting.events import INHERITED, Releases
+from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.accounting.spending import composed, refuse_above, spending
 from linprobe.errors import DataError, LinprobeError, PrivacyError

@@ -9,17 +9,17 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from linprobe.accounting.accountants import composed_epsilon, epsilon_of, gdp_mu
+from linprobe.accounting.accountants import composed_epsilon, gdp_mu
 from linprobe.accounting.calibrate import (
     MAX_STEPS,
     Budget,
     calibrate,
     large_delta,
-    largest_mu,
     round_up,
     smallest_multiplier,
 )
 from linprobe.accounting.events import Releases
+from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 
 RANDOM = np.random.default_rng(20)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.accounting.accountants import composed_epsilon, epsilon_of
+from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
+from linprobe.accounting.gaussian_dp import epsilon_of, holds
 from linprobe.accounting.per_instance import (
     ORDERS,
     RecordLosses,
@@ -21,10 +22,16 @@ from linprobe.mechanisms.gaussian import LEVELS, Contributed
 from linprobe.reporting.pdp_report import sparkline
 
 
-@given(st.lists(st.just(0.0) | st.floats(1e-4, 6), min_size=1, max_size=30), st.floats(1e-9, 1e-3))
-def test_vectorised_epsilon_equals_the_accountant_of_record(mus, delta) -> None:
-    exact = [epsilon_of(mu, delta) for mu in mus]
-    np.testing.assert_allclose(per_instance_epsilon(np.array(mus), delta), exact, rtol=1e-6, atol=1e-8)
+@given(
+    st.lists(st.just(0.0) | st.floats(-9, 2).map(lambda power: 10**power), min_size=1, max_size=30),
+    st.floats(-12, -0.5).map(lambda power: 10**power),
+)
+def test_each_epsilon_is_a_bound_and_hardly_above_the_accountant_of_record(mus: list[float], delta: float) -> None:
+    found = per_instance_epsilon(np.array(mus), delta)
+    for mu, epsilon in zip(mus, found.tolist(), strict=True):
+        assert holds(epsilon, delta, mu)
+        least = epsilon_of(mu, delta)
+        assert epsilon <= max(least * (1 + 1e-8), least + 1e-11)
 
 
 def test_epsilon_grows_with_mu() -> None:

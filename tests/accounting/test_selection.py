@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from linprobe.accounting.accountants import composed_epsilon, epsilon_of
+from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import Releases
+from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.accounting.ledger import read_ledger, read_selection, record_selection
 from linprobe.accounting.selection import (
     SelectionEvent,

@@ -9,8 +9,9 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from linprobe.accounting.accountants import composed_epsilon, epsilon_of
+from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
+from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.accounting.tradeoff import attack_limit, limit_percent, tpr_limit
 
 RATES = np.array([1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9])

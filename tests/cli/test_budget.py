@@ -17,8 +17,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import epsilon_of
 from linprobe.accounting.book import read_book
+from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from tests.cli.outcomes import NOISY, Cli, result_of

@@ -110,7 +110,7 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "releases emptied": lambda m: {"releases": []},
     "release with more noise": lambda m: {"releases": [{**m["releases"][0], "noise_multiplier": 99.0}]},
     "accountant unknown": lambda m: {"accountant": "moments"},
-    "accountant of full batches": lambda m: {"accountant": "Gaussian DP (autodp)"},
+    "accountant of full batches": lambda m: {"accountant": "Gaussian DP (ball arithmetic)"},
     "accountant of no releases": lambda m: {"accountant": None},
     "looser accountant": lambda m: {"accountant": "Renyi DP (dp-accounting)"},
     "steps halved": lambda m: {"steps": m["steps"] // 2},

@@ -15,7 +15,7 @@ import pytest
 SERVER = """
 import contextlib, gc, io, os, socket, sys
 import linprobe.estimators, linprobe.commands.train, linprobe.commands.compare, linprobe.reporting.plots
-from autodp import dp_bank
+import dp_accounting.pld
 from linprobe.cli import run
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     # the run that the tutorial repeats: its calibration takes longer than all else

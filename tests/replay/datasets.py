@@ -20,7 +20,7 @@ from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.rows import ArrayRows, ChangedRows
 from linprobe.data.shards import ShardRows
-from linprobe.data.stored_labels import MULTICLASS, MULTILABEL
+from linprobe.data.tasks import MULTICLASS, MULTILABEL
 from linprobe.methods import dpsgd_f_theory
 from linprobe.training import engine
 

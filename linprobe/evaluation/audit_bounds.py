@@ -28,7 +28,7 @@ from scipy.stats import binom, nct
 from linprobe.accounting.calibrate import MAX_EPSILON
 from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.evaluation.audit import Trials
-from linprobe.mechanisms.noise import GRID_BITS
+from linprobe.mechanisms.first_look import GRID_BITS
 
 ALL = "all"
 LARGEST_MU = 20.0  # largest bound; far above the mu of every epsilon that can be claimed

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from linprobe.errors import LinprobeError
-from linprobe.mechanisms.noise import DEEP, UNSURE, WORDS_PER_BLOCK, NoiseSource, grid_step, normals
+from linprobe.mechanisms.first_look import DEEP, UNSURE, grid_step, normals
+from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
 
 CHUNK_BLOCKS = 1 << 18
 STREAM_WORDS = WORDS_PER_BLOCK << 32
@@ -166,7 +167,7 @@ def check_ndtri(device: torch.device) -> None:
 
 
 def _normals(words: Tensor) -> Tensor:
-    """`linprobe.mechanisms.noise.normals` of words as signed integers."""
+    """`linprobe.mechanisms.first_look.normals` of words as signed integers."""
     # the shift is arithmetic: clear the copies of the sign
     z = (words >> 1).bitwise_and_((1 << 63) - 1).double().add_(0.5).mul_(2.0**-64)
     torch.special.ndtri(z, out=z)

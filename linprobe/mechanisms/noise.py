@@ -5,8 +5,8 @@ the real numbers, not a floating-point number. So a release is a post-processing
 analysis, and has its guarantee without a term for rounding (`docs/proofs/gaussian.md`).
 
 `Z = +-Phi^-1(U)` with `U` uniform on (0, 1/2). 64 bits of the stream fix the sign and 63 bits of U. Float64 arithmetic
-with a proven error bound finds the grid cell of almost every number. `linprobe.mechanisms.second_look` decides the
-others from further bits of U, in ball arithmetic.
+with a proven error bound finds the grid cell of almost every number (`linprobe.mechanisms.first_look`). The others are
+decided from further bits of U, in ball arithmetic (`linprobe.mechanisms.second_look`).
 """
 
 from __future__ import annotations
@@ -16,28 +16,21 @@ import math
 import os
 
 import numpy as np
-import scipy
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
+from linprobe.mechanisms.first_look import first_look, grid_step
 from linprobe.mechanisms.second_look import EXTRA_BITS, nearest_cell
 from linprobe.parallel.threads import in_slices
 
 SECURE = "operating system, ChaCha20"
 INSECURE = "user seed, not private"
-PART = 1 << 14  # numbers that one thread works on at a time, or a few more, if these are few rows
+PART = 1 << 16  # numbers that one thread works on at a time, or a few more: threads in Python wait for each other
+COLUMNS = 64  # of a transposed table, copied at a time
 WORDS_PER_BLOCK = 8  # 64-bit words of a ChaCha20 block
-GRID_BITS = 20  # a grid step is between 2^-21 and 2^-20 of the noise's standard deviation
-UNSURE = 2.0**-21  # bound on the error of a number in grid steps; lemma 3 of docs/proofs/gaussian.md
-DEEP = 1 << 43  # magnitudes below have too few leading bits for that bound
 EXTENSION = 1 << 95  # set in the nonce of the blocks with further bits
 RATCHET = b"linprobe noise: next key"
-
-
-def grid_step(std: float) -> float:
-    """Step of the public grid for noise of standard deviation `std`: a power of two."""
-    return 2.0 ** (math.floor(math.log2(std)) - GRID_BITS)
 
 
 class NoiseSource:
@@ -77,18 +70,10 @@ class NoiseSource:
         noised, width = np.empty(table.shape), max(1, math.prod(table.shape[1:]))
 
         def fill(rows: slice) -> None:
-            part, first = table[rows].reshape(-1), rows.start * width
-            words = self.words(draw, len(part), first)
-            whole, steps = split(part, grid)
-            magnitudes = words >> np.uint64(1)
-            steps += normals(magnitudes, words) * (std / grid)
-            cells = np.rint(steps)
-            steps -= cells
-            np.abs(steps, out=steps)
-            for place in np.flatnonzero((steps > 0.5 - UNSURE) | (magnitudes < DEEP)):
-                index = first + int(place)
-                cells[place] = self.cell(draw, index, int(words[place]), float(part[place]), std, grid) - whole[place]
-            noised[rows] = ((whole + cells) * grid).reshape(noised[rows].shape)
+            part, first = flattened(table[rows]), rows.start * width
+            words, numbers = self.words(draw, len(part), first), noised[rows].reshape(-1)
+            for place in first_look(part, words, std, numbers).tolist():
+                numbers[place] = grid * self.cell(draw, first + place, int(words[place]), float(part[place]), std, grid)
 
         in_slices(len(table), WORDS_PER_BLOCK * max(1, PART // (WORDS_PER_BLOCK * width)), fill)
         return noised.reshape(value.shape)
@@ -126,22 +111,15 @@ class NoiseSource:
         return Cipher(ChaCha20(self.key, place), mode=None).encryptor().update(bytes(n_bytes))
 
 
-def split(value: NDArray[np.float64], grid: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`value` in grid steps as (whole steps, remainder in [-1/2, 1/2]); exact, because `grid` is a power of two."""
-    steps = value / grid
-    whole = np.rint(steps)
-    steps -= whole
-    return whole, steps
-
-
-def normals(magnitudes: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Z in float64, for the leading 63 bits of U in `magnitudes` and the sign in the last bit of `words`."""
-    z: NDArray[np.float64] = magnitudes.astype(np.float64)
-    z += 0.5
-    z *= 2.0**-64
-    scipy.special.ndtri(z, out=z)
-    np.negative(z, out=z, where=(words & np.uint64(1)).astype(np.bool_))
-    return z
+def flattened(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The numbers of `table` in C order, contiguous. A transposed table is copied in parts that stay in cache."""
+    if table.flags.c_contiguous or table.ndim != 2:
+        return np.ascontiguousarray(table, dtype=np.float64).reshape(-1)
+    copied = np.empty(table.shape)
+    for start in range(0, table.shape[1], COLUMNS):
+        part = slice(start, start + COLUMNS)
+        copied[:, part] = table[:, part]
+    return copied.reshape(-1)
 
 
 def _check_place(start: int, n: int) -> None:

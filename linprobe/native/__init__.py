@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 from pathlib import Path
 
-INTERFACE = 12  # of the functions in clipped_sum.c; increment when a signature changes
+INTERFACE = 13  # of the functions in clipped_sum.c; increment when a signature changes
 PATH = Path(__file__).with_name("clipped_sum" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
 
 
@@ -83,10 +83,12 @@ def load(path: Path = PATH) -> ctypes.CDLL | None:
         "inner_products": [address] * 4,
         "clip_people": [address, size, address, count],
         "people": [*[address] * 5, count, size, real],
+        "first_look": [*[address] * 4, size, *[real] * 3, ctypes.c_uint64],
     }
     for name, arguments in signatures.items():
         function = getattr(library, f"linprobe_{name}")
         function.argtypes, function.restype = arguments, None
+    library.linprobe_first_look.restype = size
     return library
 
 

@@ -131,7 +131,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* Increment when a signature below changes: INTERFACE in linprobe/native/__init__.py. */
 int linprobe_interface(void)
 {
-    return 12;
+    return 13;
 }
 
 /* out (n, n_classes) = scores of x (n, d), whose row stride is `stride` floats. The scores of a row have the same bits
@@ -222,4 +222,12 @@ void linprobe_people(const struct rows *from, float *room, const float *w, const
                      int n_classes, size_t apart, double shift)
 {
     CALL(people, from, room, w, people, total, n_classes, apart, shift);
+}
+
+/* out (n) = value (n) plus noise of standard deviation scale grid from words (n), rounded to multiples of grid, a power of
+   two; noise.h says how. Returns the number of uncertain ones, whose places are in doubtful, a buffer of n. */
+size_t linprobe_first_look(const uint64_t *words, const double *value, double *out, uint32_t *doubtful, size_t n,
+                           double scale, double grid, double unsure, uint64_t deep)
+{
+    return CALL(first_look, words, value, out, doubtful, n, scale, grid, unsure, deep);
 }

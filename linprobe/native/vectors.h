@@ -335,6 +335,7 @@ TARGET static void KERNEL(clip_all)(float *r, size_t room, const int64_t *y, con
                      n_classes);
 }
 
+#include "noise.h"
 #include "people.h"
 #include "runs.h"
 

@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.first_look import GRID_BITS
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.noise import GRID_BITS, PART, NoiseSource
+from linprobe.mechanisms.noise import PART, NoiseSource
 
 
 def zero_sum(shape=(200, 50), sensitivity=2.0) -> ClippedSum:

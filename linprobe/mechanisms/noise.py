@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from linprobe.mechanisms.first_look import first_look, grid_step
 from linprobe.mechanisms.second_look import EXTRA_BITS, nearest_cell
+from linprobe.parallel.array_api import contiguous
 from linprobe.parallel.threads import in_slices
 
 SECURE = "operating system, ChaCha20"
 INSECURE = "user seed, not private"
 PART = 1 << 16  # numbers that one thread works on at a time, or a few more: threads in Python wait for each other
-COLUMNS = 64  # of a transposed table, copied at a time
 WORDS_PER_BLOCK = 8  # 64-bit words of a ChaCha20 block
 EXTENSION = 1 << 95  # set in the nonce of the blocks with further bits
 RATCHET = b"linprobe noise: next key"
@@ -66,11 +66,11 @@ class NoiseSource:
             ValueError: more numbers than a stream has words.
         """
         _check_place(0, value.size)
-        table, draw, grid = np.atleast_1d(value), self.next_draw(), grid_step(std)
+        table, draw, grid = np.atleast_1d(np.asarray(value, dtype=np.float64)), self.next_draw(), grid_step(std)
         noised, width = np.empty(table.shape), max(1, math.prod(table.shape[1:]))
 
         def fill(rows: slice) -> None:
-            part, first = flattened(table[rows]), rows.start * width
+            part, first = contiguous(table[rows]).reshape(-1), rows.start * width
             words, numbers = self.words(draw, len(part), first), noised[rows].reshape(-1)
             for place in first_look(part, words, std, numbers).tolist():
                 numbers[place] = grid * self.cell(draw, first + place, int(words[place]), float(part[place]), std, grid)
@@ -109,17 +109,6 @@ class NoiseSource:
         # the cipher takes a 4-byte block counter, then the nonce
         place = block.to_bytes(4, "little") + nonce.to_bytes(12, "little")
         return Cipher(ChaCha20(self.key, place), mode=None).encryptor().update(bytes(n_bytes))
-
-
-def flattened(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The numbers of `table` in C order, contiguous. A transposed table is copied in parts that stay in cache."""
-    if table.flags.c_contiguous or table.ndim != 2:
-        return np.ascontiguousarray(table, dtype=np.float64).reshape(-1)
-    copied = np.empty(table.shape)
-    for start in range(0, table.shape[1], COLUMNS):
-        part = slice(start, start + COLUMNS)
-        copied[:, part] = table[:, part]
-    return copied.reshape(-1)
 
 
 def _check_place(start: int, n: int) -> None:

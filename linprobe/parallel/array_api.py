@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from linprobe.parallel.threads import in_slices
 
 Array = Any  # an NDArray, or a torch.Tensor
+COLUMNS = 64  # of a transposed array, copied at a time
 PART = 1 << 15  # numbers in a slice of rows; a few of these fit into the cache of a core
 
 
@@ -30,7 +31,15 @@ def single(x: Array) -> Array:
 
 def contiguous(x: Array) -> Array:
     """`x` with contiguous rows; `x` itself if it is that already."""
-    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()
+    if not isinstance(x, np.ndarray):
+        return x.contiguous()
+    if x.ndim != 2 or x.flags.c_contiguous:
+        return np.ascontiguousarray(x)
+    copied = np.empty(x.shape, x.dtype)
+    for start in range(0, x.shape[1], COLUMNS):  # of a transposed array, only a part at a time stays in cache
+        columns = slice(start, start + COLUMNS)
+        copied[:, columns] = x[:, columns]
+    return copied
 
 
 def transposed(x: Array) -> Array:

@@ -17,7 +17,7 @@ from typing import Any
 
 BITS = 128
 MOST_BITS = 4096
-LARGEST_MU = 1e3  # a larger one has an infinite epsilon: no use, and exp(epsilon) costs memory
+LARGEST_MU = 1e3  # above, epsilon would be over 500,000, and is infinite here
 
 
 def composed_mu(terms: Iterable[tuple[int, float]]) -> float:
@@ -25,15 +25,16 @@ def composed_mu(terms: Iterable[tuple[int, float]]) -> float:
 
     Dong, Roth, Su 2022, Corollary 3.3. Rounded up to float64; infinite if a multiplier is 0 or mu overflows.
     """
-    return _root_of_sum(terms, lambda squared: squared.sqrt())
+    return _of_squared_mu(terms, lambda squared: squared.sqrt())
 
 
 def composed_rho(terms: Iterable[tuple[int, float]]) -> float:
     """rho of zero-concentrated differential privacy, mu^2 / 2, for the same pairs. Rounded up to float64."""
-    return _root_of_sum(terms, lambda squared: squared / 2)
+    return _of_squared_mu(terms, lambda squared: squared / 2)
 
 
-def _root_of_sum(terms: Iterable[tuple[int, float]], function: Callable[[Any], Any]) -> float:
+def _of_squared_mu(terms: Iterable[tuple[int, float]], function: Callable[[Any], Any]) -> float:
+    """`function` of the ball around mu^2, rounded up."""
     from flint import arb, ctx
 
     with ctx.workprec(BITS):

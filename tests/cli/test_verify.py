@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -132,6 +133,9 @@ def test_edited_manifest_is_refused(cli: Cli, refused: Cli, run_copy: Path, key:
 FORGERIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "epsilon halved": lambda manifest: {"epsilon": manifest["epsilon"] / 2},
     "epsilon lowered a little": lambda manifest: {"epsilon": manifest["epsilon"] * 0.9999},
+    "epsilon lowered by one bit": lambda manifest: {"epsilon": math.nextafter(manifest["epsilon"], 0)},
+    "mu lowered by one bit": lambda manifest: {"gdp_mu": math.nextafter(manifest["gdp_mu"], 0)},
+    "rho lowered by one bit": lambda manifest: {"zcdp_rho": math.nextafter(manifest["zcdp_rho"], 0)},
     "epsilon and mu halved": lambda manifest: {"epsilon": manifest["epsilon"] / 2, "gdp_mu": manifest["gdp_mu"] / 2},
     "delta lowered": lambda manifest: {"delta": 1e-9},
     "steps lowered": lambda manifest: {"steps": manifest["steps"] - 1},

@@ -95,9 +95,10 @@ class ArrayRows(Rows):
 
     def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
         """All rows with their mask; no row is copied. The fewer rows are in the sample, the larger are the blocks."""
-        of_thread = -(-self.n_rows // (SHARD_ROWS * n_threads()))
-        wanted = round(SAMPLED_ROWS * self.n_rows / (SHARD_ROWS * max(1, int(np.count_nonzero(sampled)))))
-        n = max(1, min(of_thread, wanted)) * SHARD_ROWS * self._block_rows // BLOCK_ROWS
+        threads, n_sampled = n_threads(), int(np.count_nonzero(sampled))
+        # equal shares for all threads; a last block, of less than a shard, may be added
+        n_blocks = threads * max(1, round(n_sampled / (SAMPLED_ROWS * threads)))
+        n = max(1, round(self.n_rows / (SHARD_ROWS * n_blocks))) * SHARD_ROWS * self._block_rows // BLOCK_ROWS
         for start in range(0, self.n_rows, n):
             yield partial(self._block, start, n, sampled)
 

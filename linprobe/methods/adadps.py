@@ -49,7 +49,7 @@ def fit(problem: Problem, options: AdaDPSOptions, run: Run) -> Fitted:
         released = run.gradient(
             problem.private_rows, descent.weights, options.clip_norm, geometry=Scale(scale), loss=loss
         )
-        descent.step(released / schedule.sampling_rate, scale_spread=float(scale.max() / scale.min()))
+        descent.step(released, rate=schedule.sampling_rate, scale_spread=float(scale.max() / scale.min()))
     return Fitted(descent.result(), descent.history, start=descent.start)
 
 

@@ -33,7 +33,7 @@ def fit(problem: Problem, options: DPSGDOptions, run: Run) -> Fitted:
     descent, loss = Descent(problem, options, schedule), problem.loss(options.loss)
     for _ in run.steps(descent):
         released = run.gradient(problem.private_rows, descent.weights, options.clip_norm, loss=loss)
-        descent.step(released / schedule.sampling_rate)
+        descent.step(released, rate=schedule.sampling_rate)
     return Fitted(descent.result(), descent.history, start=descent.start)
 
 

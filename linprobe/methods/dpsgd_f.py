@@ -101,7 +101,7 @@ def descend(
     descent = Descent(around_mean, options, schedule, start=start, clip=clip, row_norm=row_norm)
     for _ in run.steps(descent):
         released = run.gradient(private, descent.weights, clip, loss=problem.loss(options.loss))
-        descent.step(released / schedule.sampling_rate)
+        descent.step(released, rate=schedule.sampling_rate)
     weights, bias = _untranslated(descent.result(), shift, column)
     first, first_bias = _untranslated(descent.start, shift, column)
     return Fitted(weights, descent.history, bias, first, first_bias)

@@ -26,6 +26,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule
+from linprobe.parallel.threads import blas_held_to_one_thread
 
 N, N_PUBLIC, D, C, SIGMA = 50_000, 204, 2048, 100, 10.0
 STEPS = 4  # that read all rows
@@ -55,9 +56,10 @@ def seconds(data: Problem, name: str, rate: float, n_steps: int, per_record: boo
         PoissonSampler(source, rate),
         per_record,
     )
-    start = time.perf_counter()
-    method.fit(data, options, run)
-    return time.perf_counter() - start
+    with blas_held_to_one_thread():  # as `train` does
+        start = time.perf_counter()
+        method.fit(data, options, run)
+        return time.perf_counter() - start
 
 
 def step_seconds(data: Problem, contenders: dict[str, tuple[str, float, bool]], rounds: int) -> dict[str, float]:
@@ -85,7 +87,9 @@ def main() -> None:
         contenders[f"dp-sgd q={rate:g}"] = ("dp-sgd", rate, False)
         contenders[f"dp-sgd q={rate:g} per record"] = ("dp-sgd", rate, True)
     found = step_seconds(data, contenders, 2 if arguments.quick else 6)
-    noise = shortest({"noise": lambda: NoiseSource().add_noise(np.zeros((D, C)), 1.0)}, 5)["noise"]
+    source, zeros = NoiseSource(), np.zeros((D, C))
+    with blas_held_to_one_thread():
+        noise = shortest({"noise": lambda: source.add_noise(zeros, 1.0)}, 5)["noise"]
     results = []
     for label, (_, rate, _) in contenders.items():
         multiple = found[label] / found["noisy-gd"]

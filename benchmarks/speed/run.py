@@ -41,8 +41,8 @@ N, D, CLIP, SIGMA = 50_000, 2048, 0.5, 10.0
 CLASSES = (10, 100, 1000)
 QUICK_ROWS = {1000: 2_500}
 ROUNDS, QUICK_ROUNDS = 5, 3
-BUDGET, QUICK_BUDGET = 30.0, 8.0  # seconds per contender
-LEAST, QUICK_LEAST = 6.0, 1.5  # seconds per contender, so that fast contenders are timed more often
+BUDGET, QUICK_BUDGET = 30.0, 6.0  # seconds per contender
+LEAST, QUICK_LEAST = 6.0, 1.0  # seconds per contender, so that fast contenders are timed more often
 GROWTH_CLASSES = 100
 GROWTH = {
     "n": (6_250, 12_500, 25_000, 50_000, 100_000, 200_000),

@@ -75,7 +75,8 @@ def gaussian_figures(releases: Sequence[Releases]) -> dict[str, float | None]:
     """gdp_mu and zcdp_rho of a composition; None if it has sampled releases, for which neither is defined."""
     if any(release.sampling_rate < 1 for release in releases):
         return {"gdp_mu": None, "zcdp_rho": None}
-    return {"gdp_mu": gdp_mu(releases), "zcdp_rho": composed_rho(_full(releases))}
+    terms = _full(releases)
+    return {"gdp_mu": composed_mu(terms), "zcdp_rho": composed_rho(terms)}
 
 
 def _full(releases: Sequence[Releases]) -> list[tuple[int, float]]:

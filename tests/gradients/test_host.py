@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -31,9 +30,9 @@ from linprobe.gradients.host import FEW_CLASSES, products
 from linprobe.gradients.kernel import FusedProducts, KernelProducts
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from tests.gradients import test_kernel_people
+from tests.narrow_kernel import narrow_kernel, needs_compiler
 
 RNG = np.random.default_rng(5)
-SOURCE = Path(__file__).parents[2] / "linprobe/native/clipped_sum.c"
 ROUNDING = 2.0**-24
 WAYS = [
     "blas",
@@ -265,17 +264,16 @@ def test_a_clipped_sum_is_its_parts_one_after_another(n_classes: int, bound: flo
             check_clipped(x, normal(n_classes, n_features), y, np.linalg.norm(x, axis=1).astype(np.float64), bound)
 
 
-@pytest.mark.skipif(not SOURCE.exists() or shutil.which("cc") is None, reason="no C compiler, or no source")
+@needs_compiler
 @pytest.mark.usefixtures("room_for_all")
 @pytest.mark.parametrize("widest", [4, 8], ids=["any-processor", "avx2"])
 def test_the_copies_for_narrower_vectors_do_the_same(
     widest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One library serves all processors: it asks for AVX-512 and AVX2 at run time."""
-    command = ["cc", "-O1", "-std=gnu11", f"-DWIDEST={widest}", "-fPIC", "-shared", str(SOURCE), "-o", "narrow.so"]
-    subprocess.run([*command, "-lm"], check=True, cwd=tmp_path)
+    library = narrow_kernel(widest, tmp_path)
     for module in (host, unit_rows):
-        monkeypatch.setattr(module, "LIBRARY", native.load(tmp_path / "narrow.so"))
+        monkeypatch.setattr(module, "LIBRARY", library)
     for n_features, n_classes in test_kernel_people.SHAPES:
         people = test_kernel_people.block_of(test_kernel_people.SIZES, n_features, n_classes)
         test_kernel_people.check(people, test_kernel_people.weights_of(n_features, n_classes), 0.3)

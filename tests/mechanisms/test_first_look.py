@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +15,8 @@ from linprobe import native
 from linprobe.mechanisms import first_look as module
 from linprobe.mechanisms.first_look import DEEP, GRID_BITS, UNSURE, first_look, grid_step, normals
 from linprobe.mechanisms.noise import NoiseSource
+from tests.narrow_kernel import narrow_kernel, needs_compiler
 
-SOURCE = Path(native.__file__).with_name("clipped_sum.c")
 STD = 1.7
 Words = NDArray[np.uint64]
 needs_kernel = pytest.mark.skipif(native.LIBRARY is None, reason="the kernel is not built")
@@ -30,14 +27,6 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """Each path that a number can take: without the kernel, and with it."""
     if request.param == "numpy":
         monkeypatch.setattr(module, "LIBRARY", None)
-
-
-def narrow(widest: int, folder: Path) -> ctypes.CDLL | None:
-    """The kernel with vectors of at most `widest` floats."""
-    library = folder / f"widest{widest}.so"
-    command = ["cc", "-O1", "-std=gnu11", f"-DWIDEST={widest}", "-fPIC", "-shared", str(SOURCE), "-o", str(library)]
-    subprocess.run([*command, "-lm"], check=True)
-    return native.load(library)
 
 
 def looked(value: NDArray[np.float64], words: Words, std: float = STD) -> tuple[NDArray[np.float64], list[int]]:
@@ -58,11 +47,11 @@ def test_the_first_look_is_right_where_it_is_sure() -> None:
 
 
 @needs_kernel
-@pytest.mark.skipif(not SOURCE.exists() or shutil.which("cc") is None, reason="no C compiler, or no source")
+@needs_compiler
 def test_every_processor_adds_the_same_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(5).normal(size=200_003) * 1e3
     found = NoiseSource(4).add_noise(values, 0.3)
-    for library in (None, narrow(4, tmp_path), narrow(8, tmp_path)):
+    for library in (None, narrow_kernel(4, tmp_path), narrow_kernel(8, tmp_path)):
         monkeypatch.setattr(module, "LIBRARY", library)
         np.testing.assert_array_equal(found, NoiseSource(4).add_noise(values, 0.3))
 

@@ -66,10 +66,16 @@ def dry_run(request: ExtractRequest, progress: Progress, like: Path | None = Non
 
 
 def _checked(request: ExtractRequest, progress: Progress, like: Path | None) -> ExtractRequest:
-    """The request with what `like` says."""
+    """The request with what `like` says. A wrong name or path is told before anything slow."""
+    from linprobe.extraction.images import located
+    from linprobe.extraction.sources.folders import check_unlabelled
+
     if request.backbone is not None:
-        family_of(request.backbone)  # a wrong name is told before anything slow
-    if like is not None:
+        family_of(request.backbone)
+    if like is None:
+        located(request.source)
+    else:
+        check_unlabelled(Path(request.source))
         request = replace(request, like=_recipe(like))
         _check_kept(request, like)
     # torch and torchvision take seconds to import

@@ -82,7 +82,7 @@ def open_source(
         UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
         PrivacyError: a private image is public too, or appears twice through links.
     """
-    path = Path(source)
+    path = located(source)
     if classes is not None and (len(classes) < 2 or len(set(classes)) != len(classes)):
         raise DataError(f"the class list names {len(classes)} classes; allowed: at least 2, all different")
     opened = _open(source, path, classes, test_fraction, root, download)
@@ -93,15 +93,29 @@ def open_source(
     return opened if public is None else with_public(opened, public, path if path.exists() else None)
 
 
+def located(source: str) -> Path:
+    """The path of SOURCE, whether a file, a folder or the name of a data set. Reads no image.
+
+    Raises:
+        DataError: neither a name nor a path, or a file of another kind.
+    """
+    path = Path(source)
+    kinds = f"a folder, .tar, {', '.join(SUFFIXES)}"
+    if not path.exists():
+        if source not in DATASETS:
+            raise DataError(f"{source} does not exist; allowed: {kinds}, or one of {', '.join(DATASETS)}")
+    elif not path.is_dir() and not path.is_file():
+        raise DataError(f"{source} is no regular file; allowed: {kinds}")
+    elif path.is_file() and path.suffix not in (".tar", *SUFFIXES):
+        raise DataError(f"{source} is no .tar or array file; allowed: {kinds}")
+    return path
+
+
 def _open(
     source: str, path: Path, classes: Sequence[str] | None, fraction: float | None, root: Path, download: bool
 ) -> ImageSource:
     if not path.exists():
-        if source in DATASETS:
-            return dataset_source(source, root, download, classes, fraction)
-        raise DataError(
-            f"{source} does not exist; allowed: a folder, .tar, {', '.join(SUFFIXES)}, or one of {', '.join(DATASETS)}"
-        )
+        return dataset_source(source, root, download, classes, fraction)
     if download:
         raise UsageError(f"--download does nothing for {source}, which is on this machine; leave it out")
     if path.is_dir() and any(path.glob("*.tar")):
@@ -110,14 +124,10 @@ def _open(
                 f"{path} holds tar archives and class folders; allowed: one of the two; move the others away"
             )
         return archive_source(sorted(path.glob("*.tar")), path.resolve().name, classes, fraction)
-    if not path.is_dir() and not path.is_file():
-        raise DataError(f"{source} is no regular file; allowed: a folder, .tar, {', '.join(SUFFIXES)}")
     if path.suffix == ".tar":
         return archive_source([path], path.name, classes, fraction)
     if path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
         if fraction is not None:
             raise UsageError(f"--test-fraction does nothing for {source}, which has a test group; leave it out")
         return array_source(path, classes)
-    if path.is_dir():
-        return folder_source(path, classes, fraction)
-    raise DataError(f"{source} is no folder, .tar or array file; allowed: a folder, .tar, {', '.join(SUFFIXES)}")
+    return folder_source(path, classes, fraction)

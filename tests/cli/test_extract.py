@@ -167,13 +167,15 @@ def test_bad_command_is_refused_in_one_line_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == (["broken"] if case == "damaged image" else [])
 
 
-def test_help_needs_no_network_library(tmp_path: Path) -> None:
+def test_neither_help_nor_a_wrong_source_loads_a_network_library(tmp_path: Path) -> None:
     code = (
         "import sys; from linprobe.cli import run\n"
-        "statuses = [run(words) for words in (['--help'], ['extract', '--help'])]\n"
-        "heavy = {'torch', 'torchvision', 'timm', 'open_clip', 'PIL'} & set(sys.modules)\n"
+        "commands = ['--help'], ['extract', '--help'], ['extract', 'none'], ['extract', '/dev/null']\n"
+        "statuses = [run(words) for words in commands]\n"
+        "heavy = {'torch', 'torchvision', 'timm', 'open_clip'} & set(sys.modules)\n"
         "print('SEEN', statuses, sorted(heavy))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert "SEEN [0, 0] []" in done.stdout, done
+    assert "SEEN [0, 0, 3, 3] []" in done.stdout, done
     assert "--augment-views" in done.stdout
+    assert "/dev/null is no regular file" in done.stderr

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torchvision
 from numpy.typing import NDArray
 
 from linprobe.data.record_ids import CONTENT, FILE_NAMES, ContentIds
@@ -154,6 +153,8 @@ def _open(name: str, entry: Entry, arguments: dict[str, Any], root: Path, downlo
         raise DataError(f"data set {name} is not under {root}, which does not exist; give --root FOLDER, or --download")
     try:
         with contextlib.redirect_stdout(sys.stderr):  # some data sets print while they download
+            import torchvision  # its import takes seconds, and DATASETS does not need it
+
             return getattr(torchvision.datasets, entry.kind)(root=root, download=download, **arguments)
     except (RuntimeError, OSError, urllib.error.URLError) as error:
         reason = first_line(error)

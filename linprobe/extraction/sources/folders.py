@@ -132,6 +132,14 @@ def _members(root: Path, files: Iterable[tuple[Path, int]], prefix: str = "") ->
     return FolderMembers(root, prefix, packed, np.array(labels, dtype=np.int64), sha.hexdigest(), places)
 
 
+def check_unlabelled(path: Path) -> None:
+    """DataError if `path` is neither a folder nor an image file. Reads nothing."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist; with --like, give a folder of images, or one image file")
+    if not path.is_dir() and not path.name.lower().endswith(IMAGE_SUFFIXES):
+        raise DataError(f"{path} is no image; with --like, give a folder of images, or one image file")
+
+
 def unlabelled_source(path: Path, names: Sequence[str]) -> ImageSource:
     """All visible files in a folder and its subfolders, or one image file, as the group `rows` without labels.
 
@@ -141,11 +149,8 @@ def unlabelled_source(path: Path, names: Sequence[str]) -> ImageSource:
     Raises:
         DataError: no such folder or file, or an empty folder.
     """
-    if not path.exists():
-        raise DataError(f"{path} does not exist; with --like, give a folder of images, or one image file")
+    check_unlabelled(path)
     root, files = (path, _files(path)) if path.is_dir() else (path.parent, iter([path]))
-    if not path.is_dir() and not path.name.lower().endswith(IMAGE_SUFFIXES):
-        raise DataError(f"{path} is no image; with --like, give a folder of images, or one image file")
     members = _members(root, ((file, NO_LABEL) for file in files))
     if not len(members):
         raise DataError(f"folder {path} holds no images; give a folder of images, or one image file")

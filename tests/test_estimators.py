@@ -385,7 +385,7 @@ def test_cross_validation_and_searches_are_warned_of_with_what_they_cost(rows) -
     [
         ({}, {"gradient"}),
         ({"centre": "private"}, {"mean", "gradient"}),
-        ({"feature_epsilon_share": 0.1}, {"mean", "gradient"}),
+        ({"feature_epsilon_share": 0.05}, {"mean", "gradient"}),
     ],
 )
 def test_dpsgd_f_pays_for_a_mean_only_if_public_rows_do_not_give_one(changes, purposes, rows) -> None:

@@ -52,13 +52,13 @@ def choose_accountant(name: str, releases: Sequence[Releases]) -> str:
     Raises:
         ParameterError: an unknown name, or gdp for sampled sums.
     """
-    full = all(release.sampling_rate == 1 for release in releases)
+    least = min((release.sampling_rate for release in releases), default=1.0)
     if name == "auto":
-        return "gdp" if full else "pld"
+        return "gdp" if least == 1 else "pld"
     if name not in ACCOUNTANTS:
         raise ParameterError(f"accountant is {name!r}; allowed: auto, {', '.join(ACCOUNTANTS)}")
-    if name == "gdp" and not full:
-        raise ParameterError("accountant is 'gdp' and the sampling rate below 1; allowed there: pld, rdp")
+    if name == "gdp" and least < 1:
+        raise ParameterError(f"accountant is 'gdp' and the sampling rate {least:g}; allowed below 1: pld, rdp")
     return name
 
 

@@ -134,7 +134,9 @@ def read_selection(path: Path) -> SelectionEvent | None:
         with open_regular(path) as stream:
             line, more = stream.readline(LONGEST_SELECTION), stream.read(1)
     except OSError as error:
-        raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
+        raise PrivacyError(
+            f"ledger {path} cannot be read ({error}); without it no epsilon can be proven; restore it"
+        ) from None
     if not _is_selection(line):
         return None
     try:
@@ -171,7 +173,9 @@ def read_ledger(path: Path) -> list[GaussianEvent]:
                     )
                 events.append(event_of(line))
     except OSError as error:
-        raise PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven") from None
+        raise PrivacyError(
+            f"ledger {path} cannot be read ({error}); without it no epsilon can be proven; restore it"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise PrivacyError(f"ledger {path} line {number} is not an event ({error}); restore the file") from None
     return events

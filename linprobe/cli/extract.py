@@ -152,7 +152,8 @@ def register(app: typer.Typer) -> None:
         workers: Annotated[
             int | None,
             typer.Option(
-                help="Number of decoding processes. [default: none on a CPU, else all cores but one]",
+                help="Number of decoding processes. [default: none on a CPU, else the cores of this process but one, "
+                "at most 16]",
                 rich_help_panel=_SPEED,
             ),
         ] = None,

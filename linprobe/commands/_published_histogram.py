@@ -117,7 +117,10 @@ def preview(run: run_folder.LoadedRun, epsilon: float, sign: Path | None, book: 
 
 def _key_to_publish(run: run_folder.LoadedRun, sign: Path | None) -> Ed25519PrivateKey | None:
     if not run.manifest["private"]:
-        raise PrivacyError(f"run {run.folder} is not private; nothing can be published from it")
+        raise PrivacyError(
+            f"run {run.folder} is not private; nothing can be published from it; train without --noise-seed, by a "
+            "private method"
+        )
     return _signing_key(run.folder, sign)
 
 

@@ -21,7 +21,7 @@ from linprobe.runs.run_folder import LoadedRun
 from linprobe.runs.units import OWNER, unit_of
 
 ROUNDING = 1e-3  # scores may round differently on another machine, and change the answer for a row
-OF_PUBLIC, OF_PRIVATE = ("n_public", "public_digest"), ("n_private", "n_units")
+OF_PRIVATE = ("n_private", "n_units")
 
 
 def private_mask(
@@ -119,9 +119,13 @@ def _close(stated: dict[str, Any], key: str, found: float | None, n_rows: int, f
         return
     near = None not in (value, found) and math.isclose(value or 0, found or 0, abs_tol=ROUNDING + 1.5 / max(n_rows, 1))
     if not near:
-        raise PrivacyError(f"{key} is {value} in the manifest, and the test rows of {features.path} give {found}")
+        raise PrivacyError(
+            f"{key} is {value} in the manifest, and the test rows of {features.path} give {found}; do not trust it"
+        )
 
 
 def _same(manifest: dict[str, Any], key: str, found: Any, features: FeatureReader) -> None:
     if manifest.get(key, found) != found:
-        raise PrivacyError(f"{key} is {manifest[key]} in the manifest, and {features.path} gives {found}")
+        raise PrivacyError(
+            f"{key} is {manifest[key]} in the manifest, and {features.path} gives {found}; do not trust it"
+        )

@@ -33,7 +33,7 @@ from linprobe.data.provenance import extraction_of
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.evaluation.figures import no_better_than_guessing
 from linprobe.evaluation.metrics import right_and_wrong
-from linprobe.methods import PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
+from linprobe.methods import PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.methods.choice import Chosen
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
 from linprobe.options.declaration import arguments_of, declared
@@ -108,10 +108,10 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
     settings: dict[str, Any] = dict(request.options or {})
     sigma, centre, condition = request.sigma, request.centre, request.condition
     if request.preset == "paper":
-        if method.sampling is not None or method.one_step:
+        if method.name not in PAPER_METHODS:
             raise UsageError(
-                f"preset paper is the AdaMix paper's, which has no {method.name}; leave it out, or choose adamix, "
-                "noisy-gd, ngd or ppgd"
+                f"preset paper is the AdaMix paper's, which has no {method.name}; leave it out, or choose one of "
+                f"{', '.join(PAPER_METHODS)}"
             )
         settings = {**paper_options(method), **settings}
         sigma = PAPER_NOISE_MULTIPLIER if sigma is None and request.steps is None else sigma

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,12 +23,16 @@ def scan(features: FeatureReader) -> None:
         _refuse_non_finite_rows(features, group)
         hashes[group] = _id_hashes(features, group)
         if repeated := _repeated(features, group, hashes[group]):
-            raise DataError(f"{features.path}: {group} has {repeated} repeated ids; allowed: one id per record")
+            raise DataError(
+                f"{features.path}: {group} has {len(repeated)} repeated ids, such as {repeated[0]!r}; "
+                "allowed: one id per record"
+            )
         if group == "public":
             common = np.intersect1d(hashes[group], hashes["train"])
-            if common.size and _share_ids(features, common):
+            if common.size and (shared := _shared_ids(features, common)):
                 raise DataError(
-                    f"{features.path}: some ids are both in train and in public; a record is private or public"
+                    f"{features.path}: {len(shared)} ids are both in train and in public, such as {min(shared)!r}; "
+                    "allowed: in one of the two; remove those rows from one group"
                 )
     text = features.text_weights()
     if text is not None and not np.isfinite(text).all():
@@ -61,13 +67,13 @@ def _ids_with_hash(features: FeatureReader, group: str, hashes: NDArray[np.int64
     return [name for batch in features.id_batches(group) for name in batch if hash(name) in wanted]
 
 
-def _repeated(features: FeatureReader, group: str, hashes: NDArray[np.int64]) -> int:
-    """Number of ids that repeat another id of the group. Ids with equal hashes are compared in full."""
+def _repeated(features: FeatureReader, group: str, hashes: NDArray[np.int64]) -> list[str]:
+    """The ids that repeat another id of the group. Ids with equal hashes are compared in full."""
     equal = hashes[1:][hashes[1:] == hashes[:-1]]
     names = _ids_with_hash(features, group, equal) if equal.size else []
-    return len(names) - len(set(names))
+    return list((Counter(names) - Counter(set(names))).elements())
 
 
-def _share_ids(features: FeatureReader, common: NDArray[np.int64]) -> bool:
-    """Whether train and public have an id in common, given the hashes that both contain."""
-    return not set(_ids_with_hash(features, "public", common)).isdisjoint(_ids_with_hash(features, "train", common))
+def _shared_ids(features: FeatureReader, common: NDArray[np.int64]) -> set[str]:
+    """The ids that train and public have in common, given the hashes that both contain."""
+    return set(_ids_with_hash(features, "public", common)) & set(_ids_with_hash(features, "train", common))

@@ -63,6 +63,9 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
     try:
         transform = ImageTransform(**stored)
     except TypeError as error:
-        raise DataError(f"{recipe.name} has preprocessing that this linprobe does not know ({error})") from None
+        raise DataError(
+            f"{recipe.name} has preprocessing that this linprobe does not know ({error}); give --backbone in "
+            "place of --like"
+        ) from None
     # the name of the weights is that of the recipe: a file may have been renamed
     return replace(backbone, transform=transform, transform_for=None, weights=recipe.weights)

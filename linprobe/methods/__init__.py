@@ -49,6 +49,7 @@ PAPER_SETTINGS: dict[str, Any] = {
     "clip_floor": 1e-6,
 }
 PAPER_NOISE_MULTIPLIER = 20.0
+PAPER_METHODS = ("adamix", "noisy-gd", "ngd", "ppgd", "fully-private", "non-private", "only-public")
 
 
 def paper_options(method: Method) -> dict[str, Any]:
@@ -61,6 +62,7 @@ def paper_options(method: Method) -> dict[str, Any]:
 
 __all__ = [
     "METHODS",
+    "PAPER_METHODS",
     "PAPER_NOISE_MULTIPLIER",
     "Fitted",
     "Method",

@@ -61,7 +61,7 @@ def fit(problem: Problem, options: DPFCOptions, run: Run) -> Fitted:
 
 METHOD = Method(
     summary="full-batch gradient descent preconditioned by a noisy covariance",
-    paper="Mehta et al. 2022 (DP-FC)",
+    paper="Mehta et al. 2023 (DP-FC)",
     options=DPFCOptions,
     fit=fit,
     needs=("private",),

@@ -47,7 +47,7 @@ def fit(problem: Problem, options: DPLSOptions, run: Run) -> Fitted:
 
 METHOD = Method(
     summary="least squares from a noisy covariance and noisy class sums",
-    paper="Mehta et al. 2022 (DP-LS)",
+    paper="Mehta et al. 2023 (DP-LS)",
     options=DPLSOptions,
     fit=fit,
     needs=("private",),

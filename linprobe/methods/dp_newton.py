@@ -101,7 +101,7 @@ def _refuse_large(n_features: int, n_classes: int) -> None:
 
 METHOD = Method(
     summary="Newton steps on noisy gradients and noisy Hessians",
-    paper="Mehta et al. 2022 (DP-Newton)",
+    paper="Mehta et al. 2023 (DP-Newton)",
     options=DPNewtonOptions,
     fit=fit,
     needs=("private",),

@@ -35,12 +35,14 @@ from linprobe.methods import dpsgd_f_theory
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights
 from linprobe.methods._descent import Descent
 from linprobe.options import DescentOptions, DPSGDFOptions
-from linprobe.options.declaration import declared, refuse_idle
+from linprobe.options.declaration import refuse_idle
+
+MEAN_SHARE = 0.05  # of epsilon
 
 
 def resolve(options: DPSGDFOptions, has_public: bool) -> DPSGDFOptions:
     """`auto`: the public mean where there are public rows, unless a share of epsilon for the private one was given."""
-    given = options.feature_epsilon_share != declared(DPSGDFOptions)["feature_epsilon_share"].default
+    given = options.feature_epsilon_share is not None
     if options.centre != "auto" or options.variant == "theory" or given or not has_public:
         return options
     return replace(options, centre="public")
@@ -50,7 +52,10 @@ def shares(options: DPSGDFOptions) -> tuple[Share, ...]:
     """Parts of the budget for releases before the descent."""
     if options.variant == "theory":
         return dpsgd_f_theory.SHARES
-    return () if options.centre == "public" else (Share("mean", options.feature_epsilon_share),)
+    if options.centre == "public":
+        return ()
+    share = options.feature_epsilon_share
+    return (Share("mean", MEAN_SHARE if share is None else share),)
 
 
 def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:

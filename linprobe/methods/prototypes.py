@@ -35,7 +35,7 @@ def fit(problem: Problem, options: PrototypesOptions, run: Run) -> Fitted:
 
 METHOD = Method(
     summary="one noisy sum of features for each class; the nearest direction wins",
-    paper="Wahdany et al. 2024 (DPPL)",
+    paper="Wahdany et al. 2025 (DPPL)",
     options=PrototypesOptions,
     fit=fit,
     needs=("private",),

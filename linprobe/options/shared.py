@@ -189,7 +189,7 @@ class Intercept:
     intercept: float | None = option(
         None,
         "Value of a constant bias column; 0 for none.",
-        unset="0 for centred rows, else 2 / sqrt(features) as a power of 2",
+        unset="0 for centred rows of one class, else 2 / sqrt(features) as a power of 2",
         least=0,
         most=1e3,
     )
@@ -259,7 +259,7 @@ class Steps(WeightDecay):
     score_noise: float | None = option(
         None,
         "Noise that the whole run adds to a class score, in nats.",
-        unset="at most 1, from the budget and the numbers of rows and classes",
+        unset="from the budget and the numbers of rows and classes",
         above=0,
         most=1e6,
     )

@@ -60,7 +60,9 @@ def check_derived(manifest: Mapping[str, Any], words: tuple[str, str] | None) ->
         if manifest["private"]:
             _same(manifest, "epsilon_if_seed_were_secret", None)
             if manifest["adjacency"] not in manifest["guarantee"]:
-                raise PrivacyError(f"adjacency is {manifest['adjacency']!r}, which is not that of the guarantee")
+                raise PrivacyError(
+                    f"adjacency is {manifest['adjacency']!r}, which is not that of the guarantee; do not trust it"
+                )
         stated = {"delta": "delta", "n_steps": "steps", "noise_multiplier": "noise_multiplier"}
         for option, key in {**stated, "sampling_rate": "sampling_rate"}.items():
             given = manifest["options"].get(option)
@@ -86,12 +88,16 @@ def _check_accuracy(manifest: Mapping[str, Any]) -> None:
         raise PrivacyError(f"test_accuracy_per_class names {min(unknown)!r}, which is no class; do not trust it")
     found = [value for value in by_class.values() if value is not None]
     if found and (balanced is None or not math.isclose(balanced, sum(found) / len(found), abs_tol=1e-9)):
-        raise PrivacyError(f"test_balanced_accuracy is {balanced}, and the classes give {sum(found) / len(found):.9g}")
+        raise PrivacyError(
+            f"test_balanced_accuracy is {balanced}, and the classes give {sum(found) / len(found):.9g}; do not trust it"
+        )
 
 
 def _same(manifest: Mapping[str, Any], key: str, value: Any) -> None:
     if manifest.get(key) != value:
-        raise PrivacyError(f"{key} follows from the run as {value!r}, the manifest says {manifest.get(key)!r}")
+        raise PrivacyError(
+            f"{key} follows from the run as {value!r}, the manifest says {manifest.get(key)!r}; do not trust it"
+        )
 
 
 def check_names(manifest: Mapping[str, Any], folder: Path) -> None:

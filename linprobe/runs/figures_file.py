@@ -78,7 +78,9 @@ def read_test_figures(folder: Path, manifest: Mapping[str, Any]) -> dict[str, An
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
     if not (FIGURES_OF_LABELS if task_of(manifest) == MULTILABEL else FIGURES).holds(figures):
-        raise DataError(f"{path} cannot be read: it has a key too many or too few, or a wrong value; restore it")
+        raise DataError(
+            f"{path} cannot be read: it has a key too many or too few, or a wrong value; restore it from a copy"
+        )
     wrong = next(_contradictions(figures, manifest), None)
     if wrong is not None:
         raise DataError(f"{path}: {wrong}; restore it from a copy")

@@ -55,41 +55,51 @@ def _recomputed(
     if manifest["accountant"] is None:
         if events:
             raise PrivacyError(
-                f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says that none were made"
+                f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says that none were made; do "
+                "not trust it"
             )
         return _nothing_released(manifest)
     accountant = accountant_of(manifest)
     releases, delta = grouped(events), manifest["delta"]
     figures = gaussian_figures(releases)
     if accountant == "gdp" and figures["gdp_mu"] is None:
-        raise PrivacyError("the ledger holds sampled releases, which the manifest's accountant does not cover")
+        raise PrivacyError(
+            "the ledger holds sampled releases, which the manifest's accountant does not cover; do not trust it"
+        )
     epsilon = composed_epsilon(releases, delta, accountant)
     cross_check = composed_epsilon(releases, delta, CROSS_CHECKS[accountant])
     if not (delta > 0 and delta * manifest["n_private"] < 1):
         raise PrivacyError(
-            f"delta is {rounded_up(delta)} for {manifest['n_private']} private units; allowed: above 0 and below 1/N"
+            f"delta is {rounded_up(delta)} for {manifest['n_private']} private units; allowed: above 0 and below 1/N; "
+            "do not trust it"
         )
     check_seed(manifest)
     _check_releases(manifest, events, releases)
     stated = stated_epsilon(manifest)
     if stated < epsilon * (1 - STATED_TOLERANCE[accountant]):
-        raise PrivacyError(f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}")
+        raise PrivacyError(
+            f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}; do not trust it"
+        )
     for name, value in figures.items():
         found = manifest[name]
         if found != value:
-            raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}")
+            raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}; do not trust it")
     unit = checked_unit(manifest)
     if manifest["guarantee"] != guarantee_text(stated, delta, releases, insecure=not manifest["private"], unit=unit):
-        raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
+        raise PrivacyError(
+            f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger; do not trust it"
+        )
     if not accountants_agree(accountant, stated, cross_check):
         raise PrivacyError(
             f"{ACCOUNTANTS[CROSS_CHECKS[accountant]]} finds epsilon {rounded_up(cross_check)}, "
-            f"the manifest says {rounded_up(stated)}"
+            f"the manifest says {rounded_up(stated)}; do not trust it"
         )
     if not math.isfinite(stated):
-        raise PrivacyError(f"epsilon is {stated}, which is no guarantee")
+        raise PrivacyError(f"epsilon is {stated}, which is no guarantee; do not trust it")
     if stated > manifest["epsilon_target"]:
-        raise PrivacyError(f"epsilon {rounded_up(stated, 9)} is above the target, {manifest['epsilon_target']:.9g}")
+        raise PrivacyError(
+            f"epsilon {rounded_up(stated, 9)} is above the target, {manifest['epsilon_target']:.9g}; do not trust it"
+        )
     return {
         "epsilon": epsilon,
         "epsilon_cross_check": cross_check,
@@ -131,7 +141,9 @@ def _nothing_released(manifest: dict[str, Any]) -> dict[str, Any]:
         )
     for key, value in without_noise(method.private).items():
         if manifest[key] != value:
-            raise PrivacyError(f"{key} is {value!r} for {method.name}, the manifest says {manifest[key]!r}")
+            raise PrivacyError(
+                f"{key} is {value!r} for {method.name}, the manifest says {manifest[key]!r}; do not trust it"
+            )
     return {
         "epsilon": manifest["epsilon"],
         "epsilon_cross_check": manifest["epsilon"],

@@ -45,4 +45,6 @@ def check_noisy_test(manifest: Mapping[str, Any]) -> None:
     )
     for key, value in follows.items():
         if manifest.get(key) != value:
-            raise PrivacyError(f"{key} follows from test_counts as {value}, the manifest says {manifest.get(key)}")
+            raise PrivacyError(
+                f"{key} follows from test_counts as {value}, the manifest says {manifest.get(key)}; do not trust it"
+            )

@@ -35,7 +35,6 @@ COUNT = {
     OWNER: "a noisy sum over people of the share of their rows that are right",
 }
 CROSS_CHECK = "Renyi DP of repeated selection (dp-accounting)"
-COPIED = ("noise_multiplier", "sampling_rate", "steps")
 
 
 def accountant_words(accountant: str) -> str:
@@ -135,7 +134,8 @@ def _recomputed(manifest: dict[str, Any], event: SelectionEvent) -> dict[str, An
         raise PrivacyError("the manifest says that a selected run is not private, which none is; do not trust it")
     if not (delta > 0 and delta * manifest["n_private"] < 1):
         raise PrivacyError(
-            f"delta is {rounded_up(delta)} for {manifest['n_private']} private units; allowed: above 0 and below 1/N"
+            f"delta is {rounded_up(delta)} for {manifest['n_private']} private units; allowed: above 0 and below 1/N; "
+            "do not trust it"
         )
     unit = checked_unit(manifest)
     if manifest["selection"] != event.as_dict():
@@ -143,19 +143,28 @@ def _recomputed(manifest: dict[str, Any], event: SelectionEvent) -> dict[str, An
     steps = Releases("gradient", manifest["noise_multiplier"], manifest["sampling_rate"], manifest["steps"])
     unexpected = {name: manifest[name] for name in ("gdp_mu", "zcdp_rho", "releases", "published") if manifest[name]}
     if unexpected or not any(steps in run for run in event.runs):
-        raise PrivacyError(f"the manifest states {unexpected or steps}, which no run of the ledger has")
+        raise PrivacyError(
+            f"the manifest states {unexpected or steps}, which no run of the ledger has; do not trust it"
+        )
     epsilon, cross_check = selection_epsilon(event, delta, accountant), selection_cross_check(event, delta)
     if stated < epsilon * (1 - STATED_TOLERANCE["pld"]):
-        raise PrivacyError(f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}")
+        raise PrivacyError(
+            f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}; do not trust it"
+        )
     if manifest["guarantee"] != selected_guarantee(stated, delta, unit):
-        raise PrivacyError(f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger")
+        raise PrivacyError(
+            f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger; do not trust it"
+        )
     # both figures are upper bounds, as for sampled sums
     if not (math.isfinite(stated) and accountants_agree("pld", stated, cross_check)):
         raise PrivacyError(
-            f"{CROSS_CHECK} finds epsilon {rounded_up(cross_check)}, the manifest says {rounded_up(stated)}"
+            f"{CROSS_CHECK} finds epsilon {rounded_up(cross_check)}, the manifest says {rounded_up(stated)}; do not "
+            "trust it"
         )
     if stated > manifest["epsilon_target"]:
-        raise PrivacyError(f"epsilon {rounded_up(stated, 9)} is above the target, {manifest['epsilon_target']:.9g}")
+        raise PrivacyError(
+            f"epsilon {rounded_up(stated, 9)} is above the target, {manifest['epsilon_target']:.9g}; do not trust it"
+        )
     return {
         "epsilon": epsilon,
         "epsilon_cross_check": cross_check,
@@ -181,5 +190,7 @@ def selection_accountant(manifest: dict[str, Any], event: SelectionEvent) -> str
     """
     names = {accountant_words(name): name for name in ACCOUNTANTS}
     if manifest["accountant"] not in names:
-        raise PrivacyError(f"the manifest's accountant is {manifest['accountant']!r}, which judges no selection")
+        raise PrivacyError(
+            f"the manifest's accountant is {manifest['accountant']!r}, which judges no selection; do not trust it"
+        )
     return choose_accountant(names[manifest["accountant"]], event.releases)

@@ -190,6 +190,11 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
         2,
         ["preset paper", "dp-sgd"],
     ),
+    "paper's settings for least squares of another paper": (
+        ["train", "{whole}", "--method", "dp-newton", "--eps", "3", "--preset", "paper"],
+        2,
+        ["preset paper", "dp-newton", "fully-private"],
+    ),
     "momentum without momentum": (
         ["train", "{whole}", *SAMPLED, "--optimizer", "adam", "--momentum", "0.5"],
         2,

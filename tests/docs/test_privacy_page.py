@@ -11,8 +11,12 @@ import pytest
 from linprobe.accounting.accountants import ACCOUNTANTS
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.cli import run
-from linprobe.methods import dpsgd_f
+from linprobe.methods import METHODS
+from linprobe.options import DPSGDFOptions
 from linprobe.runs.run_folder import INHERITED
+from linprobe.runs.unsealed import HISTOGRAM
+from linprobe.training.conditioning import MEAN
+from linprobe.training.settings import SELECTION, TEST_ACCURACY
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]
@@ -45,8 +49,11 @@ def test_every_purpose_of_a_release_is_explained() -> None:
     page = (ROOT / "docs" / "run-folder.md").read_text(encoding="utf-8")
     row = re.search(r"^\| `purpose` \| (.*) \|$", page, flags=re.MULTILINE)
     assert row is not None
-    shares = [*dpsgd_f.shares(dpsgd_f.DPSGDFOptions()), *dpsgd_f.shares(dpsgd_f.DPSGDFOptions(variant="theory"))]
-    for purpose in (GRADIENT, INHERITED, "histogram", *(share.purpose for share in shares)):
+    options = [(method, method.make_options({})) for method in METHODS.values()]
+    options.append((METHODS["dpsgd-f"], DPSGDFOptions(variant="theory")))
+    shares = {share.purpose for method, chosen in options for share in method.shares(chosen)}
+    assert {"mean", "covariance", "radius"} <= shares
+    for purpose in (GRADIENT, INHERITED, HISTOGRAM, MEAN, SELECTION, TEST_ACCURACY, *shares):
         assert f"`{purpose}`" in row[1]
 
 

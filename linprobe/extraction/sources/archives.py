@@ -175,7 +175,10 @@ def archive_source(
     groups = {item.group for item in found}
     if None in groups and len(groups) > 1:
         odd = next(item for item in found if item.group is None)
-        raise DataError(f"{name}: {odd.id} has no group, but others are in {groups - {None}}; allowed: train and test")
+        raise DataError(
+            f"{name}: {odd.id} has no group, but others are in {', '.join(sorted(filter(None, groups)))}; "
+            "allowed: train and test"
+        )
     if fraction is not None and "test" in groups:
         raise UsageError(f"{name} has a test group and test fraction {fraction}; leave out --test-fraction")
     if fraction is None and "test" not in groups:

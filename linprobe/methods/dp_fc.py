@@ -43,8 +43,8 @@ def fit(problem: Problem, options: DPFCOptions, run: Run) -> Fitted:
     covariance = released_covariance(problem, run)
     values = covariance.smoothed()
     factors = 1 / (values + options.noise_ridge * (1 + covariance.noise))
-    heard = float(np.sum(factors**2 * values))
-    factors *= math.sqrt(values.sum() / heard) if heard > 0 else 1 / factors.max()
+    scaled = float(np.sum(factors**2 * values))
+    factors *= math.sqrt(values.sum() / scaled) if scaled > 0 else 1 / factors.max()
     weights = initial_weights(
         problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
     )

@@ -25,6 +25,7 @@ from linprobe.cli._terminal import TerminalProgress
 from linprobe.commands.account import account
 from linprobe.commands.compare import CompareRequest, MethodRow, compare
 from linprobe.runs import run_folder
+from linprobe.runs.per_record_file import read_per_record
 
 HERE = Path(__file__).parent
 SAMPLED = {"per_record": False}  # these tables have no per-record figures
@@ -124,7 +125,7 @@ def curves(features: Path, work: Path) -> dict[str, Any]:
     result = []
     for run in found["runs"]:
         manifest = run_folder.load_run(run["run"]).manifest
-        _, losses, _ = run_folder.read_per_record(Path(run["run"]), manifest)
+        _, losses, _ = read_per_record(Path(run["run"]), manifest)
         epsilons = losses.epsilon(manifest["delta"], manifest["epsilon"])
         quantiles = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}
         mean, largest = float(epsilons.mean()), float(epsilons.max())

@@ -23,7 +23,7 @@ from typing import Any
 from linprobe.accounting.events import INHERITED, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_MODE, held
-from linprobe.errors import DataError, LinprobeError, advice
+from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
 
 BOOK_FORMAT = 1
 RECORD = "record"
@@ -121,7 +121,7 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
         started_from: id of the run with the initial weights. Inherited releases that its entry covers are left out.
 
     Raises:
-        DataError: a damaged book. LinprobeError: one that cannot be written.
+        DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another run.
     """
     with _opened(path) as (descriptor, contents):
         first = None if started_from is None else contents.entries.get(started_from)
@@ -130,6 +130,13 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
         before = contents.entries.get(entry.run)
         others = Contents({run: other for run, other in contents.entries.items() if run != entry.run}, contents.cap)
         if before is not None:
+            for name in ("method", "unit", "private", "delta"):
+                was, now = getattr(before, name), getattr(entry, name)
+                if was != now:
+                    raise PrivacyError(
+                        f"run {entry.run[:16]} has {name} {was!r} in budget book {path} and now {now!r}; allowed: the "
+                        "same; give what the run was started with, or train anew under another name"
+                    )
             entry = replace(entry, further=before.further, created=before.created)
         if check is not None:
             check(others, entry)

@@ -105,6 +105,7 @@ class RunCharge:
 
     Args:
         path: of the book; called when the first charge is due, as it reads rows.
+        check: called before the first charge; an error that it raises leaves the book as it is.
         folder: of the unfinished run. out: the run folder that it becomes.
         settings, ledger: of the run.
         cap: largest epsilon at the run's delta of all runs in the book; None for the cap in the book alone.
@@ -119,6 +120,7 @@ class RunCharge:
     def __init__(
         self,
         path: Callable[[], Path],
+        check: Callable[[], None],
         folder: Path,
         out: Path,
         settings: Settings,
@@ -128,7 +130,8 @@ class RunCharge:
         group: Group = ALONE,
         unit: str = RECORD,
     ) -> None:
-        self._path, self._out, self._settings, self._ledger = path, out, settings, ledger
+        self._path, self._check, self._out = path, check, out
+        self._settings, self._ledger = settings, ledger
         self._cap, self._progress, self._unit = cap, progress, unit
         self.run = "" if group.rank > 0 else run_folder.run_id(folder)
         self._charged: Path | None = None
@@ -157,6 +160,8 @@ class RunCharge:
         if not self.run or (budget is None and self._settings.method.private):
             return  # another rank writes, or no private row is used
         again = self._charged is not None
+        if not again:
+            self._check()
         path = self._charged or self._path()
         planned = () if budget is None or not self._private else budget.releases
         entry = Entry(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linprobe.commands._row_sources import check_classes, check_made_alike, check_width, open_features
+from linprobe.commands._row_sources import DIGITS, check_classes, check_made_alike, check_width, open_features
+from linprobe.data.equal_rows import share_a_row
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.provenance import extraction_of
 from linprobe.data.tasks import MULTILABEL
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.progress import Progress
 from linprobe.runs.run_folder import LoadedRun
 
@@ -20,7 +22,7 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
 
     Raises:
         UsageError: a run that votes, or of several labels a row. DataError: a file without the group `public`, with
-            other classes, made otherwise, or with another number of features.
+            other classes, made otherwise, or with another number of features. PrivacyError: a row that is private.
     """
     if public is None:
         return 1.0
@@ -42,6 +44,7 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
         check_made_alike(run, public, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, public)
         check_classes(run, opened)
+        _refuse_private_rows(run, opened, progress)
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
         if opened.digest("public") == run.manifest.get("public_digest"):
@@ -50,3 +53,21 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
                 "better"
             )
     return temperature
+
+
+def _refuse_private_rows(run: LoadedRun, public: FeatureReader, progress: Progress) -> None:
+    """PrivacyError if a public row is a training row of the run's feature file; a note if that file is not here."""
+    if public.digest("public") == run.manifest.get("public_digest"):
+        return  # compared when the run was trained
+    recorded = run.manifest["features"]
+    if recorded != DIGITS and not Path(recorded).is_file():
+        progress.note(f"{recorded} is not here, so rows of {public.path} are not compared with the private rows")
+        return
+    with open_features(None if recorded == DIGITS else Path(recorded)) as training:
+        if training.n_features == public.n_features and share_a_row(
+            (x for x, _ in training.blocks("train")), (x for x, _ in public.blocks("public"))
+        ):
+            raise PrivacyError(
+                f"the group public of {public.path} holds training rows of {recorded}, and a temperature from private "
+                "rows would leak; give other public rows with --calibrate"
+            )

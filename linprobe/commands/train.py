@@ -165,11 +165,14 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
     return {**settings, **budget}
 
 
-def _default_out(request: TrainRequest) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    spends = request.epsilon is not None and find_method(str(request.method)).spends
-    epsilon = f"-eps{request.epsilon:g}" if spends else ""
-    return Path("runs") / f"{request.method}{epsilon}-{stamp}-{secrets.token_hex(2)}"
+def default_out(request: TrainRequest, *, timed: bool = True) -> Path:
+    """A new run folder, named after method, epsilon and, if `timed`, the time."""
+    parts = [str(request.method)]
+    if request.epsilon is not None and find_method(str(request.method)).spends:
+        parts.append(f"eps{request.epsilon:g}")
+    if timed:
+        parts.append(datetime.now(UTC).strftime("%Y%m%d-%H%M%S"))
+    return Path("runs") / "-".join([*parts, secrets.token_hex(2 if timed else 4)])
 
 
 def train(request: TrainRequest, progress: Progress | None = None, group: Group = ALONE) -> dict[str, Any]:
@@ -230,7 +233,7 @@ def opened(
             progress.note(f"{shots} public shots per class are taken out of the training rows")
     elif shots is None and request.public is None:
         refuse_missing_public(method, request.features)
-    out = request.out or _default_out(request)
+    out = request.out or default_out(request)
     request = replace(request, public_shots=shots, out=out)
     with ExitStack() as stack:
         if group.rank == 0:
@@ -262,7 +265,7 @@ def train_on(
     """
     started = time.perf_counter()
     signing_key = signing_key_of(request, group)
-    method, out = settings.method, request.out or _default_out(request)
+    method, out = settings.method, request.out or default_out(request)
     settings = replace(settings, test_epsilon=test_epsilon_of(features, request.test_epsilon, request.delta, method))
     rows = rows_of(features, other, request, method)
     sources, public, protected = rows.sources, rows.public, rows.protected
@@ -300,7 +303,9 @@ def train_on(
             run_folder_of_group(out, group, resume=request.resume) as folder,
             closing(Ledger(folder / run_folder.LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Keeping(folder, ledger, identity, private_digest, every, group) as keep,
-            RunCharge(book, folder, out, settings, ledger, request.cap, progress, group, sources.unit) as charge,
+            RunCharge(
+                book, keep.check, folder, out, settings, ledger, request.cap, progress, group, sources.unit
+            ) as charge,
         ):
             runtime = Runtime(request.precision, request.device, group, keep)
             trained = engine.train(

@@ -34,6 +34,7 @@ from linprobe.commands._units import private_records
 from linprobe.commands.train import (
     OUTCOME_KEYS,
     TrainRequest,
+    default_out,
     make_settings,
     manifest_of,
     opened,
@@ -57,6 +58,7 @@ from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings
 from linprobe.training.shrinkage import check_shrink
 
+DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 REQUEST_OPTIONS = ("method", "sigma", "steps", "sampling_rate", "centre", "condition", "intercept")
 MOST_SETTINGS = 1000
 MOST_DEFAULT_REPETITIONS = 5
@@ -145,6 +147,8 @@ def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str,
     """
     request, choice, candidates = candidates_of(request, tuning)
     method = find_method(str(request.method))
+    if tuning.grid and request.out is None:  # the time between name and files would tell the number of runs
+        request = replace(request, out=default_out(request, timed=False))
     with opened(request, method, progress) as (features, other, completed):
         if choice is not None:
             progress.note(f"method {choice.method}: {choice.when}; {choice.why}. --method names another")
@@ -383,6 +387,7 @@ def _select(
             measured = figures_of(features, trained)
             named = replace(request, method=chosen.method.name)
             manifest = manifest_of(features, rows, named, chosen, trained, measured)
+            manifest["created"] = manifest["created"][:DAY]
             facts = {"settings": tuning.settings, "chosen": place}
             manifest = run_folder.write_run(
                 folder,

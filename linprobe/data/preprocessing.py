@@ -87,12 +87,14 @@ class Preprocessing:
             x = np.concatenate([x, column], axis=1)
         return np.ascontiguousarray(x)
 
-    def around(self, mean: NDArray[np.float64]) -> Preprocessing:
-        """This map with unit rows centred on `mean` (n_features,), a release.
+    def around(self, mean: NDArray[np.float64], error: float) -> Preprocessing:
+        """This map with unit rows centred on `mean` (n_features,), a release whose noise has std `error` per entry.
 
-        The mean norm of centred rows follows from E ||x - m||^2 = 1 - ||m||^2.
+        The mean norm of centred rows follows from E ||x - m||^2 = 1 - ||m||^2, which the noise changes by 2 `error` or
+        so. A norm that is too large would let the bias of rare classes outweigh everything else.
         """
-        return replace(self, centre=mean, centred_norm=math.sqrt(max(SHORTEST_ROW**2, 1 - float(mean @ mean))))
+        least = min(SHORTEST_ROW**2, 2 * error)
+        return replace(self, centre=mean, centred_norm=math.sqrt(max(least, 1 - float(mean @ mean))))
 
     @classmethod
     def centred_on(cls, public_raw: ArrayLike) -> Preprocessing:

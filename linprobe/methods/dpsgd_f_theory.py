@@ -61,7 +61,9 @@ def _noisy_count(
     total = np.zeros(width)
     for block in rows.blocks():
         total += indicators(block).sum(axis=0)
-    counts = ClippedSum(run.group.all_reduce(total)[:, None], math.sqrt(width), np.ones(rows.n_local))
+    counts = ClippedSum(
+        run.group.all_reduce(total)[:, None], math.nextafter(math.sqrt(width), math.inf), np.ones(rows.n_local)
+    )
     return run.mechanism.release(counts, run.schedule.others[purpose], purpose=purpose).value[:, 0]
 
 

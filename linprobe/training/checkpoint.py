@@ -74,7 +74,7 @@ class Checkpoints:
         self._ledger, self._group, self._held = ledger, group, held
         self._every, self._written_at = every, time.monotonic()
         self._latest: Mapping[str, Any] | None = None
-        self._state = self._read() if self.path.is_file() else None
+        self._state = _read(self.path) if self.path.is_file() else None
         if (self._state is None) == bool(group.broadcast(np.array(self._state is not None))):
             raise DataError(
                 f"checkpoint {self.path} is seen by process 0 or by process {group.rank}, not by both; allowed: a run "
@@ -83,7 +83,7 @@ class Checkpoints:
         if self._state is not None:
             shared = group.broadcast_text(json.dumps([event.as_dict() for event in ledger.events]))
             ledger.expect(GaussianEvent.from_dict(event) for event in json.loads(shared))
-            self._check(self._state, identity, private_digest)
+            check_same_run(self.path, self._state, identity, private_digest)
             source.key = self._state["key"].tobytes()
         salt = secrets.token_bytes(32) if self._state is None else self._state["salt"].tobytes()
         self._identity = {
@@ -91,29 +91,6 @@ class Checkpoints:
             "salt": np.frombuffer(salt, dtype=np.uint8),
             "private_commitment": np.array(commitment(salt, private_digest)),
         }
-
-    def _read(self) -> dict[str, NDArray[Any]]:
-        try:
-            return read_archive(self.path)
-        except DataError as error:
-            raise DataError(f"checkpoint: {error}, or train anew without --resume") from None
-
-    def _check(self, state: Mapping[str, NDArray[Any]], identity: Mapping[str, Any], private_digest: str) -> None:
-        missing = [name for name in (*PER_RECORD, *NEEDED) if name not in state]
-        if missing:
-            raise DataError(f"checkpoint {self.path} lacks {', '.join(missing)}; train anew without --resume")
-        before, now = json.loads(str(state["identity"])), json.loads(json.dumps(identity, default=str))
-        for name in {**before, **now}:
-            if before.get(name) != now.get(name):
-                raise UsageError(
-                    f"the unfinished run has {name} {before.get(name)!r} and this one {now.get(name)!r}; allowed with "
-                    "--resume: the same; give what it was started with, or train anew under another name"
-                )
-        if str(state["private_commitment"]) != commitment(state["salt"].tobytes(), private_digest):
-            raise PrivacyError(
-                "the unfinished run had other private rows; the same noise must not meet other data; give the rows it "
-                "was started with, or train anew under another name"
-            )
 
     @property
     def early(self) -> list[NDArray[np.float64]]:
@@ -165,6 +142,38 @@ class Checkpoints:
         self._written_at = time.monotonic()
 
 
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        return read_archive(path)
+    except DataError as error:
+        raise DataError(f"checkpoint: {error}, or train anew without --resume") from None
+
+
+def check_same_run(
+    path: Path, state: Mapping[str, NDArray[Any]], identity: Mapping[str, Any], private_digest: str
+) -> None:
+    """Refuse the state in the checkpoint `path` unless it is of a run with this identity and these private rows.
+
+    Raises:
+        DataError: an incomplete state. UsageError: other settings. PrivacyError: other private rows.
+    """
+    missing = [name for name in (*PER_RECORD, *NEEDED) if name not in state]
+    if missing:
+        raise DataError(f"checkpoint {path} lacks {', '.join(missing)}; train anew without --resume")
+    before, now = json.loads(str(state["identity"])), json.loads(json.dumps(identity, default=str))
+    for name in {**before, **now}:
+        if before.get(name) != now.get(name):
+            raise UsageError(
+                f"the unfinished run has {name} {before.get(name)!r} and this one {now.get(name)!r}; allowed with "
+                "--resume: the same; give what it was started with, or train anew under another name"
+            )
+    if str(state["private_commitment"]) != commitment(state["salt"].tobytes(), private_digest):
+        raise PrivacyError(
+            "the unfinished run had other private rows; the same noise must not meet other data; give the rows it "
+            "was started with, or train anew under another name"
+        )
+
+
 class Keeping:
     """Makes the `Checkpoints` of one run as soon as its noise exists: `Runtime.keep`.
 
@@ -189,6 +198,16 @@ class Keeping:
         self._folder, self._ledger, self._group, self._every = folder, ledger, group, every
         self._identity, self._private_digest = identity, private_digest
         self._made: Checkpoints | None = None
+
+    def check(self) -> None:
+        """Refuse the checkpoint of another run, before the budget book is told anything. Nothing without a checkpoint.
+
+        Raises:
+            DataError, UsageError, PrivacyError: as `check_same_run`.
+        """
+        path = self._folder / CHECKPOINT
+        if path.is_file():
+            check_same_run(path, _read(path), self._identity(), self._private_digest())
 
     def __call__(self, source: NoiseSource, held: slice) -> Checkpoints:
         """The checkpoints of a run with noise from `source`; `held` is the slice of private rows in this process."""

@@ -30,7 +30,7 @@ from linprobe.data.preprocessing import Preprocessing, default_intercept, normal
 from linprobe.data.rows import prepare
 from linprobe.data.sources import Source
 from linprobe.data.unit_rows import prepare_units
-from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
+from linprobe.errors import DataError, DivergedError, ParameterError, PrivacyError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import row_sum
@@ -40,7 +40,7 @@ from linprobe.mechanisms.held_out_counts import NoisyTest, held_out_counts
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.methods import Fitted, Problem, Run
+from linprobe.methods import Fitted, Method, Problem, Run
 from linprobe.methods.dpsgd_f import shrunk_mean
 from linprobe.options import Centring, Intercept
 from linprobe.options.declaration import declared
@@ -165,7 +165,7 @@ def train(
     if settings.condition == MEAN and rows is not None:
         mean = _released_mean(rows, mechanism, schedule.others[MEAN], group, backend)
         if np.linalg.norm(mean) >= SHORTEST_MEAN:
-            preprocessing = preprocessing.around(mean)
+            preprocessing = preprocessing.around(mean, schedule.others[MEAN] / n_units)
         else:  # what is left of the budget stays the same; its division into steps may depend on a release
             settings = replace(settings, condition="none")
             budget = _budget(settings, sources, preprocessing, inherited)
@@ -186,7 +186,7 @@ def train(
     on_start(schedule.n_steps)
     sampler = PoissonSampler(source, schedule.sampling_rate)
     run = Run(schedule, mechanism, on_step, sampler, settings.per_record, keeper, group, backend)
-    fitted = method.fit(problem, settings.options, run)
+    fitted = _fitted(method, problem, settings.options, run, ledger)
     check_weights(fitted.weights)
     selected = None
     if settings.shrink and count_private is not None:
@@ -258,6 +258,24 @@ def _budget(
     """The budget of `settings`; `preprocessing` is that of public facts."""
     around_public = preprocessing.centre is not None
     return settings.budget(sources.n_units, inherited, around_public=around_public, n_classes=sources.n_classes)
+
+
+def _fitted(method: Method, problem: Problem, options: Any, run: Run, ledger: Ledger) -> Fitted:
+    """`method.fit`. What it refuses after a release depends on the release: it counts as divergence, without figures.
+
+    Raises:
+        DivergedError: a bound on one record does not hold at weights that depend on releases.
+    """
+    start = ledger.position
+    try:
+        return method.fit(problem, options, run)
+    except UsageError:
+        if ledger.position == start:
+            raise
+        raise DivergedError(
+            f"training diverged: at the weights reached, {method.name} has no bound on one record; give a smaller "
+            "--score-noise, or a larger --clip-norm (for adadps, --scale-floor)"
+        ) from None
 
 
 def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

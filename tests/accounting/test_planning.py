@@ -159,7 +159,7 @@ GOOD_PLAN: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "n_rows": 1000, "sampl
         ({"sampling_rates": (1.5,)}, "sampling rate is 1.5"),
         ({"sampling_rates": (1e-6,)}, "makes 60000000 steps"),
         ({"accountant": "moments"}, "'moments'"),
-        ({"accountant": "gdp", "sampling_rates": (0.5, 1)}, "allowed there: pld, rdp"),
+        ({"accountant": "gdp", "sampling_rates": (0.5, 1)}, "allowed below 1: pld, rdp"),
         ({"accountant": "gdp", "sampling_rates": DEFAULT_RATES}, "'gdp'"),
     ],
 )

@@ -216,6 +216,23 @@ def test_a_killed_run_is_in_the_book(cli: Cli, features_file: Path, tmp_path: Pa
     assert 2.99 < found["epsilon"] <= 3
 
 
+@pytest.mark.parametrize(
+    "other", [["--eps", "0.1"], ["--noise-seed", "1", "--insecure-seed"], ["--delta", "1e-6"], ["--method", "ngd"]]
+)
+def test_a_refused_resume_leaves_the_book_as_it_was(
+    cli: Cli, features_file: Path, interrupted_at_the_third_step: None, own_books: Path, other: list[str]
+) -> None:
+    words = ["train", features_file, *FEW, "--steps", "5", "--checkpoint", "0", "--out", "run"]
+    assert cli(*words).status == 130
+    before = books(own_books)[0].read_bytes()
+    assert spent(cli, features_file)["epsilon"] > 1
+    assert cli(*words, "--resume", *other).status == 2
+    assert books(own_books)[0].read_bytes() == before
+    resumed = cli(*words, "--resume")
+    assert resumed.status == 0, resumed
+    assert spent(cli, features_file)["epsilon"] == pytest.approx(3, abs=1e-6)
+
+
 def test_a_killed_run_that_is_resumed_counts_once(cli: Cli, features_file: Path) -> None:
     words = ["train", features_file, *FEW, "--checkpoint", "0", "--out", "a"]
 

@@ -17,9 +17,11 @@ from linprobe.accounting.selection import selection_epsilon
 from linprobe.commands import train as train_command
 from linprobe.commands._training_rows import count_private
 from linprobe.data.sources import ArraySource
-from linprobe.errors import DivergedError
+from linprobe.errors import DivergedError, ParameterError
+from linprobe.gradients.geometry import Scale
 from linprobe.mechanisms import private_selection as mechanism
 from linprobe.mechanisms.right_counts import right_counts
+from linprobe.methods import adadps
 from linprobe.training import engine
 from tests.cli.outcomes import Cli, result_of, weights_of
 
@@ -183,6 +185,29 @@ def test_a_run_that_diverges_loses_in_silence(cli: Cli, features_file: Path, mon
     assert "overflow" not in outcome.stderr
     tuning = result_of(outcome)["tuning"]
     assert tuning["settings"][tuning["chosen"]]["score_noise"] == 0.3
+
+
+def test_a_refusal_after_a_release_counts_as_divergence_and_tells_no_figure(
+    cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+
+    def third_refused(scale: Any) -> Scale:
+        steps.append(scale)
+        if len(steps) == 3:
+            raise ParameterError("scale is from 1e-06 to 2.12")
+        return Scale(scale)
+
+    monkeypatch.setattr(adadps, "Scale", third_refused)
+    words = ["--method", "adadps", "--eps", "3", "--steps", "5", "--public-shots", "2"]
+    outcome = cli("train", features_file, *words, "--out", "run")
+    assert outcome.status == 1
+    assert "training diverged" in outcome.stderr
+    assert "2.12" not in outcome.stderr
+    assert len(Path("run.diverged/ledger.jsonl").read_text().splitlines()) == 2
+    steps.clear()
+    monkeypatch.setattr(mechanism, "geometric", lambda mean: 3)
+    assert cli("tune", features_file, *words, "--grid", "score_noise=0.3,1", "--out", "tuned").status == 0
 
 
 def test_a_selected_divergence_is_charged(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,12 +112,23 @@ def test_a_mean_that_is_noise_is_dropped() -> None:
 def test_folded_weights_give_the_scores_of_training_space() -> None:
     x, _ = rows_with_a_mean(40)
     g = np.random.default_rng(2)
-    space = Preprocessing(intercept=0.5).around(normalise_rows(x).mean(axis=0, dtype=np.float64))
+    space = Preprocessing(intercept=0.5).around(normalise_rows(x).mean(axis=0, dtype=np.float64), 1e-3)
     weights = g.normal(size=(WIDTH + 1, CLASSES))
     folded, bias = space.fold(weights)
     around = normalise_rows(x).astype(np.float64) - space.centre
     expected = around @ weights[:-1] / space.centred_norm + 0.5 * weights[-1]
     np.testing.assert_allclose(normalise_rows(x) @ folded + bias, expected, atol=1e-4)
+
+
+def test_rows_close_to_their_mean_keep_the_balance_of_weights_and_bias() -> None:
+    g = np.random.default_rng(3)
+    x = g.normal(size=(2000, WIDTH)) / 50 + np.eye(WIDTH)[0]
+    unit = normalise_rows(x.astype(np.float32)).astype(np.float64)
+    space = Preprocessing(intercept=0.5).around(unit.mean(axis=0), 1e-3)
+    weights = g.normal(size=(WIDTH + 1, CLASSES))
+    folded, bias = space.fold(weights)
+    answers = (space.apply(x) @ weights).argmax(axis=1)
+    assert np.mean((unit @ folded + bias).argmax(axis=1) == answers) > 0.9
 
 
 def test_share_is_a_share() -> None:

@@ -30,6 +30,7 @@ BRACKET = 0.1
 ROOT_TOLERANCE = 3e-5
 SLOPE_STEP = 1e-3
 SAFE_SIDE = 2e-6  # more than the secant misses
+LEAST_DELTA = 1e-13
 CUSTOMARY_SHARE = 0.1  # of 1/n_private; a larger delta is warned of
 SMALLEST_GUESS = 0.04  # below, exp(1 / sigma^2) overflows
 
@@ -81,9 +82,12 @@ def check_epsilon(epsilon: float | None) -> float:
 
 
 def check_delta(delta: float, n_private: int) -> float:
-    """`delta` if it lies in (0, 1/n_private); otherwise an error that says so."""
-    if not 0 < delta < 1:
-        raise ParameterError(f"delta is {delta}; allowed: a number above 0 and below 1/N_private")
+    """`delta` if it lies in [`LEAST_DELTA`, 1/n_private); otherwise an error that says so."""
+    if not LEAST_DELTA <= delta < 1:
+        raise ParameterError(
+            f"delta is {delta}; allowed: at least {LEAST_DELTA:g}, as privacy-loss distributions resolve no less, and "
+            f"below 1/N_private = {1 / n_private:.3g}"
+        )
     if delta * n_private >= 1:
         raise PrivacyError(
             f"delta is {rounded_up(delta)}, but with {n_private} private rows it must be below 1/N = "
@@ -208,7 +212,7 @@ def calibrate(
 
     Args:
         epsilon: target, in (0, 100].
-        delta: target, in (0, 1/n_private).
+        delta: target, in [`LEAST_DELTA`, 1/n_private).
         n_private: number of private records, treated as public.
         noise_multiplier: noise std divided by the clip norm; the number of steps is then rounded down.
         steps: number of releases; the multiplier is then rounded up.

@@ -44,6 +44,7 @@ from linprobe.runs.claim import claimed
 from linprobe.runs.manifest_check import accountant_of
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
+from linprobe.training.conditioning import MEAN, SHORTEST_MEAN
 from linprobe.training.engine import Trained
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings, method_options
@@ -321,6 +322,12 @@ def train_on(
             )
             if group.rank > 0:
                 return {}
+            bought = settings.condition != "none" and any(event.purpose == MEAN for event in ledger.events)
+            if bought and trained.centre == "none":
+                progress.note(
+                    f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so rows were not centred; they got "
+                    f"{trained.n_steps} steps"
+                )
             measured = figures_of(features, trained)
             manifest = run_folder.write_run(
                 folder,

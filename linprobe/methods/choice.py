@@ -31,7 +31,7 @@ class Chosen:
 CHOICES = (
     Chosen("adamix", "some labelled rows are public", "it starts from them", lambda facts: facts.public),
     Chosen("noisy-gd", "no row is public and there are text weights", "it starts from them", lambda facts: facts.text),
-    Chosen("noisy-gd", "no row is public", "it centres rows on a private mean", lambda facts: True),
+    Chosen("noisy-gd", "no row is public", "it can centre rows on a private mean", lambda facts: True),
 )
 
 

@@ -9,8 +9,9 @@ from linprobe.options.declaration import option
 MAX_EPSILON = 100.0
 DEFAULT_DELTA = 1e-5
 DEFAULT_STEPS = 50
-CENTRED_STEPS = 400  # around a private mean, or a public one if classes have many rows
+CENTRED_STEPS = 400  # around a private mean; around a public one, or from text weights, if classes have many rows
 MANY_ROWS = 1000
+MANY_ROWS_FROM_TEXT = 150
 SAMPLED_STEPS = 200
 NEWTON_STEPS = 8
 SAMPLING_RATE = 0.15
@@ -141,8 +142,9 @@ class Noise:
     n_steps: int | None = option(
         None,
         "Number of steps; the noise follows.",
-        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} around a private mean, or a public one with {MANY_ROWS} rows per "
-        f"class; {SAMPLED_STEPS} with Poisson sampling; {NEWTON_STEPS} dp-newton",
+        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} around a private mean, around a public one with {MANY_ROWS} rows per "
+        f"class, or from text weights with {MANY_ROWS_FROM_TEXT}; {SAMPLED_STEPS} with Poisson sampling; "
+        f"{NEWTON_STEPS} dp-newton",
         asked="steps",
     )
 

@@ -27,6 +27,8 @@ from dataclasses import replace
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import Releases
 from linprobe.errors import UsageError
+from linprobe.options import Conditioning
+from linprobe.options.declaration import declared
 from linprobe.training.settings import Settings
 
 MEAN = "mean"
@@ -51,8 +53,9 @@ def settled(settings: Settings, n_private: int, n_features: int, *, known: str |
         known: what makes a private mean unnecessary or impossible, such as public rows; None if nothing does.
 
     Raises:
-        UsageError: condition `mean` with something known.
+        ParameterError: an unknown condition. UsageError: condition `mean` with something known.
     """
+    declared(Conditioning)["condition"].check(settings.condition)
     if settings.condition == "none":
         return settings
     if known is not None:

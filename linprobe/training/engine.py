@@ -12,6 +12,7 @@ Estimators and commands call the engine. It depends neither on scikit-learn nor 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +43,7 @@ from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Fitted, Method, Problem, Run
 from linprobe.methods.dpsgd_f import shrunk_mean
-from linprobe.options import Centring, Intercept
+from linprobe.options import MANY_ROWS, MANY_ROWS_FROM_TEXT, Centring, Intercept
 from linprobe.options.declaration import declared
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
@@ -256,8 +257,12 @@ def _budget(
     settings: Settings, sources: Sources, preprocessing: Preprocessing, inherited: tuple[Releases, ...] = ()
 ) -> Budget | None:
     """The budget of `settings`; `preprocessing` is that of public facts."""
-    around_public = preprocessing.centre is not None
-    return settings.budget(sources.n_units, inherited, around_public=around_public, n_classes=sources.n_classes)
+    many = math.inf
+    if preprocessing.centre is not None:
+        many = MANY_ROWS * sources.n_classes
+    elif _from_text(settings, sources):
+        many = MANY_ROWS_FROM_TEXT * sources.n_classes
+    return settings.budget(sources.n_units, inherited, many_rows=many)
 
 
 def _fitted(method: Method, problem: Problem, options: Any, run: Run, ledger: Ledger) -> Fitted:
@@ -286,12 +291,18 @@ def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.fl
 
 def _known(settings: Settings, sources: Sources) -> str | None:
     """What makes a private mean unnecessary or impossible; None if nothing does."""
-    init = getattr(settings.options, "init", "zero")
     if sources.public is not None:
         return "public rows"
     if settings.first_run is not None:
         return "weights of an earlier run"
-    return "text weights" if sources.text_weights is not None and init in ("auto", "text") else None
+    return "text weights" if _from_text(settings, sources) else None
+
+
+def _from_text(settings: Settings, sources: Sources) -> bool:
+    """Whether training starts from text weights."""
+    init = getattr(settings.options, "init", "zero")
+    chosen = init == "text" or (init == "auto" and sources.public is None)
+    return chosen and settings.first_run is None and sources.text_weights is not None
 
 
 def _released_mean(

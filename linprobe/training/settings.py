@@ -5,6 +5,7 @@ The named parameters of `linprobe train` and of the estimators become a `Setting
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -15,7 +16,7 @@ from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
 from linprobe.accounting.events import Releases
 from linprobe.errors import ArgumentError, ParameterError
 from linprobe.methods import Method, Schedule
-from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MANY_ROWS, Init
+from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Init
 from linprobe.options.declaration import arguments_of, declared, hint
 
 RunFolder = str | os.PathLike[str]
@@ -116,12 +117,12 @@ class Settings:
         return getattr(self.options, "init", None) == "text"
 
     def budget(
-        self, n_private: int, inherited: tuple[Releases, ...] = (), *, around_public: bool = False, n_classes: int = 1
+        self, n_private: int, inherited: tuple[Releases, ...] = (), *, many_rows: float = math.inf
     ) -> Budget | None:
         """The calibrated budget of a run on `n_private` private rows; None for a method that spends nothing.
 
-        `inherited` are the releases of the first model. The target covers their cost too. Whether rows are centred on a
-        public mean, and the number of classes, matter for the default number of steps.
+        `inherited` are the releases of the first model. The target covers their cost too. `many_rows` is the number of
+        private rows from which the default is `CENTRED_STEPS`.
         """
         if not self.method.spends:
             return None
@@ -143,16 +144,15 @@ class Settings:
             n_private=n_private,
             noise_multiplier=self.noise_multiplier,
             steps=self.n_steps,
-            default_steps=self._default_steps(around_public and n_private >= MANY_ROWS * n_classes),
+            default_steps=self._default_steps(n_private >= many_rows),
             sampling_rate=self.sampling_rate,
             accountant=self.accountant,
             others=others,
         )
 
-    def _default_steps(self, many_around_public: bool) -> int:
+    def _default_steps(self, many: bool) -> int:
         default = self.method.default_steps
-        longer = self.condition == "mean" or many_around_public
-        return CENTRED_STEPS if longer and default == DEFAULT_STEPS else default
+        return CENTRED_STEPS if (many or self.condition == "mean") and default == DEFAULT_STEPS else default
 
 
 _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "first_run", "parameters"}

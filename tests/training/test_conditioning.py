@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
-from linprobe.errors import UsageError
+from linprobe.errors import ParameterError, UsageError
 from linprobe.estimators import ESTIMATORS, NoisyGD
 from linprobe.methods.dpsgd_f import shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
@@ -77,6 +77,16 @@ def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:
     assert NoisyGD(epsilon=1.0).fit(x, y, **public).n_iter_ == CENTRED_STEPS
     assert NoisyGD(epsilon=1.0).fit(x[:2999], y[:2999], **public).n_iter_ == DEFAULT_STEPS
     assert fitted(condition="mean").n_iter_ == CENTRED_STEPS
+    text = {"text_weights": np.random.default_rng(1).normal(size=(WIDTH, CLASSES))}
+    assert NoisyGD(epsilon=1.0, classes=list(range(CLASSES))).fit(x[:450], y[:450], **text).n_iter_ == CENTRED_STEPS
+    assert NoisyGD(epsilon=1.0, classes=list(range(CLASSES))).fit(x[:449], y[:449], **text).n_iter_ == DEFAULT_STEPS
+
+
+@pytest.mark.parametrize("condition", ["nonee", "Mean", ""])
+def test_an_unknown_condition_is_refused(condition: str) -> None:
+    x, y = rows_with_a_mean()
+    with pytest.raises(ParameterError, match="allowed: auto, none, mean"):
+        NoisyGD(epsilon=1.0, classes=list(range(CLASSES)), condition=condition).fit(x, y)
 
 
 def test_public_rows_make_a_private_mean_idle() -> None:

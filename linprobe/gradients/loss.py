@@ -23,7 +23,7 @@ from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, contiguous, double, namespace, norm, numbers_like, on_host, single
 from linprobe.parallel.threads import blas_module, in_order
 
-LARGEST_WEIGHTS = 1e30
+LARGEST_WEIGHTS = 1e9  # beyond, float64 scores depend on the place of a row by more than the margin of a sum covers
 Weights = NDArray[np.float64]
 
 

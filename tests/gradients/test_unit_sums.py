@@ -17,9 +17,10 @@ from linprobe.data.unit_rows import BLOCK_UNITS, PAIRED_ROWS, UnitRows
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum, row_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
-from linprobe.gradients.loss import residuals
+from linprobe.gradients.loss import LARGEST_WEIGHTS, residuals
 from linprobe.gradients.second_moment import lower_triangle, second_moment
 from linprobe.mechanisms.sampling import SampledRows
+from linprobe.options import Loss
 from linprobe.parallel import threads
 from linprobe.parallel.thread_group import in_group
 
@@ -257,3 +258,22 @@ def test_a_short_person_counts_in_full() -> None:
     found = lower_triangle(second_moment(rows).value, 4)
     np.testing.assert_allclose(np.tril(x.T @ x), found, rtol=1e-6)
     np.testing.assert_allclose(row_sum(rows, 1.0).value[:, 0], np.full(4, 0.2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["squared", "softmax"])
+@pytest.mark.parametrize("n_people", [3, 33])
+def test_a_person_who_leaves_moves_no_sum_by_more_than_tau_at_the_largest_weights(loss: Loss, n_people: int) -> None:
+    """Scores of rows (u, -u) at weights (v, v) are 0, so all that float64 gives is rounding."""
+    g = np.random.default_rng(n_people)
+    sizes = np.ones(n_people, dtype=int)
+    sizes[0] = 2
+    v, u = g.normal(size=(64, 3)), g.normal(size=(int(sizes.sum()), 64)).astype(np.float32)
+    weights = np.concatenate([v, v])
+    weights *= 0.9 * LARGEST_WEIGHTS / np.linalg.norm(weights)
+    x, y = normalise_rows(np.concatenate([u, -u], axis=1)), g.integers(0, 3, len(u))
+    bounds, without = (np.r_[0, np.cumsum(each)].astype(np.int64) for each in (sizes, np.r_[0, sizes[1:]]))
+    both = [
+        clipped_sum(UnitRows(ArrayRows(*rows), ends), weights, 0.5, loss=loss, per_record=False).value
+        for rows, ends in (((x, y), bounds), ((x[2:], y[2:]), without))
+    ]
+    assert np.linalg.norm(both[0] - both[1]) <= 0.5

@@ -72,14 +72,20 @@ def register(app: typer.Typer) -> None:
                 + [_row(_largest(audited["tests"], path)) for path in audited["paths"]],
                 header=("test", "runs on", "epsilon at least", "mu at least", "correct guesses"),
             )
+            if audited["mean_epsilon"] is not None:
+                _terminal.note(
+                    f"the private mean alone: epsilon at least {rounded_down(audited['mean_epsilon_lower_bound'])}, "
+                    f"claimed {rounded_up(audited['mean_epsilon'])}"
+                )
             _terminal.note(f"products by {audited['products']}; not covered: {', '.join(audited['not_covered'])}")
             typer.echo(rounded_down(audited["epsilon_lower_bound"]))
         check_audit(audited)
 
 
 def _largest(tests: list[dict[str, Any]], path: str) -> dict[str, Any]:
-    """The test of a path with the largest bound."""
-    return max((test for test in tests if test["path"] == path), key=lambda test: float(test["epsilon_lower_bound"]))
+    """The test of the steps on a path with the largest bound."""
+    steps = (test for test in tests if test["path"] == path and test["name"] != "mean")
+    return max(steps, key=lambda test: float(test["epsilon_lower_bound"]))
 
 
 def _row(test: dict[str, Any]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,12 @@ from linprobe.evaluation.audit_bounds import lower_bounds
 from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, find_method
-from linprobe.options import DEFAULT_DELTA, RunOptions
+from linprobe.methods.private_mean import MEAN
+from linprobe.options import DEFAULT_DELTA, DEFAULT_STEPS, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.progress import Progress
 from linprobe.runs.units import OWNER, RECORD
+from linprobe.training.conditioning import settled
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import schedule_of
 
@@ -38,7 +40,7 @@ MOST_CANARIES = 1000
 MOST_SCORES = 100_000_000  # 800 MB
 NO_DEVICE = "rows on a GPU"
 NEVER_COVERED = (
-    "private means and covariances",
+    "private covariances",
     "feature files",
     "torch.distributed",
     "precisions below float32",
@@ -75,7 +77,8 @@ def audit(
 
     The audited code is the code that `train` runs, on every path in turn; tests pass another `mechanism`.
 
-    Returns: method, unit, epsilon (claimed), delta, epsilon_lower_bound, confidence, runs, canaries, steps,
+    Returns: method, unit, epsilon (claimed), delta, epsilon_lower_bound, mean_epsilon and mean_epsilon_lower_bound (the
+        same of the private mean alone, None without one), confidence, runs, canaries, steps,
         noise_multiplier, sampling_rate, paths (covered), products (`kernel` or `numpy`, of the paths on the host),
         not_covered, tests (see `lower_bounds`).
     """
@@ -103,9 +106,14 @@ def audit(
         n_classes = len(features.description.class_names)
         background = _rows(private, BACKGROUND_ROWS)
         known = None if public is None or "public" not in method.needs else _rows(public, public.n_rows)
+    n_units = (background.n_rows if people is None else len(people)) + request.canaries
     settings = make_settings(training, method)
+    if settings.condition != "none":  # what `train` decides from the number of rows, the audit always covers
+        steps = DEFAULT_STEPS if settings.n_steps is None and method.sampling is None else settings.n_steps
+        settings = replace(settings, condition=MEAN, n_steps=steps)
+        settings = settled(settings, n_units, background.n_features, known=None)
     Runtime(device=request.device).check(settings.options)
-    budget = settings.budget((background.n_rows if people is None else len(people)) + request.canaries)
+    budget = settings.budget(n_units)
     if budget is None:
         raise ValueError(f"{method.name} spends and has no budget")
     if request.runs * request.canaries * budget.n_steps > MOST_SCORES:
@@ -127,16 +135,21 @@ def audit(
         paths=paths,
         device=request.device,
         people=people,
+        centred=settings.condition == MEAN,
         mechanism=mechanism,
         insecure_seed=request.insecure_seed,
     )
     tests = lower_bounds(trials, request.delta, request.confidence)
+    of_means = [test["epsilon_lower_bound"] for test in tests if test["name"] == MEAN]
+    claimed = [release for release in budget.others if release.purpose == MEAN]
     return {
         "method": method.name,
         "unit": request.unit,
         "epsilon": composed_epsilon(budget.releases, budget.delta, budget.accountant),
         "delta": budget.delta,
-        "epsilon_lower_bound": max(test["epsilon_lower_bound"] for test in tests),
+        "epsilon_lower_bound": max(test["epsilon_lower_bound"] for test in tests if test["name"] != MEAN),
+        "mean_epsilon": composed_epsilon(claimed, budget.delta, "gdp") if of_means else None,
+        "mean_epsilon_lower_bound": max(of_means, default=None),
         "confidence": request.confidence,
         "runs": request.runs,
         "canaries": request.canaries,
@@ -151,13 +164,15 @@ def audit(
 
 
 def check_audit(audited: dict[str, Any]) -> None:
-    """PrivacyError if the lower bound is above the claimed epsilon."""
-    if audited["epsilon_lower_bound"] > audited["epsilon"]:
-        raise PrivacyError(
-            f"epsilon of {audited['method']} is at least {rounded_down(audited['epsilon_lower_bound'])} at confidence "
-            f"{audited['confidence']:g}; allowed: at most the {rounded_up(audited['epsilon'])} claimed; audit again; "
-            "if the result stays, release nothing made with this installation and report it"
-        )
+    """PrivacyError if a lower bound is above the claimed epsilon."""
+    for what, claim in (("epsilon", "epsilon"), ("epsilon of the private mean", "mean_epsilon")):
+        found = audited[f"{claim}_lower_bound"]
+        if found is not None and found > audited[claim]:
+            raise PrivacyError(
+                f"{what} of {audited['method']} is at least {rounded_down(found)} at confidence "
+                f"{audited['confidence']:g}; allowed: at most the {rounded_up(audited[claim])} claimed; audit again; "
+                "if the result stays, release nothing made with this installation and report it"
+            )
 
 
 def _check_sizes(request: AuditRequest, least_runs: int) -> None:

@@ -35,6 +35,7 @@ from linprobe.evaluation.figures import no_better_than_guessing
 from linprobe.evaluation.metrics import right_and_wrong
 from linprobe.methods import PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
 from linprobe.methods.choice import Chosen
+from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
 from linprobe.options.declaration import arguments_of, declared
 from linprobe.parallel.process_group import ALONE, Group
@@ -44,7 +45,7 @@ from linprobe.runs.claim import claimed
 from linprobe.runs.manifest_check import accountant_of
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
-from linprobe.training.conditioning import MEAN, SHORTEST_MEAN
+from linprobe.training.conditioning import SHORTEST_MEAN
 from linprobe.training.engine import Trained
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import Settings, method_options

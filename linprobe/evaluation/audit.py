@@ -15,6 +15,10 @@ gradient at zero weights: mean over classes minus indicator of its label. If can
 it is in, the mean of z is about 1/sigma in every release that samples it. The adversary sees every release, as the
 accountants assume.
 
+Before the steps, a run may release a private mean of the rows, as `train` does. The score of canary i in it is the
+entry of its column, divided by the claimed noise. The steps are on rows that are not centred, so that columns stay
+apart.
+
 Where people are audited, a canary is a person with `CANARY_ROWS` rows, all of them the unit vector of the column, and
 background rows belong to people too.
 """
@@ -39,6 +43,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism, Projection, Release
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Method, Problem, Schedule
+from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.thread_group import in_group
@@ -58,6 +63,7 @@ class Trials:
     Attributes:
         inside: whether each canary was in, shape (runs, canaries).
         scores: z, shape (runs, steps, canaries), in units of the claimed noise.
+        means: the same in the private mean, shape (runs, canaries); None if none was released.
         paths: the path of each run.
         products: what computed products on the host, `kernel` or `numpy`.
     """
@@ -66,11 +72,13 @@ class Trials:
     scores: NDArray[np.float64]
     paths: tuple[str, ...]
     products: str = ARITHMETIC
+    means: NDArray[np.float64] | None = None
 
     def on(self, path: str) -> Trials:
         """The runs on one path."""
         chosen = [run for run, taken in enumerate(self.paths) if taken == path]
-        return Trials(self.inside[chosen], self.scores[chosen], (path,) * len(chosen))
+        means = None if self.means is None else self.means[chosen]
+        return Trials(self.inside[chosen], self.scores[chosen], (path,) * len(chosen), self.products, means)
 
 
 class _Observer(GaussianMechanism):
@@ -82,12 +90,14 @@ class _Observer(GaussianMechanism):
 
     Attributes:
         scores: one array (canaries,) for each gradient release.
+        mean: scores in the private mean, (canaries,); None until it is released.
     """
 
     def __init__(self, inner: GaussianMechanism, first: int, directions: NDArray[np.float64]) -> None:
         self._inner, self._directions = inner, directions
         self._columns = slice(first, first + len(directions))
         self.scores: list[NDArray[np.float64]] = []
+        self.mean: NDArray[np.float64] | None = None
 
     def release(
         self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
@@ -97,6 +107,8 @@ class _Observer(GaussianMechanism):
         if purpose == GRADIENT:
             along = np.einsum("ic,ic->i", on_host(released.value[self._columns]), self._directions)
             self.scores.append(along / (clipped.sensitivity * noise_multiplier))
+        elif purpose == MEAN:
+            self.mean = on_host(released.value)[self._columns, 0] / (clipped.sensitivity * noise_multiplier)
         return released
 
     def settle(self) -> None:
@@ -122,6 +134,7 @@ def play(
     paths: Sequence[Path] = HOST_PATHS,
     device: str = "cpu",
     people: NDArray[np.int64] | None = None,
+    centred: bool = False,
     mechanism: MechanismFactory = GaussianMechanism,
     sampler: SamplerFactory = PoissonSampler,
     insecure_seed: int | None = None,
@@ -134,6 +147,7 @@ def play(
         on_run: called after every run.
         paths: taken in turn. device: where the rows of device paths are, such as `cuda`.
         people: number of background rows of each person in turn, to audit people; None to audit rows.
+        centred: whether a private mean is released before the steps, with the noise of `schedule.others`.
         mechanism, sampler: audited in place of the production classes.
         insecure_seed: makes coin tosses and noise reproducible, for tests of the audit.
     """
@@ -156,8 +170,8 @@ def play(
     on_device = choose_backend(device)
     scores = np.empty((runs, schedule.n_steps, canaries))
 
-    def scored(run: int, group: Group) -> list[NDArray[np.float64]]:
-        """The scores of a run, as one member of its group computes them."""
+    def scored(run: int, group: Group) -> tuple[list[NDArray[np.float64]], NDArray[np.float64] | None]:
+        """The scores of a run, and those in its private mean, as one member of its group computes them."""
         path = paths[run % len(paths)]
         backend = on_device if path.rows == "device" else HOST
         present = np.r_[np.ones(len(sizes) - canaries, dtype=bool), inside[run]][order]
@@ -171,6 +185,8 @@ def play(
             public=None if known is None else backend.place(known),
         )
         observer = _Observer(mechanism(backend.noise(source), _forget, group=group), first, directions)
+        if centred:
+            released_mean(rows, observer, schedule.others[MEAN], group, backend)
         method.fit(
             problem,
             options,
@@ -185,13 +201,16 @@ def play(
                 present=kept if backend is HOST else None,
             ),
         )
-        return observer.scores
+        return observer.scores, observer.mean
 
+    means = []
     with blas_held_to_one_thread():
         for run in range(runs):
-            scores[run] = in_group(paths[run % len(paths)].n_ranks, partial(scored, run))[0]
+            scores[run], mean = in_group(paths[run % len(paths)].n_ranks, partial(scored, run))[0]
+            means += [] if mean is None else [mean]
             on_run()
-    return Trials(inside, scores, tuple(str(paths[run % len(paths)]) for run in range(runs)))
+    taken = tuple(str(paths[run % len(paths)]) for run in range(runs))
+    return Trials(inside, scores, taken, means=np.array(means) if means else None)
 
 
 def _padded(x: NDArray[np.float32], columns: int) -> NDArray[np.float32]:

@@ -10,6 +10,8 @@ The tests and their sources:
 - `one run f-DP` counts the same guesses against the trade-off function of mu-GDP, not against one (epsilon, delta)
   (Mahloujifar, Melis, Chaudhuri 2024, "Auditing f-Differential Privacy in One Run", Algorithm 3).
 
+`mean` is the test `sum` on the private mean alone, which has a claim of its own.
+
 Every test is done on all runs together and on the runs of each path. Each bound has confidence
 1 - (1 - confidence) / (number of bounds), so all hold together at `confidence` (Bonferroni).
 """
@@ -29,6 +31,7 @@ from linprobe.accounting.calibrate import MAX_EPSILON
 from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.evaluation.audit import Trials
 from linprobe.mechanisms.first_look import GRID_BITS
+from linprobe.methods.private_mean import MEAN
 
 ALL = "all"
 LARGEST_MU = 20.0  # largest bound; far above the mu of every epsilon that can be claimed
@@ -43,7 +46,7 @@ def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[s
     """
     paths = sorted(set(trials.paths), key=trials.paths.index)
     parts = [(ALL, trials), *((path, trials.on(path)) for path in paths if len(paths) > 1)]
-    n_tests = len(parts) * (5 if trials.scores.shape[1] > 1 else 3)
+    n_tests = len(parts) * ((5 if trials.scores.shape[1] > 1 else 3) + (trials.means is not None))
     each = 1 - (1 - confidence) / n_tests
     return [{"name": name, "path": path, **bound} for path, part in parts for name, bound in _on(part, delta, each)]
 
@@ -66,6 +69,9 @@ def _on(trials: Trials, delta: float, confidence: float) -> list[tuple[str, dict
     bounds.append(("one run", {"epsilon_lower_bound": epsilon, **counted}))
     mu = one_run_mu(correct, guesses, inside.size, confidence)
     bounds.append(("one run f-DP", {"epsilon_lower_bound": epsilon_of(mu, delta), "mu_lower_bound": mu, **counted}))
+    if trials.means is not None:
+        mu = mu_lower_bound(trials.means[inside], trials.means[~inside], confidence)
+        bounds.append((MEAN, {"epsilon_lower_bound": epsilon_of(mu, delta), "mu_lower_bound": mu}))
     return bounds
 
 

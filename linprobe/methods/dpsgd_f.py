@@ -24,16 +24,15 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.data.blocks import Rows
 from linprobe.data.preprocessing import SHORTEST_ROW
 from linprobe.data.rows import TranslatedRows
-from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import Weights
 from linprobe.methods import dpsgd_f_theory
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights
 from linprobe.methods._descent import Descent
+from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.options import DescentOptions, DPSGDFOptions
 from linprobe.options.declaration import refuse_idle
 
@@ -55,7 +54,7 @@ def shares(options: DPSGDFOptions) -> tuple[Share, ...]:
     if options.centre == "public":
         return ()
     share = options.feature_epsilon_share
-    return (Share("mean", MEAN_SHARE if share is None else share),)
+    return (Share(MEAN, MEAN_SHARE if share is None else share),)
 
 
 def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
@@ -63,18 +62,7 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
     if options.centre == "public":
         public = problem.public_rows
         return np.asarray(sum(block.x.sum(axis=0, dtype=np.float64) for block in public.blocks()) / public.n_rows)
-    private = problem.private_rows
-    total = row_sum(private, 1.0, all_reduce=run.group.all_reduce)
-    released = run.mechanism.release(total, run.schedule.others["mean"], purpose="mean")
-    return shrunk_mean(released.value[:, 0], run.schedule.others["mean"], private.n_rows)
-
-
-def shrunk_mean(total: NDArray[np.float64], noise_multiplier: float, n_private: int) -> NDArray[np.float64]:
-    """Line 1 from the released sum of unit rows, shape (n_features,), shrunk by the share of noise in it."""
-    mean = total / n_private
-    noise = len(mean) * (noise_multiplier / n_private) ** 2
-    signal = min(max(float(mean @ mean) - noise, 0.0), 1.0)
-    return mean * (signal / (signal + noise)) if signal else np.zeros_like(mean)
+    return released_mean(problem.private_rows, run.mechanism, run.schedule.others[MEAN], run.group, run.backend)
 
 
 def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:

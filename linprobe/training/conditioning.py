@@ -4,19 +4,17 @@ Rows of most networks share a large mean. It dominates the largest eigenvalue of
 be short, and directions that tell classes apart are learned slowly. With public rows, their mean is subtracted.
 Without them:
 
-    1  m <- 1/N (sum_i x_i + N(0, sigma_m^2 I)),  ||x_i|| = 1, so one record moves the sum by at most 1
-    2  m <- m s / (s + D (sigma_m / N)^2),  s = max(0, ||m||^2 - D (sigma_m / N)^2), an estimate of the true ||m||^2
-    3  x_i <- (x_i - m) / ||x_i - m||;  rows stay as they are if ||m|| < `SHORTEST_MEAN`, where nothing is gained
+    1  m <- the noisy mean of unit rows (`linprobe.methods.private_mean`), with noise multiplier sigma_m
+    2  x_i <- (x_i - m) / ||x_i - m||;  rows stay as they are if ||m|| < `SHORTEST_MEAN`, where nothing is gained
 
 sigma_m is calibrated for `SHARE` of epsilon. Budgets compose as mu^2, so a share of 5 % costs about 0.4 % of it. The
 rule for `auto` knows public facts only: the mean is released if its noise, sqrt(D) sigma_m / N, is at most
 `LARGEST_NOISE` of the length of a row.
 
-Without line 3 the run has the default number of steps for rows that are not centred. The steps then share the same rest
+Without line 2 the run has the default number of steps for rows that are not centred. The steps then share the same rest
 of the budget: for every value of m they are as private as the others, so the two compose.
 
-The mean is one Gaussian release in the ledger. Line 2, `shrunk_mean` of `dpsgd-f`, and line 3 are post-processing
-and a map of single rows. The mean of Sun et al. 2024 (`dpsgd-f`) is the same release.
+The mean is one Gaussian release in the ledger, and line 2 a map of single rows. `dpsgd-f` releases the same mean.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ from dataclasses import replace
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import Releases
 from linprobe.errors import UsageError
+from linprobe.methods.private_mean import MEAN
 from linprobe.options import Conditioning
 from linprobe.options.declaration import declared
 from linprobe.training.settings import Settings
 
-MEAN = "mean"
 SHARE = 0.05
 LARGEST_NOISE = 1.0
 SHORTEST_MEAN = 0.2
 
 
 def mean_release(settings: Settings, n_private: int) -> Releases:
-    """The release of line 1, with the noise that `SHARE` of epsilon buys."""
+    """The release of the mean, with the noise that `SHARE` of epsilon buys."""
     budget = calibrate(
         epsilon=SHARE * float(settings.epsilon or 0.0), delta=settings.delta, n_private=n_private, steps=1
     )

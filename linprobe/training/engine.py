@@ -25,7 +25,6 @@ from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
-from linprobe.data.blocks import Rows
 from linprobe.data.owners import Bounds
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
 from linprobe.data.rows import prepare
@@ -34,7 +33,6 @@ from linprobe.data.unit_rows import prepare_units
 from linprobe.errors import DataError, DivergedError, ParameterError, PrivacyError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
-from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import check_weights
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.held_out_counts import NoisyTest, held_out_counts
@@ -42,7 +40,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Fitted, Method, Problem, Run
-from linprobe.methods.dpsgd_f import shrunk_mean
+from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.options import MANY_ROWS, MANY_ROWS_FROM_TEXT, Centring, Intercept
 from linprobe.options.declaration import declared
 from linprobe.parallel.array_api import on_host
@@ -50,7 +48,7 @@ from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.manifest import privacy_statement
 from linprobe.runs.run_folder import FirstModel, load_first_model
-from linprobe.training.conditioning import MEAN, SHORTEST_MEAN, settled
+from linprobe.training.conditioning import SHORTEST_MEAN, settled
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import INIT_WORDS, SELECTION, TEST_ACCURACY, Settings, schedule_of
 from linprobe.training.shrinkage import Selected, best_of
@@ -164,7 +162,7 @@ def train(
         repeated=() if keeper is None else keeper.early,
     )
     if settings.condition == MEAN and rows is not None:
-        mean = _released_mean(rows, mechanism, schedule.others[MEAN], group, backend)
+        mean = released_mean(rows, mechanism, schedule.others[MEAN], group, backend)
         if np.linalg.norm(mean) >= SHORTEST_MEAN:
             preprocessing = preprocessing.around(mean, schedule.others[MEAN] / n_units)
         else:  # what is left of the budget stays the same; its division into steps may depend on a release
@@ -303,16 +301,6 @@ def _from_text(settings: Settings, sources: Sources) -> bool:
     init = getattr(settings.options, "init", "zero")
     chosen = init == "text" or (init == "auto" and sources.public is None)
     return chosen and settings.first_run is None and sources.text_weights is not None
-
-
-def _released_mean(
-    rows: Rows, mechanism: GaussianMechanism, noise_multiplier: float, group: Group, backend: Backend
-) -> NDArray[np.float64]:
-    """A noisy mean of unit rows, shape (n_features,)."""
-    total = row_sum(rows, 1.0, all_reduce=group.all_reduce)
-    placed = replace(total, value=backend.put(total.value), contributions=backend.put(total.contributions))
-    released = mechanism.release(placed, noise_multiplier, purpose=MEAN)
-    return shrunk_mean(on_host(released.value)[:, 0], noise_multiplier, rows.n_rows)
 
 
 def _released_counts(

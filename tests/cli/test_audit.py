@@ -23,8 +23,19 @@ def test_json_holds_the_claim_the_bound_and_every_test(cli: Cli) -> None:
     audited = result_of(outcome)
     assert outcome.stderr == ""
     assert list(audited) == [
-        *("method", "unit", "epsilon", "delta", "epsilon_lower_bound", "confidence", "runs", "canaries", "steps"),
-        *("noise_multiplier", "sampling_rate", "paths", "products", "not_covered", "tests"),
+        *("method", "unit", "epsilon", "delta", "epsilon_lower_bound", "mean_epsilon", "mean_epsilon_lower_bound"),
+        *(
+            "confidence",
+            "runs",
+            "canaries",
+            "steps",
+            "noise_multiplier",
+            "sampling_rate",
+            "paths",
+            "products",
+            "not_covered",
+            "tests",
+        ),
     ]
     assert audited["paths"] == [
         *("memory, observed", "memory, unobserved", "streamed, observed", "streamed, unobserved"),
@@ -35,11 +46,13 @@ def test_json_holds_the_claim_the_bound_and_every_test(cli: Cli) -> None:
     assert (audited["method"], audited["runs"], audited["canaries"]) == ("noisy-gd", 20, 50)
     assert (audited["steps"], audited["sampling_rate"], audited["delta"]) == (20, 1, 1e-5)
     assert 2.99 < audited["epsilon"] <= 3
-    names = ["sum", "difference", "pattern", "one run", "one run f-DP"]
+    names = ["sum", "difference", "pattern", "one run", "one run f-DP", "mean"]
     assert [(test["path"], test["name"]) for test in audited["tests"]] == [
         (path, name) for path in ["all", *audited["paths"]] for name in names
     ]
-    assert audited["epsilon_lower_bound"] == max(test["epsilon_lower_bound"] for test in audited["tests"])
+    found = {name: [test["epsilon_lower_bound"] for test in audited["tests"] if test["name"] == name] for name in names}
+    assert audited["mean_epsilon_lower_bound"] == max(found.pop("mean")) <= audited["mean_epsilon"] < 0.16
+    assert audited["epsilon_lower_bound"] == max(map(max, found.values()))
     assert set(audited["tests"][0]) == {"name", "path", "epsilon_lower_bound", "mu_lower_bound"}
     assert set(audited["tests"][3]) == {"name", "path", "epsilon_lower_bound", "guesses", "correct"}
     assert set(audited["tests"][4]) == set(audited["tests"][3]) | {"mu_lower_bound"}

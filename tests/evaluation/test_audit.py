@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS, Schedule
+from linprobe.methods.private_mean import MEAN
 from linprobe.progress import Silent
 
 SEED, DELTA = 5, 1e-5
@@ -85,6 +86,13 @@ class HalfNoise(GaussianMechanism):
         return super().release(clipped, noise_multiplier / 2, **others)
 
 
+class QuietMean(GaussianMechanism):
+    """Adds a twentieth of the noise to the private mean, and all of it to the steps."""
+
+    def release(self, clipped: Any, noise_multiplier: float, *, purpose: str, **others: Any) -> Release:
+        return super().release(clipped, noise_multiplier / (20 if purpose == MEAN else 1), purpose=purpose, **others)
+
+
 class SameNoise(GaussianMechanism):
     """Uses the same noise at every step."""
 
@@ -92,10 +100,12 @@ class SameNoise(GaussianMechanism):
         class Stuck:
             key, draws, ratchet, next_draw = source.key, 0, source.ratchet, source.next_draw
 
+            drawn: ClassVar[dict[tuple[int, ...], Any]] = {}
+
             def add_noise(self, value: Any, std: float) -> Any:
-                if not hasattr(self, "drawn"):
-                    self.drawn = source.add_noise(np.zeros_like(value), 1.0)
-                return value + std * self.drawn
+                if value.shape not in self.drawn:
+                    self.drawn[value.shape] = source.add_noise(np.zeros_like(value), 1.0)
+                return value + std * self.drawn[value.shape]
 
         super().__init__(Stuck(), *others, **named)  # type: ignore[arg-type]
 
@@ -159,6 +169,16 @@ def test_half_the_noise_is_caught_on_every_path(method: str) -> None:
     assert bound_of(result["tests"], "sum") > 4
     assert caught(result["tests"], 3.0) == set(PATHS)
     with pytest.raises(PrivacyError, match=r"allowed: at most the 3 claimed"):
+        check_audit(result)
+
+
+@pytest.mark.parametrize("method", ["noisy-gd", "dpsgd-f"])
+def test_too_little_noise_on_the_mean_alone_is_caught_on_every_path(method: str) -> None:
+    result = audited(method, 3.0, mechanism=QuietMean, steps=5)
+    assert result["epsilon_lower_bound"] < 3
+    assert result["mean_epsilon"] == pytest.approx(0.15, rel=1e-6)
+    assert all(bound_of(result["tests"], MEAN, path) > 0.15 for path in PATHS)
+    with pytest.raises(PrivacyError, match="epsilon of the private mean"):
         check_audit(result)
 
 

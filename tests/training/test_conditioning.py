@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.estimators import ESTIMATORS, NoisyGD
-from linprobe.methods.dpsgd_f import shrunk_mean
+from linprobe.methods.private_mean import MEAN, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
-from linprobe.training.conditioning import LARGEST_NOISE, MEAN, SHARE, mean_release, settled
+from linprobe.training.conditioning import LARGEST_NOISE, SHARE, mean_release, settled
 from linprobe.training.settings import Settings
 
 CLASSES, N, WIDTH = 3, 3000, 20

@@ -1,0 +1,44 @@
+"""A noisy mean of unit rows: one Gaussian release of their sum, shrunk by the share of noise in it.
+
+Sun, Suresh, Menon, "The importance of feature preprocessing for differentially private linear optimization", ICLR 2024,
+Algorithm 3, line 1. The paper omits the factor 1/N of the noise. The second line is ours.
+
+    1  m <- 1/N (sum_i x_i + N(0, sigma_m^2 I)),  ||x_i|| = 1, so one record moves the sum by at most 1
+    2  m <- m s / (s + D (sigma_m / N)^2),  s = ||m||^2 - D (sigma_m / N)^2, from 0 to 1, which estimates the true one
+
+Guarantee: 1/sigma_m - Gaussian DP under zero-out of one record, or of one person, whose rows count by their mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.blocks import Rows
+from linprobe.gradients.backend import Backend
+from linprobe.gradients.clipped_sum import row_sum
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.parallel.array_api import on_host
+from linprobe.parallel.process_group import Group
+
+MEAN = "mean"
+
+
+def released_mean(
+    rows: Rows, mechanism: GaussianMechanism, noise_multiplier: float, group: Group, backend: Backend
+) -> NDArray[np.float64]:
+    """The mean of unit rows, shape (n_features,)."""
+    total = row_sum(rows, 1.0, all_reduce=group.all_reduce)
+    placed = replace(total, value=backend.put(total.value), contributions=backend.put(total.contributions))
+    released = mechanism.release(placed, noise_multiplier, purpose=MEAN)
+    return shrunk_mean(on_host(released.value)[:, 0], noise_multiplier, rows.n_rows)
+
+
+def shrunk_mean(total: NDArray[np.float64], noise_multiplier: float, n_private: int) -> NDArray[np.float64]:
+    """Line 2 from the released sum of unit rows, shape (n_features,)."""
+    mean = total / n_private
+    noise = len(mean) * (noise_multiplier / n_private) ** 2
+    signal = min(max(float(mean @ mean) - noise, 0.0), 1.0)
+    return mean * (signal / (signal + noise)) if signal else np.zeros_like(mean)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from linprobe.atomic_files import held
+from linprobe.atomic_files import held, refuse_long_name
 from linprobe.errors import LinprobeError, UsageError, advice
 
 RUN_FOLDER = "run folder"
@@ -26,11 +26,12 @@ def claimed(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None)
         overwrite: whether the output may exist already; None if the command never replaces one.
 
     Raises:
-        UsageError: the output exists, lies in a run folder, has the name -, or another process holds the name.
-            LinprobeError: the place is not writable.
+        UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process holds
+            the name. LinprobeError: the place is not writable.
     """
     if out.name == "-":
         raise UsageError(f"{what} {out} would be a file of that name, not standard output; give another name")
+    refuse_long_name(out, what)
     refuse_existing(out, what, overwrite=overwrite)
     _refuse_inside_run(out, what)
     new_parents = [parent for parent in out.parents if not parent.exists()]

@@ -261,6 +261,12 @@ def _check_caps(cap: float | None, delta: float) -> Check:
     return check
 
 
+def _check_histogram(others: Contents, entry: Entry) -> None:
+    """Refuse an entry whose last release, a histogram, takes it above the cap of its book."""
+    if others.cap is not None:
+        refuse_above(others.cap, others, entry, replace(entry, further=entry.further[:-1]))
+
+
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> None:
     """Say what a new entry and the earlier ones cost together."""
     if not others.counted or not entry.private:
@@ -292,7 +298,7 @@ def charge_histogram(
         PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
     path, entry = _book_with_entry(run, before, given)
-    book.add(path, entry, [histogram], _check_caps(None, run.manifest["delta"]))
+    book.add(path, entry, [histogram], _check_histogram)
 
 
 def preview_histogram(
@@ -308,7 +314,7 @@ def preview_histogram(
     known = contents.entries.get(entry.run, entry)
     others = {name: other for name, other in contents.entries.items() if name != entry.run}
     after = replace(known, further=(*known.further, histogram))
-    _check_caps(None, run.manifest["delta"])(replace(contents, entries=others), after)
+    _check_histogram(replace(contents, entries=others), after)
     return path, spending(replace(contents, entries={**others, entry.run: after}).counted)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,7 +159,9 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     assert entry["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
     assert after["epsilon"] > before["epsilon"]
     spent(cli, features_file, "--set-cap", after["epsilon"])
-    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 4, ["cap is epsilon"])
+    above = ["cap is epsilon", f"have spent is {after['epsilon']:.6g}"[:-2], "--publish-epsilon, or raise the cap"]
+    for words in ((), ("--dry-run",)):
+        refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5", *words), 4, above)
     assert len((run_copy / "ledger.jsonl").read_text().splitlines()) == sum(
         release["count"] for release in manifest["releases"]
     )
@@ -167,6 +171,18 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     found = spent(cli, Path("new.jsonl"))
     manifest = json.loads((run_copy / "manifest.json").read_text())
     assert found["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
+
+
+def test_a_run_folder_that_cannot_be_written_is_told_before_the_charge(
+    cli: Cli, refused: Cli, run_copy: Path, own_books: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    before = [path.read_bytes() for path in sorted(own_books.iterdir())]
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 1, ["copied_run", "nothing was charged", "copy"])
+    assert [path.read_bytes() for path in sorted(own_books.iterdir())] == before
 
 
 def test_a_histogram_of_a_run_in_no_book_is_refused(cli: Cli, refused: Cli, trained_run: Path, tmp_path: Path) -> None:

@@ -95,11 +95,15 @@ def open_private(path: Path, flags: int) -> int:
     return os.open(path, flags, PRIVATE_MODE)
 
 
-def refuse_long_name(out: Path, what: str) -> None:
-    """UsageError if the unfinished file of an output, `.NAME.0123abcd.partial`, would have too long a name.
+def check_place(out: Path, what: str, flag: str = "--out") -> None:
+    """Check that an output has a name and a folder that can be made.
 
     Args:
-        what: the kind of output, for the message.
+        what: the kind of output, and flag: the one that names it, for messages.
+
+    Raises:
+        UsageError: the unfinished output, `.NAME.0123abcd.partial`, would have too long a name. LinprobeError: a file
+            is where a folder of the path would be.
     """
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
@@ -107,6 +111,9 @@ def refuse_long_name(out: Path, what: str) -> None:
             f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, as it has a longer one until it is "
             "complete; give a shorter name"
         )
+    for parent in out.parents:
+        if parent.exists() and not parent.is_dir():
+            raise LinprobeError(f"{what} {out} cannot be made: {parent} is no folder; give {flag} another place")
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def _key(folder: Path) -> bytes:
             text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise LinprobeError(
-            f"budget books cannot be kept in {folder} ({error.strerror}), so nothing was trained; give --book FILE, or "
+            f"budget books cannot be kept in {folder} ({error.strerror}), so nothing was spent; give --book FILE, or "
             "set XDG_STATE_HOME to a writable folder"
         ) from None
     try:

@@ -400,7 +400,10 @@ def test_run_folder_below_a_file_is_refused(
     cli: Callable[..., Any], refused: Callable[..., None], features_file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("x")
-    refused(cli("train", features_file, *NOISY, "--out", "file/run"), 1, ["file/run", "cannot be made"])
+    for words in (["train", features_file, *NOISY], ["compare", features_file]):
+        refused(cli(*words, "--out", "file/run"), 1, ["file/run", "cannot be made", "file is no folder", "--out"])
+    words = ("plan", "--eps", "3", "--n", "100", "--plot", "file/plot.png")
+    refused(cli(*words), 1, ["file/plot.png", "file is no folder", "--plot"])
     assert [path.name for path in tmp_path.rglob("*")] == ["file"]
 
 

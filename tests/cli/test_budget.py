@@ -283,7 +283,7 @@ def test_a_book_that_cannot_be_written_stops_the_run(
     refused(
         cli("train", features_file, *FEW, "--book", "file/book", "--out", "a"),
         1,
-        ["budget book", "nothing was trained"],
+        ["budget book", "nothing was spent"],
     )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     refused(cli("train", features_file, *FEW, "--out", "a"), 1, ["budget book", "--book"])

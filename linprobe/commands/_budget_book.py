@@ -59,6 +59,18 @@ def book_of(features: FeatureReader, given: Path | None = None) -> Path:
     return folder / f"{row_commitment(_key(folder), (x for x, _ in features.blocks('train')))}{SUFFIX}"
 
 
+def existing_book(features: FeatureReader, given: Path | None = None) -> Path | None:
+    """`book_of` without a write: None if there is no book of any rows yet, and none was given."""
+    if given is not None:
+        return given
+    folder = books_folder()
+    try:
+        none_yet = not (folder / KEY).exists() and not any(folder.glob(f"*{SUFFIX}"))
+    except OSError as error:
+        raise _unusable(folder, error) from None
+    return None if none_yet else book_of(features)
+
+
 def book_with(run: str, given: Path | None = None) -> Path | None:
     """The budget book with an entry of the run: `given`, or the one among the default books; None if none has it."""
     if given is not None:
@@ -85,10 +97,7 @@ def _key(folder: Path) -> bytes:
                     stream.write(secrets.token_hex(KEY_BYTES))
             text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise LinprobeError(
-            f"budget books cannot be kept in {folder} ({error.strerror}), so nothing was spent; give --book FILE, or "
-            "set XDG_STATE_HOME to a writable folder"
-        ) from None
+        raise _unusable(folder, error) from None
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -96,6 +105,13 @@ def _key(folder: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise DataError(f"{path} is not the key of budget books; restore it from a copy, or give --book FILE")
     return key
+
+
+def _unusable(folder: Path, error: OSError) -> LinprobeError:
+    return LinprobeError(
+        f"budget books cannot be kept in {folder} ({error.strerror}), so nothing was spent; give --book FILE, or set "
+        "XDG_STATE_HOME to a writable folder"
+    )
 
 
 class RunCharge:
@@ -241,7 +257,7 @@ def preview(
     Raises:
         PrivacyError: the runs would exceed a cap. DataError: a damaged book.
     """
-    path = book_of(features, given) if given is not None or (books_folder() / KEY).exists() else None
+    path = existing_book(features, given)
     contents = Contents() if path is None else book.read_book(path)
     for entry in entries:
         _check_caps(cap, entry.delta or 0.0)(contents, entry)

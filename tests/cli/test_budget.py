@@ -68,6 +68,15 @@ def test_methods_that_read_no_private_row_are_not_in_the_book(cli: Cli, features
     assert spent(cli, features_file)["epsilon"] == 0
 
 
+def test_a_question_writes_nothing(cli: Cli, features_file: Path, own_books: Path) -> None:
+    found = spent(cli, features_file)
+    assert (found["book"], found["runs"], found["epsilon"], found["entries"]) == (None, 0, 0, [])
+    outcome = cli("budget", features_file)
+    assert (outcome.status, outcome.stdout) == (0, "0\n")
+    assert "no budget book yet" in outcome.stderr
+    assert not own_books.exists()
+
+
 def test_runs_without_privacy_are_counted_apart(cli: Cli, features_file: Path) -> None:
     assert cli("train", features_file, "--method", "non-private", "--out", "a").status == 0
     assert cli("train", features_file, *FEW, "--noise-seed", 1, "--insecure-seed", "--out", "b").status == 0

@@ -23,8 +23,22 @@ def end_like_ctrl_c() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
+def open_closed_streams() -> None:
+    """Open the null device in place of standard streams that the caller closed, as `>&-` does.
+
+    Python has None for such a stream. The descriptors are taken too: otherwise the next file that is opened, such as a
+    feature file, gets the number of stderr, and whatever a library prints there would damage it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", errors="backslashreplace"))
+
+
 def main() -> None:
     """Run the command line and exit with its status."""
+    open_closed_streams()
     end_like_ctrl_c()
     try:
         from linprobe.cli import run

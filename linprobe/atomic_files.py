@@ -25,6 +25,7 @@ except ImportError:  # Windows
 
 PRIVATE_MODE, PRIVATE_FOLDER = 0o600, 0o700
 MOST_TEXT = 1 << 26  # bytes of a JSON file: a manifest of many classes has megabytes
+LONGEST_NAME = 255 - len("..01234567.partial")  # bytes of the name of an output
 FORMULAS = ("=", "+", "-", "@")
 _held: set[int] = set()  # descriptors locked by `held`
 
@@ -92,6 +93,27 @@ if hasattr(os, "register_at_fork"):
 def open_private(path: Path, flags: int) -> int:
     """Open a file with the flags of `os.open`; a new file has mode 0600."""
     return os.open(path, flags, PRIVATE_MODE)
+
+
+def check_place(out: Path, what: str, flag: str = "--out") -> None:
+    """Check that an output has a name and a folder that can be made.
+
+    Args:
+        what: the kind of output, and flag: the one that names it, for messages.
+
+    Raises:
+        UsageError: the unfinished output, `.NAME.0123abcd.partial`, would have too long a name. LinprobeError: a file
+            is where a folder of the path would be.
+    """
+    length = len(os.fsencode(out.name))
+    if length > LONGEST_NAME:
+        raise UsageError(
+            f"{what} {out} has a name of {length} bytes; allowed: {LONGEST_NAME}, as it has a longer one until it is "
+            "complete; give a shorter name"
+        )
+    for parent in out.parents:
+        if parent.exists() and not parent.is_dir():
+            raise LinprobeError(f"{what} {out} cannot be made: {parent} is no folder; give {flag} another place")
 
 
 @contextmanager

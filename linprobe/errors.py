@@ -73,6 +73,8 @@ ADVICE = {
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "close other programs: the machine has too many open files",
     errno.ENOMEM: "free some memory, or raise the limit on it (ulimit -v)",
+    errno.ENAMETOOLONG: "shorten it: a file system takes names of 255 bytes at most",
+    errno.ENOTDIR: "a part of the path is a file where a folder is needed; give another {flag}",
     errno.EACCES: "give {flag} a writable place",
     errno.EPERM: "give {flag} a writable place",
     errno.EROFS: "give {flag} a writable place",

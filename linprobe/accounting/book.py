@@ -232,7 +232,7 @@ def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
     except OSError as error:
         raise LinprobeError(
-            f"budget book {path} cannot be written ({error.strerror}), so nothing was trained; give --book a writable "
+            f"budget book {path} cannot be written ({error.strerror}), so nothing was spent; give --book a writable "
             "file, or set XDG_STATE_HOME to a writable folder"
         ) from None
     try:

@@ -123,8 +123,11 @@ def _merged(releases: Sequence[Releases]) -> list[Releases]:
     return kinds
 
 
-def refuse_above(cap: Cap, others: Contents, entry: Entry) -> None:
-    """Raise PrivacyError if `entry` and all other entries of a book cost more than `cap` together."""
+def refuse_above(cap: Cap, others: Contents, entry: Entry, finished: Entry | None = None) -> None:
+    """Raise PrivacyError if `entry` and all other entries of a book cost more than `cap` together.
+
+    `finished` is the entry before a histogram of its run was added; None for a new run.
+    """
     if not entry.private:
         raise PrivacyError(
             f"cap is epsilon {cap.epsilon:.9g}, and no epsilon covers a run of {entry.method} without secret noise; "
@@ -132,10 +135,11 @@ def refuse_above(cap: Cap, others: Contents, entry: Entry) -> None:
         )
     spent = spending([*others.counted, entry], cap.delta)
     if spent.epsilon > cap.epsilon:
-        before = spending(others.counted, cap.delta)
+        added, flag = ("this one", "--eps") if finished is None else ("the histogram", "--publish-epsilon")
+        before = spending(others.counted if finished is None else [*others.counted, finished], cap.delta)
         runs = f"{before.runs} run{'' if before.runs == 1 else 's'}"
         raise PrivacyError(
             f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; what these rows have spent is "
-            f"{rounded_up(before.epsilon)} in {runs}, with this one it would be {rounded_up(spent.epsilon)}; nothing "
-            "was spent; give a smaller --eps, or raise the cap"
+            f"{rounded_up(before.epsilon)} in {runs}, with {added} it would be {rounded_up(spent.epsilon)}; nothing "
+            f"was spent; give a smaller {flag}, or raise the cap"
         )

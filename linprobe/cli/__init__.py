@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any
@@ -42,7 +42,7 @@ from linprobe.cli import (
 from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
 from linprobe.cli._flags import flag_of_argument
 from linprobe.cli._help import Command
-from linprobe.errors import ADVICE, LinprobeError, UsageError, advice
+from linprobe.errors import ADVICE, LinprobeError, advice
 
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
@@ -140,12 +140,13 @@ def _reader_left() -> int:
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit status. An error is one line on stderr, with a traceback only for --debug."""
-    try:
-        everywhere, words = taken_out(arguments)
-        with _stderr.as_asked(quiet=everywhere.quiet, log=everywhere.log, words=arguments):
-            return _run(words, everywhere)
-    except UsageError as error:
-        return _fail(str(error), error.exit_status)
+    with ExitStack() as stack:
+        try:
+            everywhere, words = taken_out(arguments)
+            stack.enter_context(_stderr.as_asked(quiet=everywhere.quiet, log=everywhere.log, words=arguments))
+        except LinprobeError as error:
+            return _fail(str(error), error.exit_status)
+        return _run(words, everywhere)
 
 
 def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:

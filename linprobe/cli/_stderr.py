@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from linprobe.atomic_files import PRIVATE_MODE
-from linprobe.errors import UsageError, printable
+from linprobe.errors import LinprobeError, UsageError, advice, printable
 
 
 @dataclass
@@ -55,7 +55,7 @@ def as_asked(*, quiet: bool, log: Path | None, words: list[str]) -> Iterator[Non
     """Be quiet inside the block, and append to a log file, which begins with the words of the command.
 
     Raises:
-        UsageError: a log file that cannot be written, or a file that is no text.
+        LinprobeError: a log file that cannot be written. UsageError: a file that is no text.
     """
     global _state
     before = _state
@@ -66,7 +66,9 @@ def as_asked(*, quiet: bool, log: Path | None, words: list[str]) -> Iterator[Non
             # tables may show private figures
             descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_MODE)
         except OSError as error:
-            raise UsageError(f"log file {log} cannot be written ({error.strerror}); give another --log FILE") from None
+            raise LinprobeError(
+                f"log file {log} cannot be written ({error.strerror}); {advice(error, '--log')}"
+            ) from None
         file = os.fdopen(descriptor, "a", encoding="utf-8")
     _state = _State(quiet, file)
     try:

@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
             _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}")
         cap = "-" if found["cap"] is None else f"{rounded_up(found['cap'])} at delta {rounded_up(found['cap_delta'])}"
         _terminal.table(
-            f"budget book {found['book']}",
+            "no budget book yet" if found["book"] is None else f"budget book {found['book']}",
             [
                 ("runs", str(found["runs"])),
                 ("runs that are not private", str(found["not_private_runs"])),

@@ -59,6 +59,18 @@ def book_of(features: FeatureReader, given: Path | None = None) -> Path:
     return folder / f"{row_commitment(_key(folder), (x for x, _ in features.blocks('train')))}{SUFFIX}"
 
 
+def existing_book(features: FeatureReader, given: Path | None = None) -> Path | None:
+    """`book_of` without a write: None if there is no book of any rows yet, and none was given."""
+    if given is not None:
+        return given
+    folder = books_folder()
+    try:
+        none_yet = not (folder / KEY).exists() and not any(folder.glob(f"*{SUFFIX}"))
+    except OSError as error:
+        raise _unusable(folder, error) from None
+    return None if none_yet else book_of(features)
+
+
 def book_with(run: str, given: Path | None = None) -> Path | None:
     """The budget book with an entry of the run: `given`, or the one among the default books; None if none has it."""
     if given is not None:
@@ -85,10 +97,7 @@ def _key(folder: Path) -> bytes:
                     stream.write(secrets.token_hex(KEY_BYTES))
             text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise LinprobeError(
-            f"budget books cannot be kept in {folder} ({error.strerror}), so nothing was trained; give --book FILE, or "
-            "set XDG_STATE_HOME to a writable folder"
-        ) from None
+        raise _unusable(folder, error) from None
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -96,6 +105,13 @@ def _key(folder: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise DataError(f"{path} is not the key of budget books; restore it from a copy, or give --book FILE")
     return key
+
+
+def _unusable(folder: Path, error: OSError) -> LinprobeError:
+    return LinprobeError(
+        f"budget books cannot be kept in {folder} ({error.strerror}), so nothing was spent; give --book FILE, or set "
+        "XDG_STATE_HOME to a writable folder"
+    )
 
 
 class RunCharge:
@@ -241,7 +257,7 @@ def preview(
     Raises:
         PrivacyError: the runs would exceed a cap. DataError: a damaged book.
     """
-    path = book_of(features, given) if given is not None or (books_folder() / KEY).exists() else None
+    path = existing_book(features, given)
     contents = Contents() if path is None else book.read_book(path)
     for entry in entries:
         _check_caps(cap, entry.delta or 0.0)(contents, entry)
@@ -259,6 +275,12 @@ def _check_caps(cap: float | None, delta: float) -> Check:
             refuse_above(Cap(cap, delta), others, entry)
 
     return check
+
+
+def _check_histogram(others: Contents, entry: Entry) -> None:
+    """Refuse an entry whose last release, a histogram, takes it above the cap of its book."""
+    if others.cap is not None:
+        refuse_above(others.cap, others, entry, replace(entry, further=entry.further[:-1]))
 
 
 def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> None:
@@ -292,7 +314,7 @@ def charge_histogram(
         PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
     path, entry = _book_with_entry(run, before, given)
-    book.add(path, entry, [histogram], _check_caps(None, run.manifest["delta"]))
+    book.add(path, entry, [histogram], _check_histogram)
 
 
 def preview_histogram(
@@ -308,7 +330,7 @@ def preview_histogram(
     known = contents.entries.get(entry.run, entry)
     others = {name: other for name, other in contents.entries.items() if name != entry.run}
     after = replace(known, further=(*known.further, histogram))
-    _check_caps(None, run.manifest["delta"])(replace(contents, entries=others), after)
+    _check_histogram(replace(contents, entries=others), after)
     return path, spending(replace(contents, entries={**others, entry.run: after}).counted)
 
 

@@ -17,7 +17,7 @@ from linprobe.accounting.accountants import ACCOUNTANTS, choose_accountant, comp
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
-from linprobe.atomic_files import PRIVATE_FOLDER, held, read_text, write_json
+from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
 from linprobe.runs import per_record_file, run_folder
@@ -138,8 +138,10 @@ def check_stated(out: Path, of: dict[str, Any]) -> bool:
     """Whether `out` is still free for a new comparison. Nothing is written.
 
     Raises:
-        UsageError: it holds another comparison, or something else. DataError: a damaged file.
+        UsageError: it holds another comparison, or something else. DataError: a damaged file. LinprobeError: see
+            `check_place`.
     """
+    check_place(out, "comparison")
     stated = out / STATED
     is_new = not stated.is_file()
     if is_new and out.exists() and (not out.is_dir() or any(out.iterdir())):

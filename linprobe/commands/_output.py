@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,30 +15,35 @@ from linprobe.runs.run_folder import new_run_folder
 
 @contextmanager
 def new_files(
-    *paths: Path | None, what: str = "file", inputs: Iterable[Path | None] = (), overwrite: bool = False
+    paths: Mapping[str, Path | None],
+    *,
+    what: str = "file",
+    inputs: Iterable[Path | None] = (),
+    overwrite: bool = False,
 ) -> Iterator[None]:
     """Hold the names of output files inside the block, before anything is read. Missing folders are made.
 
     Args:
-        paths: the files to write; None for one that is not asked for. what: their kind, for messages.
+        paths: the files to write by the flags that name them; None for one that is not asked for.
+        what: their kind, for messages.
         inputs: files that the command reads. overwrite: whether to replace an existing file.
 
     Raises:
         UsageError: an existing file without `overwrite`, a folder, an input, one name twice, or a file that another
             process is making. LinprobeError: the place is not writable.
     """
-    wanted = [path for path in paths if path is not None]
-    for place, path in enumerate(wanted):
+    wanted = {flag: path for flag, path in paths.items() if path is not None}
+    for place, path in enumerate(wanted.values()):
         if path.is_dir():
             raise UsageError(f"{what} {path} is a folder; give a file name")
         for given in inputs:
             if given is not None and path.exists() and given.exists() and path.samefile(given):
                 raise UsageError(f"{what} {path} would replace an input of the command; give another name")
-        if path.absolute() in [other.absolute() for other in wanted[:place]]:
+        if path.absolute() in [other.absolute() for other in list(wanted.values())[:place]]:
             raise UsageError(f"{what} {path} is named twice; give two names")
     with ExitStack() as stack:
-        for path in wanted:
-            stack.enter_context(claimed(path, what, overwrite=overwrite))
+        for flag, path in wanted.items():
+            stack.enter_context(claimed(path, what, flag, overwrite=overwrite))
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histo
 from linprobe.accounting.spending import Spending
 from linprobe.atomic_files import held, read_text, write_json
 from linprobe.commands._budget_book import charge_histogram, preview_histogram
-from linprobe.errors import PrivacyError, UsageError
+from linprobe.errors import LinprobeError, PrivacyError, UsageError
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
@@ -43,10 +44,12 @@ def publish(
 
     Raises:
         PrivacyError: a run that is not private, or one that does not match its manifest.
-        UsageError: see `_signing_key`. LinprobeError: another process publishes from this run, or no budget book.
+        UsageError: see `_signing_key`. LinprobeError: another process publishes from this run, a folder that
+            cannot be written, or no budget book.
     """
     folder, manifest = run.folder, run.manifest
     key = _key_to_publish(run, sign)
+    _check_writable(folder)
     with held(folder, BUSY.format(folder)):
         events, planned = _planned(run, epsilon)
         training = grouped(event for event in events if event.purpose != HISTOGRAM)
@@ -103,6 +106,7 @@ def preview(run: run_folder.LoadedRun, epsilon: float, sign: Path | None, book: 
     """
     manifest = run.manifest
     key = _key_to_publish(run, sign)
+    _check_writable(run.folder)
     events, planned = _planned(run, epsilon)
     path, spent = preview_histogram(run, grouped(events), planned, book)
     return Publication(
@@ -113,6 +117,18 @@ def preview(run: run_folder.LoadedRun, epsilon: float, sign: Path | None, book: 
         spent=spent,
         changed=(run_folder.LEDGER, MANIFEST, *(() if key is None else (signature.SIGNATURE,))),
     )
+
+
+def _check_writable(folder: Path) -> None:
+    """LinprobeError if a run folder or its ledger cannot be written, told before anything is charged."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".", suffix=".partial"), (folder / run_folder.LEDGER).open("ab"):
+            return
+    except OSError as error:
+        raise LinprobeError(
+            f"run folder {folder} cannot be written ({error.strerror}), so nothing was charged or published; make it "
+            "writable, or give a writable copy of it"
+        ) from None
 
 
 def _key_to_publish(run: run_folder.LoadedRun, sign: Path | None) -> Ed25519PrivateKey | None:
@@ -149,6 +165,7 @@ def recover(run: run_folder.LoadedRun, sign: Path | None) -> float:
     folder, manifest = run.folder, run.manifest
     ledger = folder / run_folder.LEDGER
     key = _signing_key(folder, sign)
+    _check_writable(folder)
     with held(folder, BUSY.format(folder)):
         unsealed = unsealed_events(ledger, manifest["files"][run_folder.LEDGER])
         if unsealed is None:

@@ -94,7 +94,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     """
     _check(request)
     inputs = (*inputs_of(request.run), request.features, request.public)
-    with new_files(request.plot, request.out, inputs=inputs, overwrite=request.overwrite):
+    with new_files({"--plot": request.plot, "--out": request.out}, inputs=inputs, overwrite=request.overwrite):
         return _attack(request, progress)
 
 

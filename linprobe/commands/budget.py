@@ -10,7 +10,7 @@ from typing import Any
 from linprobe.accounting.book import Cap, Contents, read_book, set_cap
 from linprobe.accounting.figures import rounded_up as rounded_up
 from linprobe.accounting.spending import spending, together
-from linprobe.commands._budget_book import book_of
+from linprobe.commands._budget_book import book_of, existing_book
 from linprobe.commands._row_sources import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
 from linprobe.errors import DataError, ParameterError
@@ -35,11 +35,11 @@ class BudgetRequest:
 
 
 def budget(request: BudgetRequest) -> dict[str, Any]:
-    """What the runs of a budget book cost together. Sets the cap first, if one is given.
+    """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is written.
 
-    Returns: book, runs, not_private_runs, unit, epsilon (None if it has no bound), delta, gdp_mu, zcdp_rho, accountant,
-        cap, cap_delta (None without a cap), entries (one object for each run: run, name, method, created (None for a
-        private selection), unit, private, epsilon, delta).
+    Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, epsilon (None if it has no
+        bound), delta, gdp_mu, zcdp_rho, accountant, cap, cap_delta (None without a cap), entries (one object for each
+        run: run, name, method, created (None for a private selection), unit, private, epsilon, delta).
 
     Raises:
         DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
@@ -49,21 +49,22 @@ def budget(request: BudgetRequest) -> dict[str, Any]:
     if request.cap is not None:
         declared(RunOptions)["cap"].check(request.cap)
     path = _book(request)
-    contents = read_book(path)
-    if request.cap is not None:
+    contents = Contents() if path is None else read_book(path)
+    if request.cap is not None and path is not None:
         deltas = [entry.delta for entry in contents.counted if entry.delta is not None]
         set_cap(path, Cap(request.cap, request.delta or max(deltas, default=DEFAULT_DELTA)))
         contents = read_book(path)
     return _described(path, contents, request.delta)
 
 
-def _book(request: BudgetRequest) -> Path:
+def _book(request: BudgetRequest) -> Path | None:
+    """The book of the request; to set a cap, a new one if need be."""
     source = request.source
     if is_hdf5(source) or (str(source) == DIGITS and not source.exists()):
         if request.book is not None:
             return request.book
         with open_features(source, whole=False) as features:
-            return book_of(features)
+            return existing_book(features) if request.cap is None else book_of(features)
     if not source.exists():
         raise DataError(f"{source} does not exist; give a feature file, or a budget book")
     if request.book is not None:
@@ -71,7 +72,7 @@ def _book(request: BudgetRequest) -> Path:
     return source
 
 
-def _described(path: Path, contents: Contents, delta: float | None) -> dict[str, Any]:
+def _described(path: Path | None, contents: Contents, delta: float | None) -> dict[str, Any]:
     spent = spending(contents.counted, delta)
     entries = []
     for entry in contents.counted:
@@ -82,7 +83,7 @@ def _described(path: Path, contents: Contents, delta: float | None) -> dict[str,
         entries.append({**stated, "epsilon": epsilon, "delta": entry.delta})
     cap = contents.cap
     return {
-        "book": str(path),
+        "book": None if path is None else str(path),
         **asdict(spent),
         "epsilon": _finite(spent.epsilon),
         "gdp_mu": _finite(spent.gdp_mu),

@@ -28,6 +28,7 @@ from linprobe.commands._comparison_plan import (
 from linprobe.commands._comparison_plan import CompareRequest as CompareRequest
 from linprobe.commands._method_row import MethodRow as MethodRow
 from linprobe.commands._row_sources import DIGITS, check_one_class, check_test_rows, open_features
+from linprobe.commands._run_config import refuse_other_encodings
 from linprobe.commands._units import private_units
 from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
 from linprobe.commands.train import make_settings, train_on
@@ -116,11 +117,13 @@ def opened_comparison(request: CompareRequest) -> Iterator[OpenedComparison]:
         UsageError, ParameterError: an invalid request. DataError: a file that cannot be read.
     """
     check_request(request)
+    refuse_other_encodings([request.out, *request.public])
     if request.features is None and not request.shots and not request.public:
         request = replace(request, shots=(DIGITS_SHOTS,))
     of = {"features": DIGITS if request.features is None else str(request.features.resolve()), "delta": request.delta}
     if request.unit != RECORD:
         of["unit"] = request.unit
+    refuse_other_encodings(of.values())
     with ExitStack() as stack:
         features = _shared(stack, request.features)
         others = {name_of(path): _shared(stack, path) for path in request.public if path is not None}

@@ -54,7 +54,7 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
     """
     _check_format(request.to)
     inputs = (*inputs_of(request.run), request.calibrate)
-    with new_files(request.out, inputs=inputs, overwrite=request.overwrite):
+    with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
         manifest = verified(request.run).manifest
         run = run_folder.load_run(request.run)
         if run.manifest != manifest:

@@ -48,7 +48,7 @@ def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:
             unreadable arrays or class list. LinprobeError: `out` is not writable.
     """
     inputs = (*request.sources, request.classes)
-    with new_files(request.out, what="feature file", inputs=inputs, overwrite=request.overwrite):
+    with new_files({"--out": request.out}, what="feature file", inputs=inputs, overwrite=request.overwrite):
         _check_replaced(request)
         return _import(request, progress)
 
@@ -69,7 +69,7 @@ def dry_run(request: ImportRequest, progress: Progress) -> DryRun:
         LinprobeError: as `import_`, before it writes.
     """
     inputs = (*request.sources, request.classes)
-    with new_files(request.out, what="feature file", inputs=inputs, overwrite=request.overwrite):
+    with new_files({"--out": request.out}, what="feature file", inputs=inputs, overwrite=request.overwrite):
         _check_replaced(request)
         description, arrays = described(**_arguments(request), progress=progress)
     groups = groups_of(arrays)

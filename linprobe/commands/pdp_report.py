@@ -59,7 +59,7 @@ def pdp_report(
             PrivacyError: a histogram of a run that is not private.
     """
     _check_options(plot, publish_epsilon, sign, recover)
-    with new_files(csv, plot, inputs=(*inputs_of(folder), sign, book), overwrite=overwrite):
+    with new_files({"--csv": csv, "--plot": plot}, inputs=(*inputs_of(folder), sign, book), overwrite=overwrite):
         return _pdp_report(folder, csv, plot, publish_epsilon, sign, recover, book)
 
 
@@ -86,7 +86,7 @@ def dry_run(
     if recover:
         raise UsageError("options --dry-run and --recover exclude each other; a recovery spends nothing: leave one out")
     _check_options(plot, publish_epsilon, sign, recover)
-    with new_files(csv, plot, inputs=(*inputs_of(folder), sign, book), overwrite=overwrite):
+    with new_files({"--csv": csv, "--plot": plot}, inputs=(*inputs_of(folder), sign, book), overwrite=overwrite):
         run = _loaded(folder)
         _refuse_unsealed(run)
         ids, _ = _losses(run)

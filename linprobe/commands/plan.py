@@ -37,7 +37,7 @@ def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     """
     if request.plot is not None:
         plots.check_format(request.plot)
-    with new_files(request.plot, overwrite=request.overwrite):
+    with new_files({"--plot": request.plot}, overwrite=request.overwrite):
         return _plan(request, progress)
 
 

@@ -36,7 +36,7 @@ def report(
     """
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
-    with new_files(html, what="page", inputs=(*inputs_of(folder), *attacks), overwrite=overwrite):
+    with new_files({"--html": html}, what="page", inputs=(*inputs_of(folder), *attacks), overwrite=overwrite):
         _report(folder, html, attacks, title, owner)
 
 

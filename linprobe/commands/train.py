@@ -22,7 +22,7 @@ from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._output import run_folder_of_group
 from linprobe.commands._row_sources import DIGITS, FileSource, open_features
-from linprobe.commands._run_config import config_text
+from linprobe.commands._run_config import config_text, refuse_other_encodings
 from linprobe.commands._test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.commands._tracking import refuse_tracking, send
 from linprobe.commands._training_rows import Rows, count_private, rows_of
@@ -108,6 +108,7 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
     """Arguments of the method by name; `known` are the names of all that it has."""
     declared(RunOptions)["preset"].check(request.preset)
     settings: dict[str, Any] = dict(request.options or {})
+    refuse_other_encodings([*vars(request).values(), *settings.values()])
     sigma, centre, condition = request.sigma, request.centre, request.condition
     if request.preset == "paper":
         if method.name not in PAPER_METHODS:

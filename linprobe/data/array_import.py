@@ -168,9 +168,9 @@ def import_arrays(
         UsageError, DataError: as `described`; also rows that are no finite float32.
     """
     description, arrays = described(sources, classes, private_test=private_test, columns=columns, progress=progress)
-    with FeatureWriter(out, description) as writer:
+    with FeatureWriter(out, description, shown_as=Path(_shown(sources))) as writer:
         for group in groups_of(arrays):
-            _write_group(writer, group, arrays, description.class_names)
+            _write_group(writer, group, arrays, description.class_names, _shown(sources))
     return description
 
 
@@ -196,14 +196,14 @@ def described(
     arrays = read_arrays(sources, columns, progress)
     if columns.owner is not None and f"{OWNER}_train" not in arrays:
         raise DataError(
-            f"{', '.join(map(str, sources))} holds no {columns.owner}_train, which --owner-column {columns.owner} "
+            f"{_shown(sources)} holds no {columns.owner}_train, which --owner-column {columns.owner} "
             "names; allowed: an array of that name, or a column of the training table"
         )
     tested = any(key in arrays for key in ("X_test", "y_test"))
     for key in ("X_train", "y_train", *(("X_test", "y_test") if tested else ())):
         if key not in arrays:
             raise DataError(
-                f"{', '.join(map(str, sources))} holds no {key}; needed: X_train, y_train, X_test, y_test, "
+                f"{_shown(sources)} holds no {key}; needed: X_train, y_train, X_test, y_test, "
                 "the last two only to measure accuracy"
             )
     if classes is None and "class_names" in arrays:
@@ -221,7 +221,10 @@ def described(
     else:
         arrays = settle_labels(arrays, classes)
         names, names_from = class_list(arrays, classes)
-    check_class_names(names, ", ".join(source.name for source in sources))
+    where = f"the class list of {_shown(sources)}"
+    check_class_names(names, where)
+    if "" in names:
+        raise DataError(f"{where} has an empty name, ''; allowed: text; fill empty labels, or rename the class")
     images = arrays["X_train"].ndim > 2
     description = Description(
         class_names=names,
@@ -236,6 +239,11 @@ def described(
     return description, arrays
 
 
+def _shown(sources: Sequence[Path]) -> str:
+    """The sources in a message about their content."""
+    return ", ".join(map(str, sources))
+
+
 def groups_of(arrays: Arrays) -> dict[str, tuple[int, int, np.dtype[np.floating]]]:
     """Rows, features and type on disk of each group that there is."""
     found = {}
@@ -246,7 +254,7 @@ def groups_of(arrays: Arrays) -> dict[str, tuple[int, int, np.dtype[np.floating]
     return found
 
 
-def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str]) -> None:
+def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
     x, y = arrays[f"X_{group}"], arrays.get(f"y_{group}")
     if y is None or y.shape[:1] != (len(x),) or x.ndim < 2:
         raise DataError(
@@ -272,8 +280,15 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
             for start in range(0, len(x), rows):
                 here = slice(start, start + rows)
                 given = np.asarray(x[here if order is None else order[here]]).reshape(-1, width)
+                bad = np.flatnonzero(~np.isfinite(given).all(axis=1))
+                if bad.size:
+                    row = start + bad[0]
+                    raise DataError(
+                        f"{where}: X_{group} has rows with NaN or infinity, first at row "
+                        f"{row if order is None else order[row]}; allowed: finite features; remove or repair those rows"
+                    )
                 block = given.astype(np.float32)
-                large = np.argwhere(np.isinf(block) & np.isfinite(given))
+                large = np.argwhere(np.isinf(block))
                 if large.size:
                     row = start + large[0, 0]
                     raise DataError(

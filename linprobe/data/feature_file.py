@@ -37,7 +37,7 @@ TEXT_ATTRIBUTES = tuple(entry.name for entry in fields(Description) if entry.nam
 
 
 def check_class_names(names: Sequence[str], where: str) -> None:
-    """DataError if there are too many names, or one is too long; `where` says whose they are."""
+    """DataError if there are too many names, one is too long, or two are equal; `where` says whose they are."""
     if len(names) > MOST_CLASSES:
         raise DataError(f"{where} has {len(names)} classes; allowed: {MOST_CLASSES}; use fewer")
     try:
@@ -47,6 +47,9 @@ def check_class_names(names: Sequence[str], where: str) -> None:
     longest = max(map(len, names), default=0)
     if longest > LONGEST_NAME:
         raise DataError(f"{where} has a class name of {longest} characters; allowed: {LONGEST_NAME}; shorten it")
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise DataError(f"{where} has the class name {twice!r} twice; allowed: different names; rename or remove one")
 
 
 def is_hdf5(path: Path) -> bool:
@@ -141,8 +144,8 @@ class FeatureFile(FeatureReader):
         if not isinstance(listed, list) or not all(isinstance(name, str | int) for name in listed):
             raise DataError(f"{self.path} has no readable class_names: not a JSON list of text; make it again")
         names = tuple(str(name) for name in listed)
-        if len(names) < 2 or len(set(names)) != len(names):
-            raise DataError(f"{self.path} declares {len(names)} classes; allowed: at least 2, all different")
+        if len(names) < 2:
+            raise DataError(f"{self.path} declares {len(names)} classes; allowed: at least 2")
         check_class_names(names, str(self.path))
         return names
 

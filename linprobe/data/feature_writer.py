@@ -60,13 +60,14 @@ class FeatureWriter:
     Args:
         path: the file to write; replaced if it exists.
         description: class names and provenance.
+        shown_as: path for messages, if not `path`.
 
     Raises:
         DataError: the folder does not exist. At the end of the block also: what `scan` refuses. OSError: a full disk.
     """
 
-    def __init__(self, path: Path, description: Description) -> None:
-        self._path = path
+    def __init__(self, path: Path, description: Description, *, shown_as: Path | None = None) -> None:
+        self._path, self._shown = path, shown_as or path
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         if not path.parent.is_dir():
             raise DataError(f"folder {path.parent} does not exist; make it, or give --out another place")
@@ -114,7 +115,7 @@ class FeatureWriter:
         """
         if n_rows < 1 or n_features < 1:
             raise DataError(
-                f"{self._path}: {name} has {n_rows} rows of {n_features} features; allowed: at least 1 of each"
+                f"{self._shown}: {name} has {n_rows} rows of {n_features} features; allowed: at least 1 of each"
             )
         group = self._file.create_group(name)
         itemsize = np.dtype(dtype).itemsize
@@ -127,7 +128,7 @@ class FeatureWriter:
             if self._stream.failure is not None:
                 raise self._stream.failure
         if start != n_rows:
-            raise DataError(f"{self._path}: {name} got {start} rows; allowed: {n_rows}, the number given")
+            raise DataError(f"{self._shown}: {name} got {start} rows; allowed: {n_rows}, the number given")
         if y is not None:
             group.create_dataset("y", data=as_labels(np.asarray(y)))
         for part, values in (("id", ids), ("owner", owners)):
@@ -136,7 +137,7 @@ class FeatureWriter:
             try:
                 group.create_dataset(part, data=list(values), dtype=h5py.string_dtype("utf-8"))
             except UnicodeEncodeError:
-                raise DataError(f"{self._path}: an {part} of {name} is no Unicode text; rename it") from None
+                raise DataError(f"{self._shown}: an {part} of {name} is no Unicode text; rename it") from None
 
     def write_private_log(
         self,
@@ -179,7 +180,7 @@ class FeatureWriter:
                 raise self._stream.failure
             if kind is None:
                 os.fsync(self._stream.fileno())
-                with FeatureFile(self._temporary, shown_as=self._path) as written:
+                with FeatureFile(self._temporary, shown_as=self._shown) as written:
                     scan(written)
                 self._temporary.replace(self._path)
         finally:

@@ -115,6 +115,11 @@ def read_csv(source: Path, columns: Columns, progress: Counter | None) -> Arrays
     with source.open(newline="", encoding="utf-8-sig") as text:
         reader = csv.reader(text)
         header = next(reader, [])
+        if not header:
+            found = "begins with an empty line" if source.stat().st_size else "is empty"
+            raise DataError(
+                f"{source} {found}; allowed: a line with the names of the columns, then a line for each row"
+            )
         record, owner, names = columns.split(header, group, source)
         labels = columns.labels(header)
         named = {"y": labels[0] if len(labels) == 1 else None, "id": record, OWNER: owner}

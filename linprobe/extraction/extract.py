@@ -66,7 +66,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
                     plan.out.parent.mkdir(parents=True, exist_ok=True)
                     stack.enter_context(locked(plan.folder))
                 except OSError as error:
-                    raise UsageError(f"{plan.folder} cannot be made ({error.strerror}); give another --out") from None
+                    raise LinprobeError(f"{plan.folder} cannot be made ({error.strerror}); {advice(error)}") from None
                 finished = made_already(plan, request)
                 if finished:  # left by a run that was killed after it renamed the file
                     (plan.folder / SETTINGS).unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linprobe.atomic_files import check_place
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import PRIVATE
 from linprobe.data.public_shots import id_hash
@@ -53,6 +54,8 @@ def check(request: ExtractRequest) -> None:
             raise UsageError(f"{name} is {count}; allowed: whole numbers from {low} to {high}")
     if not 0 < request.timeout <= 1e6:
         raise UsageError(f"timeout is {request.timeout}; allowed: seconds above 0, at most a million")
+    if request.out is not None:
+        check_place(request.out, "feature file")
     if request.out is not None and request.out.is_dir():
         raise UsageError(f"feature file {request.out} is a folder; give --out a file name")
     if request.out is None:

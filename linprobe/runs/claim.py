@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from linprobe.atomic_files import held
+from linprobe.atomic_files import check_place, held
 from linprobe.errors import LinprobeError, UsageError, advice
 
 RUN_FOLDER = "run folder"
@@ -15,22 +15,23 @@ RUN_MARKS = ("manifest.json", "ledger.jsonl")  # every run folder has both
 
 
 @contextmanager
-def claimed(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> Iterator[None]:
+def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite: bool | None = None) -> Iterator[None]:
     """Hold the name of an output, by a lock on `.NAME.lock` beside it.
 
     The system releases the lock of a killed process, so a lock file that was left behind blocks nobody. Parent
     folders are made, and removed again if they stay empty.
 
     Args:
-        what: the kind of output, for messages.
+        what: the kind of output, and flag: the one that names it, for messages.
         overwrite: whether the output may exist already; None if the command never replaces one.
 
     Raises:
-        UsageError: the output exists, lies in a run folder, has the name -, or another process holds the name.
-            LinprobeError: the place is not writable.
+        UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process holds
+            the name. LinprobeError: the place is not writable.
     """
     if out.name == "-":
         raise UsageError(f"{what} {out} would be a file of that name, not standard output; give another name")
+    check_place(out, what, flag)
     refuse_existing(out, what, overwrite=overwrite)
     _refuse_inside_run(out, what)
     new_parents = [parent for parent in out.parents if not parent.exists()]
@@ -42,7 +43,7 @@ def claimed(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None)
                 while not _hold(lock_file, out, what, stack):
                     stack.close()
             except OSError as error:
-                raise LinprobeError(f"{what} {out} cannot be made ({error.strerror}); {advice(error)}") from None
+                raise LinprobeError(f"{what} {out} cannot be made ({error.strerror}); {advice(error, flag)}") from None
             stack.callback(lock_file.unlink, missing_ok=True)
             # the process that held the name before may have made it
             refuse_existing(out, what, overwrite=overwrite)

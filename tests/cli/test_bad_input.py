@@ -360,11 +360,50 @@ def test_existing_run_folder_is_refused_and_kept(
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "precious"]
 
 
+@pytest.mark.parametrize("command", ["train", "tune", "compare"])
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_spent(
+    cli: Callable[..., Any],
+    refused: Callable[..., None],
+    features_file: Path,
+    own_books: Path,
+    tmp_path: Path,
+    command: str,
+) -> None:
+    name = os.fsdecode(b"f\xff.h5")
+    try:
+        shutil.copy(features_file, name)
+    except (OSError, UnicodeEncodeError):
+        pytest.skip("this system has no such names")
+    words = {"compare": ["--methods", "noisy-gd", "--public-shots", "1"], "tune": [*NOISY, "--shrink", "0,1"]}
+    for source, out in ((name, "out"), (features_file, os.fsdecode(b"\xff"))):
+        refused(cli(command, source, *words.get(command, NOISY), "--out", out), 2, ["not UTF-8", "rename"])
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert not own_books.exists()
+
+
+@pytest.mark.parametrize("length", [238, 300])
+def test_a_name_that_is_too_long_is_refused_before_anything_is_spent(
+    cli: Callable[..., Any],
+    refused: Callable[..., None],
+    features_file: Path,
+    own_books: Path,
+    tmp_path: Path,
+    length: int,
+) -> None:
+    refused(cli("train", features_file, *NOISY, "--out", "r" * length), 2, [f"{length} bytes", "237", "shorter"])
+    refused(cli("train", features_file, *NOISY, "--out", f"{'r' * length}/run/{'r' * 256}"), 2, ["256 bytes", "237"])
+    assert list(tmp_path.iterdir()) == []
+    assert not own_books.exists()
+
+
 def test_run_folder_below_a_file_is_refused(
     cli: Callable[..., Any], refused: Callable[..., None], features_file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("x")
-    refused(cli("train", features_file, *NOISY, "--out", "file/run"), 1, ["file/run", "cannot be made"])
+    for words in (["train", features_file, *NOISY], ["compare", features_file]):
+        refused(cli(*words, "--out", "file/run"), 1, ["file/run", "cannot be made", "file is no folder", "--out"])
+    words = ("plan", "--eps", "3", "--n", "100", "--plot", "file/plot.png")
+    refused(cli(*words), 1, ["file/plot.png", "file is no folder", "--plot"])
     assert [path.name for path in tmp_path.rglob("*")] == ["file"]
 
 

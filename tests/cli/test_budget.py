@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,15 @@ def test_methods_that_read_no_private_row_are_not_in_the_book(cli: Cli, features
     assert cli("train", features_file, "--method", "only-public", "--out", "a").status == 0
     assert books(own_books) == []
     assert spent(cli, features_file)["epsilon"] == 0
+
+
+def test_a_question_writes_nothing(cli: Cli, features_file: Path, own_books: Path) -> None:
+    found = spent(cli, features_file)
+    assert (found["book"], found["runs"], found["epsilon"], found["entries"]) == (None, 0, 0, [])
+    outcome = cli("budget", features_file)
+    assert (outcome.status, outcome.stdout) == (0, "0\n")
+    assert "no budget book yet" in outcome.stderr
+    assert not own_books.exists()
 
 
 def test_runs_without_privacy_are_counted_apart(cli: Cli, features_file: Path) -> None:
@@ -157,7 +168,9 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     assert entry["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
     assert after["epsilon"] > before["epsilon"]
     spent(cli, features_file, "--set-cap", after["epsilon"])
-    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 4, ["cap is epsilon"])
+    above = ["cap is epsilon", f"have spent is {after['epsilon']:.6g}"[:-2], "--publish-epsilon, or raise the cap"]
+    for words in ((), ("--dry-run",)):
+        refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5", *words), 4, above)
     assert len((run_copy / "ledger.jsonl").read_text().splitlines()) == sum(
         release["count"] for release in manifest["releases"]
     )
@@ -167,6 +180,18 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     found = spent(cli, Path("new.jsonl"))
     manifest = json.loads((run_copy / "manifest.json").read_text())
     assert found["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
+
+
+def test_a_run_folder_that_cannot_be_written_is_told_before_the_charge(
+    cli: Cli, refused: Cli, run_copy: Path, own_books: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    before = [path.read_bytes() for path in sorted(own_books.iterdir())]
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 1, ["copied_run", "nothing was charged", "copy"])
+    assert [path.read_bytes() for path in sorted(own_books.iterdir())] == before
 
 
 def test_a_histogram_of_a_run_in_no_book_is_refused(cli: Cli, refused: Cli, trained_run: Path, tmp_path: Path) -> None:
@@ -267,7 +292,7 @@ def test_a_book_that_cannot_be_written_stops_the_run(
     refused(
         cli("train", features_file, *FEW, "--book", "file/book", "--out", "a"),
         1,
-        ["budget book", "nothing was trained"],
+        ["budget book", "nothing was spent"],
     )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     refused(cli("train", features_file, *FEW, "--out", "a"), 1, ["budget book", "--book"])

@@ -81,6 +81,16 @@ def test_import_train_and_report_work_as_one_pipeline(shell: Cli, tmp_path: Path
     assert (run / "manifest.json").is_file()
 
 
+def test_closed_streams_are_no_error(shell: Cli) -> None:
+    train = "linprobe train --method noisy-gd --eps 3 --steps 2 --no-per-record --out run"
+    outcome = shell(script=f"{{ {train}; }} <&- 2>&-; echo $?; {{ linprobe methods; }} >&-; echo $?")
+    assert (outcome.stdout, outcome.stderr) == ("run\n0\n0\n", "")
+
+
+def test_a_closed_standard_input_is_empty(shell: Cli, refused: Callable[..., None]) -> None:
+    refused(shell(script="linprobe info - <&-"), 2, ["standard input, which is empty"])
+
+
 def test_module_and_version(shell: Cli) -> None:
     from linprobe import __version__
 

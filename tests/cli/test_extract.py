@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,6 +31,24 @@ def test_the_path_alone_is_printed_and_the_rest_is_for_people(cli: Callable[...,
     assert (again.status, again.stdout) == (0, "f.h5\n")
     assert "exists, made with the same settings" in again.stderr
     assert "images/s" not in again.stderr
+
+
+def test_an_output_that_cannot_be_made_is_refused(
+    cli: Callable[..., Any], refused: Callable[..., None], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    refused(
+        cli("extract", images, *SMALL, "--out", "file/f.h5"), 1, ["file/f.h5", "file is no folder", "--out"], notes=1
+    )
+    refused(cli("extract", images, *SMALL, "--out", "f" * 240), 2, ["240 bytes", "237"], notes=1)
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("linprobe.extraction.extract.locked", read_only)
+    outcome = cli("extract", images, *SMALL, "--out", "f.h5")
+    assert outcome.status == 1
+    assert "give --out a writable place" in outcome.stderr.splitlines()[-1]
 
 
 def test_json_says_what_was_done(cli: Callable[..., Any], images: Path) -> None:

@@ -257,13 +257,26 @@ BAD_ARCHIVES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "public rows without labels": ({"X_public": TEST}, ["X_public", "y_public None"]),
     "another width": ({"X_test": TEST[:, :4]}, ["[4, 5]", "one width"]),
     "fewer ids": ({"id_train": np.array(["a", "b"])}, ["id_train", "2", "9"]),
-    "repeated ids": ({"id_train": np.array(["a"] * 9)}, ["repeated ids"]),
-    "one class": ({"y_train": Y_TRAIN * 0, "y_test": Y_TEST * 0}, ["1 classes", "at least 2"]),
+    "repeated ids": ({"id_train": np.array(["a"] * 9)}, ["features.npz", "repeated ids"]),
+    "one class": ({"y_train": Y_TRAIN * 0, "y_test": Y_TEST * 0}, ["features.npz", "1 classes", "at least 2"]),
     "no test rows": ({"X_test": TEST[:0], "y_test": Y_TEST[:0]}, ["test has 0 rows"]),
     "label above": ({"y_train": Y_TRAIN + 1}, ["train", "label 3", "row 2"]),
     "label below": ({"y_train": Y_TRAIN - 1}, ["train", "label -1", "row 0"]),
-    "not a number": ({"X_train": np.where(np.arange(9)[:, None] == 4, np.nan, TRAIN)}, ["1 rows with NaN", "[4]"]),
+    "not a number": (
+        {"X_train": np.where(np.arange(9)[:, None] == 4, np.nan, TRAIN)},
+        ["features.npz", "rows with NaN", "row 4"],
+    ),
     "beyond float32": ({"X_train": np.full((9, 5), 1e300)}, ["X_train row 0", "1e+300", "3.4e+38", "float32"]),
+    "not a number, by owner": (
+        {"X_train": np.where(np.arange(9)[:, None] == 4, np.inf, TRAIN), "owner_train": 9 - np.arange(9)},
+        ["X_train", "row 4"],
+    ),
+    "repeated class": ({"class_names": ["a", "b", "b"]}, ["features.npz has the class name 'b' twice"]),
+    "empty class name": ({"class_names": ["a", "b", ""]}, ["features.npz has an empty name"]),
+    "empty label": (
+        {"y_train": np.array(["a", "b", "c"] * 3), "y_test": np.array(["a", "", "c"] * 2)},
+        ["features.npz has an empty name"],
+    ),
     "rows are text": ({"X_train": np.full((9, 5), "x")}, ["X_train"]),
     "rows are complex": ({"X_train": TRAIN + 1j}, ["X_train"]),
 }
@@ -277,6 +290,7 @@ def test_bad_archive_is_refused_and_leaves_nothing(tmp_path: Path, case: str) ->
     with pytest.raises(DataError) as caught:
         import_arrays([source], tmp_path / "out.h5")
     assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert "out.h5" not in str(caught.value)
     assert list(tmp_path.iterdir()) == [source]
 
 
@@ -341,7 +355,7 @@ BAD_SOURCES: dict[str, tuple[Callable[[Path], Path], type[LinprobeError], list[s
     "long text in a tensor file": (_one_long_text_in_a_tensor_file, DataError, ["10000 characters", "100001"]),
     "tensor file with code": (_pickled_pt, DataError, ["cannot be read"]),
     "csv without label": (_file("train.csv", "a,b\n1,2\n"), DataError, ["label"]),
-    "empty csv": (_file("train.csv", ""), DataError, ["label"]),
+    "empty csv": (_file("train.csv", ""), DataError, ["is empty", "names of the columns"]),
     "csv with a word": (_file("train.csv", "label,f0\n1,two\n"), DataError, ["line 2", "'f0'", "'two'"]),
     "csv with a short line": (_file("train.csv", "label,f0\n1\n"), DataError, ["line 2", "1 columns", "2"]),
     "csv in another encoding": (_file("train.csv", b"label,f0\n\xff,1\n"), DataError, ["cannot be read"]),

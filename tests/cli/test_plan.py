@@ -63,6 +63,7 @@ def test_planned_settings_cost_what_the_plan_says(cli: Cli) -> None:
     outcome = cli("account", "--q", rate, "--sigma", sigma, "--steps", steps, "--delta", "1e-5")
     costs = dict(line.split("\t") for line in outcome.stdout.splitlines())
     assert list(costs) == ["pld", "rdp"]
+    assert outcome.stderr == "no GDP mu or zCDP rho: Poisson samples\n"
     assert float(costs["pld"]) < 2.99 < float(costs["rdp"]) <= 3
 
 

@@ -9,6 +9,7 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 DIGITS = 6
+OF_SAMPLES = "no GDP mu or zCDP rho: Poisson samples"
 
 
 def rounded_up(value: float | None, digits: int = DIGITS) -> str:
@@ -27,7 +28,7 @@ def rounded_down(value: float | None, digits: int = DIGITS) -> str:
 def gaussian_words(gdp_mu: float | None, zcdp_rho: float | None) -> str:
     """mu of Gaussian DP and rho of zCDP in words; None for sampled releases, which have neither."""
     if gdp_mu is None:
-        return "no GDP mu or zCDP rho: Poisson samples or private selection"
+        return f"{OF_SAMPLES} or private selection"
     return f"GDP mu {rounded_up(gdp_mu)}, zCDP rho {rounded_up(zcdp_rho)}"
 
 

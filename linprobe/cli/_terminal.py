@@ -17,6 +17,8 @@ from linprobe.errors import printable
 
 LOG_WIDTH = 120
 LONG = 2.0  # seconds
+BESIDE = 3  # border and padding of a column
+LEAST_NAME = 16  # of a column of names: longer ones are folded where the terminal is narrow
 
 
 def _console() -> Console:
@@ -75,14 +77,28 @@ class TerminalProgress:
 
 
 def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = ("", "")) -> None:
-    """Print a table: a column of names, then columns of values; by default one column, without a header."""
+    """Print a table: a column of names, then columns of values; by default one column, without a header.
+
+    Where a table with a header is too wide, its headings get a word a line. No figure is cut: what is still too wide is
+    left to the terminal to wrap.
+    """
+    console, shown = _console(), [tuple(map(printable, row)) for row in rows]
     grid = Table(title=title, show_header=any(header), title_justify="left")
-    for place, name in enumerate(header):
-        grid.add_column(name, justify="right" if place else "left")
-    for row in rows:
-        grid.add_row(*map(printable, row))
+    columns = list(zip(header, *shown, strict=True))
+    width = sum(max(map(len, column)) + BESIDE for column in columns) + 1
+    for place, (name, *cells) in enumerate(columns):
+        words = name.split()
+        least = max(map(len, [*words, *cells]), default=0) if any(header) else 0
+        grid.add_column(
+            "\n".join(words) if any(header) and width > console.width else name,
+            justify="right" if place else "left",
+            overflow="fold",
+            min_width=least if place else min(least, LEAST_NAME),
+        )
+    for row in shown:
+        grid.add_row(*row)
     if not _stderr.is_quiet():
-        _console().print(grid)
+        console.print(grid)
     log = _stderr.log()
     if log is not None:
         Console(file=log, width=LOG_WIDTH, highlight=False, markup=False).print(grid)

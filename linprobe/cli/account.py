@@ -29,13 +29,14 @@ def register(app: typer.Typer) -> None:
         """
         from linprobe.cli import _terminal
         from linprobe.commands.account import account
-        from linprobe.commands.figures import gaussian_words, rounded_up
+        from linprobe.commands.figures import OF_SAMPLES, gaussian_words, rounded_up
 
         cost = account(q, sigma, steps, delta)
         if as_json:
             print_json(cost)
             return
-        _terminal.note(gaussian_words(cost["gdp_mu"], cost["zcdp_rho"]))
+        mu, rho = cost["gdp_mu"], cost["zcdp_rho"]
+        _terminal.note(OF_SAMPLES if mu is None else gaussian_words(mu, rho))
         for name in ("gdp", "pld", "rdp"):
             if name in cost:
                 typer.echo(f"{name}\t{'inf' if cost[name] is None else rounded_up(cost[name])}")

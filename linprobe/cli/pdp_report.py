@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print_private_json(report)
             return
-        typer.echo(f"records           {report['records']}")
+        typer.echo(f"{'people' if report['unit'] == 'owner' else 'records':<18}{report['records']}")
         typer.echo(f"worst case bound  {bound.format(rounded_up(epsilon), rounded_up(report['delta']))}")
         typer.echo(f"largest           {rounded_up(report['max'])}")
         typer.echo(f"mean              {rounded_up(report['mean'])}")

@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
         from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal
         from linprobe.commands import train as command
-        from linprobe.commands.figures import guarantee_rows
+        from linprobe.commands.figures import guarantee_rows, rows_in_words
         from linprobe.parallel import torch_group
 
         options = given_options(given, flags)
@@ -69,9 +69,8 @@ def register(app: typer.Typer) -> None:
             "macro AUROC": outcome["test_macro_auroc"] if outcome["task"] == "multilabel" else None,
             "accuracy of labels": outcome.get("test_label_accuracy"),
         }
-        units = "people" if outcome["unit"] == "owner" else "rows"
         _terminal.table(
-            f"{outcome['method']}: {outcome['n_units']} private {units}, {outcome['n_public']} public rows",
+            rows_in_words(outcome),
             [
                 *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
                 *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),

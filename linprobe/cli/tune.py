@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
         from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal
         from linprobe.commands import tune as command
-        from linprobe.commands.figures import guarantee_rows
+        from linprobe.commands.figures import guarantee_rows, rows_in_words
         from linprobe.commands.train import TrainRequest
 
         options = given_options(given, flags)
@@ -84,7 +84,7 @@ def register(app: typer.Typer) -> None:
         accuracy = outcome["test_accuracy"]
         setting = chosen["settings"][chosen["chosen"]] if "chosen" in chosen else {}
         _terminal.table(
-            f"{outcome['method']}: {outcome['n_private']} private, {outcome['n_public']} public rows",
+            rows_in_words(outcome),
             [
                 *((f"chosen {name}", str(value)) for name, value in setting.items()),
                 *([("chosen shrink", _terminal.figure(chosen["shrink"]))] if len(chosen["factors"]) > 1 else []),

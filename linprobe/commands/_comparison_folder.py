@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.accountants import ACCOUNTANTS, choose_accountant, composed_epsilon, gaussian_figures
+from linprobe.accounting.book import Entry
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.ledger import read_ledger, read_selection
-from linprobe.accounting.selection import SelectionEvent, selection_epsilon
+from linprobe.accounting.selection import SelectionEvent
+from linprobe.accounting.spending import spending
 from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
@@ -76,45 +77,58 @@ class ComparisonFolder:
     def composed(self, delta: float) -> dict[str, Any]:
         """The total cost of all runs that ever were here, for a record or person private in all of them.
 
-        The costs of private selections are added up, each at an equal part of `delta`.
+        `linprobe budget` composes in the same way: see `linprobe.accounting.spending`.
 
         Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
             epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.
+        """
+        spent = asdict(spending(self.entries(), delta))
+        return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
+
+    def entries(self) -> list[Entry]:
+        """All runs that ever were here, killed and diverged ones included.
+
+        Raises:
+            PrivacyError: a ledger that cannot be read.
         """
         # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
         kept = [
             path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{run_folder.LEDGER}")
         ]
         chosen = [read_selection(ledger) for ledger in kept]
-        selections = [event for event in chosen if event is not None]
-        unfinished = [read_ledger(ledger) for ledger, event in zip(kept, chosen, strict=True) if event is None]
+        unfinished = [
+            self._entry(ledger.parent.name, grouped(read_ledger(ledger)) if event is None else (), event)
+            for ledger, event in zip(kept, chosen, strict=True)
+        ]
         for run in self.finished():
             self.record(run)
-        releases = [
-            Releases("gradient", float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"]))
+        return unfinished + [
+            self._entry(
+                line["run_key"],
+                [
+                    Releases("gradient", float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"]))
+                    for one in line["releases"]
+                ],
+                SelectionEvent.from_dict(line["selection"]) if line.get("selection") else None,
+                private=line["private"],
+            )
             for line in self._lines
-            for one in line["releases"]
         ]
-        selections += [SelectionEvent.from_dict(line["selection"]) for line in self._lines if line.get("selection")]
-        spending = len(selections) + sum(bool(line["releases"]) for line in self._lines)
-        for events in unfinished:
-            releases += grouped(events)
-            spending += bool(events)
-        # the Renyi bound composes many kinds of sampled releases in one pass, and is an upper bound
-        accountant = "gdp" if choose_accountant("auto", releases) == "gdp" else "rdp"
-        part, words = delta / (len(selections) + 1), ACCOUNTANTS[accountant]
-        costs = [selection_epsilon(event, part, choose_accountant("auto", event.releases)) for event in selections]
-        if selections:
-            words += f", added to {len(selections)} private selections"
-        return {
-            "private_runs": spending,
-            "not_private_runs": sum(not line["private"] for line in self._lines),
-            "epsilon": composed_epsilon(releases, part, accountant) + math.fsum(costs),
-            "delta": delta,
-            **(dict.fromkeys(("gdp_mu", "zcdp_rho")) if selections else gaussian_figures(releases)),
-            "accountant": words,
-            "unit": self.of.get("unit", RECORD),
-        }
+
+    def _entry(
+        self, run: str, releases: Iterable[Releases], selection: SelectionEvent | None, *, private: bool = True
+    ) -> Entry:
+        return Entry(
+            run=run,
+            name=run,
+            method="",
+            unit=self.of.get("unit", RECORD),
+            private=private,
+            delta=None,
+            releases=tuple(releases),
+            selection=selection,
+            created=None,
+        )
 
     def begin(self) -> None:
         """Remove the tables and figures of an earlier request, which may show runs that no longer exist."""
@@ -179,7 +193,7 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
             folder = ComparisonFolder(out, of)
             for run in folder.finished():
                 check_run(folder.manifest(run), run)
-            folder.composed(of["delta"])  # an unreadable ledger is refused before more is spent
+            folder.entries()  # an unreadable ledger is refused before more is spent
             folder.begin()
             yield folder
         finally:

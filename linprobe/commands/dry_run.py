@@ -138,8 +138,7 @@ def _one_run(
     lines = rows_lines(facts)
     if budgets:
         lines.append(("spends", f"epsilon {settings.epsilon:g} at delta {settings.delta:g}"))
-    for place, budget in enumerate(budgets):
-        text = plan_in_words(budget)
+    for place, text in enumerate(dict.fromkeys(map(plan_in_words, budgets))):
         lines.append(("or", f"{text}, if the private mean is short") if place else ("", text))
     return DryRun(facts, [*lines, *_closing(facts, spent, book, "the steps")])
 

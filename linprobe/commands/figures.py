@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from linprobe.accounting.figures import OF_SAMPLES as OF_SAMPLES
 from linprobe.accounting.figures import gaussian_words as gaussian_words
 from linprobe.accounting.figures import rounded_down as rounded_down
 from linprobe.accounting.figures import rounded_up as rounded_up
+from linprobe.runs.units import NOUNS
 
 SAMPLED = "none: Poisson samples or private selection"
 
@@ -24,3 +26,9 @@ def guarantee_rows(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
             for name, key in (("GDP mu", "gdp_mu"), ("zCDP rho", "zcdp_rho"))
         ),
     ]
+
+
+def rows_in_words(outcome: Mapping[str, Any]) -> str:
+    """The method of a run, its private rows or people, and its public rows."""
+    noun = NOUNS[outcome["unit"]]
+    return f"{outcome['method']}: {outcome['n_units']} private {noun}, {outcome['n_public']} public rows"

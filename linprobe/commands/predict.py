@@ -44,8 +44,10 @@ def predict(
     Raises:
         DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
             `temperature_of`.
-        UsageError: an unknown group, or a temperature for a run that votes.
+        UsageError: an unknown group, a group of an array, or a temperature for a run that votes.
     """
+    if group is not None and features.suffix == ".npy":
+        raise UsageError(f"option --group {group} does nothing for {features}, whose rows have no groups; leave it out")
     run = run_folder.load_run(folder)
     temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
     answers = run.class_names if run.task == MULTILABEL else ["label", "score"]

@@ -117,6 +117,8 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
                 f"{', '.join(PAPER_METHODS)}"
             )
         settings = {**paper_options(method), **settings}
+        if settings.get("subspace") == "none" and "subspace_dim" not in (request.options or {}):
+            del settings["subspace_dim"]  # the preset's, of a subspace that the caller turned off
         sigma = PAPER_NOISE_MULTIPLIER if sigma is None and request.steps is None else sigma
         centre = "none" if centre is None else centre
         condition = "none" if condition is None else condition
@@ -138,6 +140,7 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
         check_epsilon(request.epsilon)
     if not method.spends:
         spending = {
+            "--delta": None if request.delta == DEFAULT_DELTA else request.delta,
             "--sigma": request.sigma,
             "--steps": request.steps,
             "--noise-seed": request.noise_seed,

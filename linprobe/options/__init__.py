@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from linprobe.options.declaration import METHOD_OPTIONS as METHOD_OPTIONS
-from linprobe.options.declaration import Options, option
+from linprobe.options.declaration import Options, option, refuse_idle
 from linprobe.options.shared import CENTRED_STEPS as CENTRED_STEPS
 from linprobe.options.shared import COLD_ROWS as COLD_ROWS
 from linprobe.options.shared import DEFAULT_DELTA as DEFAULT_DELTA
@@ -96,6 +96,12 @@ class AdaMixOptions(
     strong_convexity: float = option(
         0.5, "Assumed strong convexity of the public loss, variant theory only.", above=0, most=1e9
     )
+
+    def check_together(self) -> None:
+        """UsageError for an option that does nothing beside another."""
+        super().check_together()
+        if self.subspace == "none":
+            refuse_idle(self, ("subspace_dim",), "subspace none")
 
 
 @dataclass(frozen=True, kw_only=True)

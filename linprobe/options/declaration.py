@@ -145,6 +145,9 @@ class Options:
             cls.method, cls.takes, cls.on_gpu = method, takes, on_gpu
             METHOD_OPTIONS[method] = cls
 
+    def check_together(self) -> None:
+        """UsageError for an option that does nothing beside another. Subclasses override this."""
+
 
 METHOD_OPTIONS: dict[str, type[Options]] = {}  # in the order of declaration
 _DECLARED: dict[type[Any], Mapping[str, Option]] = {}
@@ -203,7 +206,8 @@ def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
     """The options of a method with the values of `given`; the others have their defaults.
 
     Raises:
-        UsageError: an option that the method does not have. ParameterError: a value that is not allowed.
+        UsageError: an option that the method does not have, or one that does nothing beside another.
+        ParameterError: a value that is not allowed.
     """
     known = declared(options)
     for name in given:
@@ -216,8 +220,9 @@ def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
             )
     for name, value in given.items():
         known[name].check(value)
-    made: Any = options
-    return made(**given)
+    made: Any = options(**given)
+    made.check_together()
+    return made
 
 
 def refuse_idle(options: Any, idle: Iterable[str], why: str) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from linprobe.options.declaration import option
+from linprobe.options.declaration import option, refuse_idle
 
 MAX_EPSILON = 100.0
 DEFAULT_DELTA = 1e-5
@@ -269,6 +269,11 @@ class Steps(WeightDecay):
     ensemble: int | None = option(
         None, "Number of last iterates that are averaged or vote.", unset="a tenth of the steps", above=0, most=1e6
     )
+
+    def check_together(self) -> None:
+        """UsageError for a score noise beside a learning rate: both set the step size, and the rate is used."""
+        if self.learning_rate is not None:
+            refuse_idle(self, ("score_noise",), f"learning-rate {self.learning_rate:g}")
 
 
 @dataclass(frozen=True, kw_only=True)

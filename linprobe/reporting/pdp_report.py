@@ -15,6 +15,7 @@ from linprobe import atomic_files
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.per_instance import summary
 from linprobe.runs.manifest_check import stated_epsilon
+from linprobe.runs.units import unit_of
 
 VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
 VALIDITY_SAMPLED = (
@@ -26,8 +27,8 @@ SPARK = "▁▂▃▄▅▆▇█"
 
 
 def per_record_report(epsilons: NDArray[np.float64], manifest: dict[str, Any]) -> dict[str, Any]:
-    """The JSON report: guarantee, epsilon (None for a seeded run), delta, gdp_mu and zcdp_rho (likewise),
-    records, max, mean, quantiles, share_below_half, valid. Private.
+    """The JSON report: guarantee, epsilon (None for a seeded run), delta, unit, gdp_mu and zcdp_rho (None likewise),
+    records (with unit owner, people), max, mean, quantiles, share_below_half, valid. Private.
 
     Args:
         epsilons: each record's own, (n,); of a seeded run, as if its seed were secret.
@@ -41,6 +42,7 @@ def per_record_report(epsilons: NDArray[np.float64], manifest: dict[str, Any]) -
         "epsilon": manifest["epsilon"],
         "epsilon_if_seed_were_secret": manifest.get("epsilon_if_seed_were_secret"),
         "delta": manifest["delta"],
+        "unit": unit_of(manifest),
         **{key: manifest[key] if manifest["private"] else None for key in ("gdp_mu", "zcdp_rho")},
         **summary(epsilons, stated_epsilon(manifest)),
         "valid": valid if manifest["private"] else SEEDED,

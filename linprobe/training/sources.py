@@ -12,6 +12,7 @@ from linprobe.data.row_weights import RowWeights
 from linprobe.data.sources import ChainedSource, Source
 from linprobe.errors import UsageError
 from linprobe.methods import METHODS, Method
+from linprobe.options.declaration import declared, refuse_idle
 from linprobe.runs.units import OWNER, RECORD
 from linprobe.training.settings import Settings
 
@@ -61,6 +62,7 @@ def refuse(sources: Sources, settings: Settings) -> None:
     _refuse_units(sources, settings)
     _refuse_labels(sources, settings)
     _refuse_weights(sources, settings)
+    _refuse_text_scale(sources, settings)
 
 
 def _refuse_labels(sources: Sources, settings: Settings) -> None:
@@ -120,6 +122,23 @@ def _refuse_weights(sources: Sources, settings: Settings) -> None:
             f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "
             "theory; leave them out"
         )
+
+
+def _refuse_text_scale(sources: Sources, settings: Settings) -> None:
+    """UsageError for a scale of text weights where the first weights are others."""
+    options = settings.options
+    init = getattr(options, "init", "text")
+    if init == "text" or "text_scale" not in declared(type(options)):
+        return
+    why = f"init {'of an earlier run' if init == 'run' else init}"
+    if init == "auto":
+        if sources.public is not None and sources.public.n_rows:
+            why += ", which takes the public rows here"
+        elif sources.text_weights is None or sources.several_labels:
+            why += ", as there are no text weights for these rows"
+        else:
+            return
+    refuse_idle(options, ("text_scale",), why)
 
 
 def with_roles(sources: Sources, method: Method) -> Sources:

@@ -211,6 +211,32 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "unknown preset": (["train", "{whole}", *NOISY, "--preset", "mine"], 2, ["'mine'", "paper"]),
     "clip norm 0": (["train", "{whole}", *NOISY, "--clip-norm", "0"], 2, ["clip-norm is 0"]),
     "learning rate nan": (["train", "{whole}", *NOISY, "--learning-rate", "nan"], 2, ["learning-rate is nan"]),
+    "learning rate and score noise": (
+        ["train", "{whole}", *SAMPLED, "--learning-rate", "0.1", "--score-noise", "1"],
+        2,
+        ["option score-noise 1.0 does nothing with learning-rate 0.1; leave it out"],
+    ),
+    "dimension of no subspace": (
+        ["train", "{whole}", "--method", "adamix", "--eps", "3", "--subspace-dim", "3"],
+        2,
+        ["subspace-dim 3 does nothing with subspace none"],
+    ),
+    "text scale with public rows": (
+        ["train", "{whole}", *NOISY, "--text-scale", "3"],
+        2,
+        ["text-scale 3.0 does nothing with init auto, which takes the public rows"],
+    ),
+    "text scale without text": (["train", "{private}", *NOISY, "--text-scale", "3"], 2, ["text-scale 3.0", "no text"]),
+    "text scale of other weights": (
+        ["train", "{whole}", *NOISY, "--init", "zero", "--text-scale", "3"],
+        2,
+        ["text-scale 3.0 does nothing with init zero"],
+    ),
+    "delta without noise": (
+        ["train", "{whole}", "--method", "non-private", "--delta", "5"],
+        2,
+        ["--delta", "no noise"],
+    ),
     "intercept below 0": (["train", "{whole}", *NOISY, "--intercept", "-1"], 2, ["intercept is -1"]),
     "intercept and centre": (
         ["train", "{whole}", *NOISY, "--intercept", "1", "--centre", "public"],
@@ -255,6 +281,11 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "predict no such array": (["predict", "{run}", "none.npy"], 3, ["none.npy"]),
     "predict a narrow array": (["predict", "{run}", "{folder}/narrow.npy"], 3, ["4 features", "10"]),
     "predict an empty array file": (["predict", "{run}", "{folder}/empty.npy"], 3, ["empty.npy"]),
+    "predict a group of an array": (
+        ["predict", "{run}", "{folder}/narrow.npy", "--group", "test"],
+        2,
+        ["--group test does nothing for", "no groups"],
+    ),
     "predict NaN rows": (["predict", "{run}", "{folder}/nan.npy"], 3, ["nan.npy", "NaN"]),
     "predict NaN rows of a file": (["predict", "{run}", "{nan_test}"], 3, ["NaN"]),
     "predict words": (["predict", "{run}", "{folder}/words.npy"], 3, ["words.npy"]),

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.book import read_book
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
+from linprobe.accounting.spending import together
 from linprobe.commands import _comparison_folder, compare
 from linprobe.commands.train import train_on
 from linprobe.runs.manifest import read_manifest
@@ -87,14 +89,15 @@ def test_footer_composes_the_ledgers_of_all_runs(cli: Cli, features_file: Path, 
     assert compared["composed"]["not_private_runs"] == 1  # nothing varies with the seed without shots
 
 
-def test_sampled_runs_are_composed_too(cli: Cli, features_file: Path) -> None:
+def test_sampled_runs_are_composed_as_in_their_budget_book(cli: Cli, features_file: Path) -> None:
     words = ["--methods", "dp-sgd:steps=3:q=0.5", "--eps", "1", "--seeds", "2", "--no-baselines", "--jobs", "1"]
     refused = cli("compare", features_file, *words, "--out", "cmp")
     assert refused.status == 2  # q is the flag's short name, not the option's
     words[1] = "dp-sgd:steps=3:sampling-rate=0.5:accountant=rdp"
-    compared = result_of(cli("compare", features_file, *words, "--out", "cmp", "--json"))
-    assert compared["composed"]["accountant"].startswith("Renyi")
+    compared = result_of(cli("compare", features_file, *words, "--out", "cmp", "--book", "book.jsonl", "--json"))
+    assert compared["composed"]["accountant"].startswith("privacy-loss distribution")
     assert 1 < compared["composed"]["epsilon"] < 2
+    assert compared["composed"]["epsilon"] == together(read_book(Path("book.jsonl")).counted, 1e-5)[0]
 
 
 def test_a_killed_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path) -> None:

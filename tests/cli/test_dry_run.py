@@ -66,6 +66,16 @@ def test_it_is_plain_lines_and_refuses_what_the_run_would_refuse(cli, refused, f
     refused(cli(*words, "--delta", "0.5"), 4, ["delta"])
 
 
+@pytest.mark.parametrize(("steps", "plans"), [([], 2), (["--steps", "5"], 1)])
+def test_a_short_private_mean_is_named_where_it_changes_the_steps(
+    cli, private_file: Path, steps: list[str], plans: int
+) -> None:
+    words = ("--method", "noisy-gd", "--condition", "mean", "--eps", "2", "--book", "book.jsonl", "--dry-run")
+    lines = cli("train", private_file, *steps, *words).stdout.splitlines()
+    assert sum("noise multiplier" in line for line in lines) == plans
+    assert sum("if the private mean is short" in line for line in lines) == plans - 1
+
+
 def test_a_method_without_privacy_has_no_plan(cli, features_file: Path) -> None:
     told = json.loads(cli("train", features_file, "--method", "non-private", "--dry-run", "--json").stdout)
     assert (told["plans"], told["together"], told["seconds"]) == ([], None, None)

@@ -75,7 +75,8 @@ def test_the_run_states_whom_it_protects(trained, cli, owned) -> None:
     assert "people, each with all of their private rows" in manifest["guarantee"]
     assert "all private rows of one person" in manifest["adjacency"]
     assert "number of people with private rows" in manifest["public"]
-    assert cli("pdp-report", "run", "--csv", "each.csv").status == 0
+    told = cli("pdp-report", "run", "--csv", "each.csv")
+    assert told.stdout.startswith(f"people            {PEOPLE}\n")
     lines = Path("each.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines[1:]] == [f"train {person:03d}" for person in range(PEOPLE)]
     assert cli("report", "run", "--html", "page.html").status == 0

@@ -11,6 +11,7 @@ import pytest
 
 import linprobe.cli
 from linprobe.accounting.planning import DEFAULT_EPOCHS, DEFAULT_RATES
+from linprobe.cli import _terminal
 from tests.cli.outcomes import Cli, result_of
 
 PLAN = ["plan", "--eps", "3", "--delta", "1e-5", "--n", "60000"]
@@ -43,11 +44,26 @@ def test_plan_prints_the_recommended_settings_on_stdout_and_the_table_on_stderr(
         assert word in outcome.stderr
 
 
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_narrow_terminal_cuts_no_figure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = ("0.04 *", "2400", "1500", "3778", "1.336e+04", "0.000999999", "pld")
+    header = ("q", "rows per step", "steps", "noise multiplier", "noise per epoch", "epsilon", "accountant")
+    _terminal.table("epsilon 0.001, delta 1e-05", [row], header=header)
+    lines = capsys.readouterr().err.splitlines()
+    assert [cell.strip() for cell in lines[-2].strip("│").split("│")] == list(row)
+    assert "…" not in "".join(lines)
+    assert columns < 80 or max(map(len, lines)) <= columns
+
+
 def test_planned_settings_cost_what_the_plan_says(cli: Cli) -> None:
     rate, sigma, steps = cli(*QUICK).stdout.split()
     outcome = cli("account", "--q", rate, "--sigma", sigma, "--steps", steps, "--delta", "1e-5")
     costs = dict(line.split("\t") for line in outcome.stdout.splitlines())
     assert list(costs) == ["pld", "rdp"]
+    assert outcome.stderr == "no GDP mu or zCDP rho: Poisson samples\n"
     assert float(costs["pld"]) < 2.99 < float(costs["rdp"]) <= 3
 
 

@@ -207,7 +207,9 @@ def test_a_refusal_after_a_release_counts_as_divergence_and_tells_no_figure(
     assert len(Path("run.diverged/ledger.jsonl").read_text().splitlines()) == 2
     steps.clear()
     monkeypatch.setattr(mechanism, "geometric", lambda mean: 3)
-    assert cli("tune", features_file, *words, "--grid", "score_noise=0.3,1", "--out", "tuned").status == 0
+    tuned = cli("tune", features_file, *words, "--grid", "score_noise=0.3,1", "--out", "tuned")
+    assert tuned.status == 0
+    assert "adadps: 392 private rows, 8 public rows" in tuned.stderr
 
 
 def test_a_selected_divergence_is_charged(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,14 @@ def test_images_in_subfolders_belong_to_the_class_above(tmp_path: Path) -> None:
 
 def test_hidden_files_and_folders_are_ignored(images: Path, tmp_path: Path) -> None:
     write_images(tmp_path, {"train": 1, "test": 1})
-    for place in (".DS_Store", "train/.hidden.png", "train/ant/.hidden.png", "train/.cache/x.png", "test/bee/.d/y.png"):
+    for place in (
+        ".DS_Store",
+        ".hidden.png",
+        "train/.hidden.png",
+        "train/ant/.hidden.png",
+        "train/.cache/x.png",
+        "test/bee/.d/y.png",
+    ):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_bytes(b"not an image")
     source = open_source(str(tmp_path))
@@ -153,10 +160,10 @@ def test_a_public_class_that_is_not_declared_is_refused_inside_the_source(tmp_pa
     assert "'wasp'" in refusal(DataError, str(tmp_path))
 
 
-@pytest.mark.parametrize("place", ["train", "test", "."])
-def test_an_image_outside_the_class_folders_is_refused_with_its_path(tmp_path: Path, place: str) -> None:
-    fraction = 0.5 if place == "." else None
-    write_images(tmp_path, {"": 3} if place == "." else {"train": 1, "test": 1})
+@pytest.mark.parametrize(("place", "levels"), [("train", 2), ("test", 2), (".", 2), (".", 1)])
+def test_an_image_outside_the_class_folders_is_refused_with_its_path(tmp_path: Path, place: str, levels: int) -> None:
+    fraction = 0.5 if levels == 1 else None
+    write_images(tmp_path, {"": 3} if levels == 1 else {"train": 1, "test": 1})
     (tmp_path / place / "stray.JPG").write_bytes(b"")
     (tmp_path / place / "notes.txt").write_text("this one may stay")
     text = refusal(DataError, str(tmp_path), test_fraction=fraction)

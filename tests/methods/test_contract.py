@@ -256,6 +256,14 @@ def test_options_of_other_methods_are_refused(method) -> None:
 
 
 @pytest.mark.parametrize(
+    "method", [m for m in METHODS.values() if "score_noise" in declared(m.options)], ids=lambda m: m.name
+)
+def test_two_settings_of_the_step_size_are_refused(method) -> None:
+    with pytest.raises(UsageError, match="score-noise 2 does nothing with learning-rate"):
+        method.make_options({"learning_rate": 0.1, "score_noise": 2})
+
+
+@pytest.mark.parametrize(
     ("name", "options"),
     [
         ("noisy-gd", {"clip_norm": 0.0}),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from linprobe.errors import ArgumentError
+from linprobe.commands.train import TrainRequest, make_settings
+from linprobe.errors import ArgumentError, UsageError
 from linprobe.estimators import ESTIMATORS
 from linprobe.methods import METHODS
 from linprobe.training.settings import Settings
@@ -24,3 +25,10 @@ def test_other_arguments_are_refused() -> None:
         Settings.of_given(METHODS["noisy-gd"], {"epsilon": 1.0, "eps": 3})
     with pytest.raises(ArgumentError, match="needs the argument epsilon"):
         Settings.of_given(METHODS["noisy-gd"], {})
+
+
+def test_a_preset_gives_no_dimension_to_a_subspace_that_is_turned_off() -> None:
+    request = TrainRequest(epsilon=1.0, preset="paper", options={"subspace": "none"})
+    assert make_settings(request, METHODS["adamix"]).options.subspace_dim is None
+    with pytest.raises(UsageError, match="subspace-dim 3 does nothing with subspace none"):
+        ESTIMATORS["adamix"](epsilon=1.0, subspace_dim=3).settings()

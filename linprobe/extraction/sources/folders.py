@@ -70,20 +70,25 @@ def class_folders(folder: Path) -> list[str]:
     Raises:
         DataError: an image lies beside the class folders, or a folder name is not printable.
     """
+    refuse_stray_images(folder)
     names = []
     for entry in os.scandir(folder):
-        if entry.name.startswith("."):
+        if entry.name.startswith(".") or not entry.is_dir():
             continue
-        if entry.is_dir():
-            if not entry.name.isprintable():
-                raise DataError(f"class folder {entry.name!r} in {folder} has a name that is no plain text; rename it")
-            names.append(entry.name)
-        elif entry.name.lower().endswith(IMAGE_SUFFIXES):
+        if not entry.name.isprintable():
+            raise DataError(f"class folder {entry.name!r} in {folder} has a name that is no plain text; rename it")
+        names.append(entry.name)
+    return sorted(names)
+
+
+def refuse_stray_images(folder: Path) -> None:
+    """DataError if a visible image lies directly in `folder`."""
+    for entry in os.scandir(folder):
+        if entry.name.lower().endswith(IMAGE_SUFFIXES) and not entry.name.startswith(".") and not entry.is_dir():
             raise DataError(
                 f"image {entry.path} lies in no class folder; move it into one, or out of {folder}; "
                 "for images without labels, give --like RUN"
             )
-    return sorted(names)
 
 
 def list_folder(root: Path, parts: Sequence[str], names: Sequence[str], prefix: str = "") -> FolderMembers:
@@ -206,13 +211,15 @@ def folder_source(folder: Path, classes: Sequence[str] | None, fraction: float |
     Unless declared, class names are the names of the test folders, or of all class folders in the one-level layout.
 
     Raises:
-        UsageError: a test fraction beside a test folder, or neither. DataError: no class folders, or undeclared ones.
+        UsageError: a test fraction beside a test folder, or neither. DataError: no class folders, undeclared ones, or
+            an image outside them.
         PrivacyError: a private image appears twice through links.
     """
     name = readable(os.fsencode(folder.resolve().name))
     train, test = folder / "train", test_folder(folder)
     groups: dict[str, Members]
     if is_group(train):
+        refuse_stray_images(folder)
         if (test is None) == (fraction is None):
             raise UsageError(
                 f"{folder} has the folder train, {'no test' if test is None else test}, and test fraction {fraction}; "

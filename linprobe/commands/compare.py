@@ -102,7 +102,7 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
                 progress.step()
         except (KeyboardInterrupt, LinprobeError) as error:
             folder.discard_unfinished(one.folder.name for one in missing)
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt) and folder.finished():
                 progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
             raise
         results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]

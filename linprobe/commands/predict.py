@@ -56,8 +56,13 @@ def predict(
         array = open_array(features)
         if array.dtype.kind not in "fiub":
             raise DataError(f"{features} has type {array.dtype}; allowed: real numbers")
+        if array.ndim != 2:
+            raise DataError(
+                f"{features} has shape {array.shape}; allowed: (rows, {run.weights.shape[-2]}), the features of this "
+                "run; save the array with a row for each record"
+            )
         check_made_alike(run, features, {}, progress)
-        check_width(run, array.shape[1] if array.ndim == 2 else 0, features)
+        check_width(run, array.shape[1], features)
         ids: Iterator[str] = (str(row) for row in range(len(array)))
         blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
         yield from _predicted(run, ids, _finite(blocks, features), temperature, all_classes)
@@ -65,7 +70,10 @@ def predict(
     with open_features(features, whole=False, labelled=False) as opened:
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
         if group not in opened.sizes:
-            raise UsageError(f"group is {group!r}; allowed for {features}: {', '.join(opened.sizes)}")
+            allowed = ", ".join(opened.sizes)
+            raise UsageError(
+                f"group is {group!r}; allowed for {features}: {allowed}; give --group {next(iter(opened.sizes))}"
+            )
         check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, features)
         rows = _finite((x for x, _ in opened.blocks(group)), features)

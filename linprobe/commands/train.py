@@ -155,9 +155,10 @@ def _parameters(request: TrainRequest, method: Method, known: Collection[str]) -
     if request.epsilon is None:
         raise UsageError(f"method {method.name} needs a privacy budget and got none; give --eps, for example --eps 3")
     if (request.noise_seed is not None) != request.insecure_seed:
+        alone, missing = ("--noise-seed", "--insecure-seed")[:: -1 if request.insecure_seed else 1]
         raise UsageError(
-            f"noise seed is {request.noise_seed} and --insecure-seed is {'on' if request.insecure_seed else 'off'}; a "
-            "seed makes the run not private, so give both --noise-seed N and --insecure-seed, or neither"
+            f"{alone} was given without {missing}; a seed makes the run not private, so give both --noise-seed N and "
+            "--insecure-seed, or neither"
         )
     budget = {"epsilon": request.epsilon, "delta": request.delta, "insecure_seed": request.noise_seed}
     if not method.one_step:

@@ -15,6 +15,7 @@ import pytest
 
 from linprobe.data.public_shots import public_shots
 from linprobe.errors import DivergedError
+from tests.conftest import write_features
 
 NOISY = ["--method", "noisy-gd", "--eps", "3"]
 SAMPLED = ["--method", "dp-sgd", "--eps", "3"]
@@ -41,6 +42,9 @@ def bad_files(
     }.items():
         (folder / name).write_bytes(content)
     np.save(folder / "narrow.npy", np.ones((3, 4)))
+    np.save(folder / "row.npy", np.ones(10))
+    np.save(folder / "images.npy", np.ones((3, 2, 5)))
+    write_features(folder / "trainonly.h5", groups=("train",))
     np.save(folder / "nan.npy", np.full((3, 10), np.nan))
     np.save(folder / "words.npy", np.full((3, 10), "x"))
     runs = {}
@@ -256,8 +260,16 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "zero-shot without text": (["train", "{private}", "--method", "zero-shot"], 2, ["needs text weights"]),
     "init text without text": (["train", "{private}", *NOISY, "--init", "text"], 2, ["text"]),
     "centre without public rows": (["train", "{private}", *NOISY, "--centre", "public"], 2, ["no public rows"]),
-    "seed unconfirmed": (["train", "{whole}", *NOISY, "--noise-seed", "1"], 2, ["--insecure-seed", "not private"]),
-    "confirmed without seed": (["train", "{whole}", *NOISY, "--insecure-seed"], 2, ["--noise-seed"]),
+    "seed unconfirmed": (
+        ["train", "{whole}", *NOISY, "--noise-seed", "1"],
+        2,
+        ["without --insecure-seed", "not private"],
+    ),
+    "confirmed without seed": (
+        ["train", "{whole}", *NOISY, "--insecure-seed"],
+        2,
+        ["--insecure-seed was given without --noise-seed"],
+    ),
     "public file missing": (["train", "{whole}", *NOISY, "--public", "none.h5"], 3, ["none.h5", "does not exist"]),
     "public file with other classes": (["train", "{whole}", *NOISY, "--public", "{others}"], 3, ["no class name"]),
     "public file with NaN": (["train", "{private}", *NOISY, "--public", "{nan}"], 3, ["nan.h5", "NaN"]),
@@ -279,6 +291,13 @@ CASES: dict[str, tuple[list[str], int, list[str]]] = {
     "truncated per-record file": (["pdp-report", "{cut_record}"], 3, ["per_record.npz"]),
     "predict no such group": (["predict", "{run}", "{private}", "--group", "public"], 2, ["'public'", "train, test"]),
     "predict no such array": (["predict", "{run}", "none.npy"], 3, ["none.npy"]),
+    "predict rows for training": (
+        ["predict", "{run}", "{folder}/trainonly.h5"],
+        2,
+        ["'test'", "train; give --group train"],
+    ),
+    "predict one row": (["predict", "{run}", "{folder}/row.npy"], 3, ["shape (10,)", "(rows, 10)"]),
+    "predict images": (["predict", "{run}", "{folder}/images.npy"], 3, ["shape (3, 2, 5)", "(rows, 10)"]),
     "predict a narrow array": (["predict", "{run}", "{folder}/narrow.npy"], 3, ["4 features", "10"]),
     "predict an empty array file": (["predict", "{run}", "{folder}/empty.npy"], 3, ["empty.npy"]),
     "predict a group of an array": (

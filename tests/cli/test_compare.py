@@ -45,6 +45,24 @@ def run_called(out: Path, start: str) -> Path:
     return found
 
 
+@pytest.mark.parametrize("finished", [0, 1])
+def test_a_comparison_that_is_stopped_says_what_is_kept(
+    cli: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: int
+) -> None:
+    calls = []
+
+    def stopped(*given: Any) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) > finished:
+            raise KeyboardInterrupt
+        return train_on(*given)
+
+    monkeypatch.setattr(compare, "train_on", stopped)
+    outcome = cli("compare", features_file, *QUICK, "--seeds", "2", "--public-shots", "1", "--out", "cmp")
+    assert outcome.status == 130, outcome
+    assert ("finished runs are kept" in outcome.stderr) == (tmp_path / "cmp").exists() == bool(finished)
+
+
 def test_compare_makes_every_run_and_tabulates_them(cli: Cli, features_file: Path, tmp_path: Path) -> None:
     words = ["--methods", "adamix:steps=3,noisy-gd:steps=3", "--eps", "1,3", "--seeds", "2", "--public-shots", "1,2"]
     outcome = cli("compare", features_file, *words, "--jobs", "1", "--out", "cmp")

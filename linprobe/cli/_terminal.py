@@ -87,10 +87,10 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
     columns = list(zip(header, *shown, strict=True))
     width = sum(max(map(len, column)) + BESIDE for column in columns) + 1
     for place, (name, *cells) in enumerate(columns):
-        words = name.split()
-        least = max(map(len, [*words, *cells]), default=0) if any(header) else 0
+        words = " ".join([name, *cells]).split()
+        least = max(map(len, words), default=0) if any(header) else 0
         grid.add_column(
-            "\n".join(words) if any(header) and width > console.width else name,
+            "\n".join(name.split()) if any(header) and width > console.width else name,
             justify="right" if place else "left",
             overflow="fold",
             min_width=least if place else min(least, LEAST_NAME),

@@ -52,10 +52,10 @@ def test_a_narrow_terminal_cuts_no_figure(
     row = ("0.04 *", "2400", "1500", "3778", "1.336e+04", "0.000999999", "pld")
     header = ("q", "rows per step", "steps", "noise multiplier", "noise per epoch", "epsilon", "accountant")
     _terminal.table("epsilon 0.001, delta 1e-05", [row], header=header)
-    lines = capsys.readouterr().err.splitlines()
-    assert [cell.strip() for cell in lines[-2].strip("│").split("│")] == list(row)
-    assert "…" not in "".join(lines)
-    assert columns < 80 or max(map(len, lines)) <= columns
+    text = capsys.readouterr().err
+    assert {word for cell in row for word in cell.split()} <= set(text.split())
+    assert "…" not in text
+    assert columns < 80 or max(map(len, text.splitlines())) <= columns
 
 
 def test_planned_settings_cost_what_the_plan_says(cli: Cli) -> None:

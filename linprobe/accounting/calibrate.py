@@ -31,6 +31,7 @@ ROOT_TOLERANCE = 3e-5
 SLOPE_STEP = 1e-3
 SAFE_SIDE = 2e-6  # more than the secant misses
 LEAST_DELTA = 1e-13
+LEAST_SHARE = 0.5  # of a target that a calibrated run must spend
 CUSTOMARY_SHARE = 0.1  # of 1/n_private; a larger delta is warned of
 SMALLEST_GUESS = 0.04  # below, exp(1 / sigma^2) overflows
 
@@ -159,7 +160,8 @@ def smallest_multiplier(
         log_sigma = _root(epsilon_at, epsilon, guess)
     else:
         rough = _root(roughly, epsilon, guess)
-        slope = math.log(roughly(math.exp(rough)) / roughly(math.exp(rough + SLOPE_STEP))) / SLOPE_STEP
+        here, beyond = (roughly(math.exp(place)) for place in (rough, rough + SLOPE_STEP))
+        slope = math.log(here / beyond) / SLOPE_STEP if min(here, beyond) > 0 else 0.0
         found = epsilon_at(math.exp(rough))
         log_sigma = rough + math.log(found / epsilon) / slope if slope > 0 and 0 < found < math.inf else rough
     sigma = round_up(math.exp(log_sigma + SAFE_SIDE))
@@ -250,12 +252,19 @@ def calibrate(
     def least_multiplier(n_steps: int) -> float:
         guess = _multiplier_of(left / n_steps, rate)
         if judge != "gdp":
-            return smallest_multiplier(
+            sigma = smallest_multiplier(
                 lambda sigma: epsilon_with(sigma, n_steps),
                 epsilon,
                 guess,
                 lambda sigma: epsilon_with(sigma, n_steps, rough=True),
             )
+            if epsilon_with(sigma, n_steps) < LEAST_SHARE * epsilon:
+                raise PrivacyError(
+                    f"epsilon is {rounded_up(epsilon)}, and accountant {judge} falls from more than that to "
+                    f"{rounded_up(epsilon_with(sigma, n_steps))} at noise multiplier {sigma:.4g}: it resolves nothing "
+                    "between; allowed: a larger epsilon or delta, or another accountant"
+                )
+            return sigma
         sigma = round_up(guess)
         while epsilon_with(sigma, n_steps) > epsilon:
             sigma = math.nextafter(sigma, math.inf)

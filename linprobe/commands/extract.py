@@ -67,11 +67,11 @@ def dry_run(request: ExtractRequest, progress: Progress, like: Path | None = Non
 
 def _checked(request: ExtractRequest, progress: Progress, like: Path | None) -> ExtractRequest:
     """The request with what `like` says. A wrong name or path is told before anything slow."""
+    if request.backbone is not None:
+        family_of(request.backbone)
     from linprobe.extraction.images import located
     from linprobe.extraction.sources.folders import check_unlabelled
 
-    if request.backbone is not None:
-        family_of(request.backbone)
     if like is None:
         located(request.source)
     else:

@@ -147,7 +147,7 @@ def test_the_accountant_of_record_follows_the_sampling() -> None:
     assert choose_accountant("auto", [full, full]) == "gdp"
     assert choose_accountant("auto", [full, part]) == "pld"
     assert choose_accountant("rdp", [full]) == "rdp"
-    with pytest.raises(ParameterError, match="allowed there: pld, rdp"):
+    with pytest.raises(ParameterError, match="allowed below 1: pld, rdp"):
         choose_accountant("gdp", [full, part])
     with pytest.raises(ParameterError, match="'moments'; allowed: auto, gdp, pld, rdp"):
         choose_accountant("moments", [full])

@@ -199,7 +199,7 @@ def test_a_refusal_after_a_release_counts_as_divergence_and_tells_no_figure(
         return Scale(scale)
 
     monkeypatch.setattr(adadps, "Scale", third_refused)
-    words = ["--method", "adadps", "--eps", "3", "--steps", "5", "--public-shots", "2"]
+    words = ["--method", "adadps", "--eps", "3", "--q", "1", "--steps", "5", "--public-shots", "2"]
     outcome = cli("train", features_file, *words, "--out", "run")
     assert outcome.status == 1
     assert "training diverged" in outcome.stderr

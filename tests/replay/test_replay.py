@@ -32,7 +32,10 @@ FURTHER = [
     ("noisy-gd", f"{MEAN} --public-shots 0 --init zero --intercept 0"),
     ("dp-sgd", f"{MEAN} --public-shots 0 --init zero --no-per-record"),
     ("dp-sgd", "--no-per-record --optimizer sgd --output vote --ensemble 2 --init public"),
-    ("dp-sgd", "--q 1 --accountant gdp --loss squared --clip-norm 1.1e-9 --centre none --intercept 1000"),
+    (
+        "dp-sgd",
+        "--q 1 --accountant gdp --loss squared --clip-norm 1.1e-9 --weight-decay 1e-9 --centre none --intercept 1000",
+    ),
     ("dp-sgd", "--centre none --intercept 1 --no-per-record --precision bfloat16 --optimizer adam"),
     ("dpsgd-f", "--no-per-record --loss squared"),
     ("dpsgd-f", "--q 1 --accountant auto"),

@@ -13,6 +13,7 @@ from linprobe.data import rows, shards
 from linprobe.data.sources import ArraySource
 from linprobe.data.unit_rows import UnitRows, prepare_units
 from linprobe.errors import DataError, PrivacyError, PrivacyWarning, UsageError
+from linprobe.gradients.clipped_sum import row_sum
 from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.thread_group import in_group
@@ -111,7 +112,7 @@ def test_the_private_mean_has_the_sensitivity_of_a_person() -> None:
             "float32",
             ALONE,
         )
-        return engine.row_sum(rows_of, 1.0).value
+        return row_sum(rows_of, 1.0).value
 
     assert np.linalg.norm(mean(0) - mean(5000)) <= 1.0
 

@@ -134,9 +134,7 @@ def read_selection(path: Path) -> SelectionEvent | None:
         with open_regular(path) as stream:
             line, more = stream.readline(LONGEST_SELECTION), stream.read(1)
     except OSError as error:
-        raise PrivacyError(
-            f"ledger {path} cannot be read ({error}); without it no epsilon can be proven; restore it"
-        ) from None
+        raise _unreadable(path, error) from None
     if not _is_selection(line):
         return None
     try:
@@ -145,6 +143,10 @@ def read_selection(path: Path) -> SelectionEvent | None:
         return SelectionEvent.from_dict(json.loads(line))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PrivacyError(f"ledger {path} holds a selection that cannot be read ({error}); restore the file") from None
+
+
+def _unreadable(path: Path, error: OSError) -> PrivacyError:
+    return PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven; restore it")
 
 
 def _is_selection(line: bytes) -> bool:
@@ -173,9 +175,7 @@ def read_ledger(path: Path) -> list[GaussianEvent]:
                     )
                 events.append(event_of(line))
     except OSError as error:
-        raise PrivacyError(
-            f"ledger {path} cannot be read ({error}); without it no epsilon can be proven; restore it"
-        ) from None
+        raise _unreadable(path, error) from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise PrivacyError(f"ledger {path} line {number} is not an event ({error}); restore the file") from None
     return events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linprobe.commands._row_sources import DIGITS, check_classes, check_made_alike, check_width, open_features
+from linprobe.commands._row_sources import check_classes, check_made_alike, check_width, features_of, open_features
 from linprobe.data.equal_rows import share_a_row
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.provenance import extraction_of
@@ -44,10 +44,12 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
         check_made_alike(run, public, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, public)
         check_classes(run, opened)
-        _refuse_private_rows(run, opened, progress)
+        seen = opened.digest("public") == run.manifest.get("public_digest")
+        if not seen:  # the others were compared when the run was trained
+            _refuse_private_rows(run, opened, progress)
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
-        if opened.digest("public") == run.manifest.get("public_digest"):
+        if seen:
             progress.note(
                 "the run was trained with these public rows, so the temperature may be too low; other public rows are "
                 "better"
@@ -57,13 +59,13 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
 
 def _refuse_private_rows(run: LoadedRun, public: FeatureReader, progress: Progress) -> None:
     """PrivacyError if a public row is a training row of the run's feature file; a note if that file is not here."""
-    if public.digest("public") == run.manifest.get("public_digest"):
-        return  # compared when the run was trained
     recorded = run.manifest["features"]
-    if recorded != DIGITS and not Path(recorded).is_file():
+    try:
+        path = features_of(run, None)
+    except DataError:
         progress.note(f"{recorded} is not here, so rows of {public.path} are not compared with the private rows")
         return
-    with open_features(None if recorded == DIGITS else Path(recorded)) as training:
+    with open_features(path) as training:
         if training.n_features == public.n_features and share_a_row(
             (x for x, _ in training.blocks("train")), (x for x, _ in public.blocks("public"))
         ):

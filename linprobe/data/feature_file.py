@@ -8,6 +8,7 @@ The schema is documented in `features/README.md`. Rows are read in blocks; memor
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
@@ -48,7 +49,7 @@ def check_class_names(names: Sequence[str], where: str) -> None:
     if longest > LONGEST_NAME:
         raise DataError(f"{where} has a class name of {longest} characters; allowed: {LONGEST_NAME}; shorten it")
     if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        twice = next(iter(Counter(names) - Counter(set(names))))
         raise DataError(f"{where} has the class name {twice!r} twice; allowed: different names; rename or remove one")
 
 

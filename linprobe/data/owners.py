@@ -53,6 +53,24 @@ def owner_bounds(batches: Iterable[Sequence[str]], where: str) -> tuple[Bounds, 
     return np.array([*starts, row], dtype=np.int64), names
 
 
+def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) -> None:
+    """Refuse people who have test rows and other rows: the accuracy would be measured on people the model has seen.
+
+    Args:
+        test, others: owners of the test rows, and of training and public rows. where: the rows, for the message, which
+            counts people and names nobody.
+
+    Raises:
+        DataError: a name is among both.
+    """
+    both = set(test).intersection(others)
+    if both:
+        raise DataError(
+            f"{where}: people with rows on both sides, in test and in train or public: {len(both)}; allowed: 0; remove "
+            "their rows from one side and make the file again; extract --test-fraction splits by person"
+        )
+
+
 def capped(bounds: Bounds, ids: Sequence[str], most: int, seed: int) -> NDArray[np.bool_]:
     """Mask of at most `most` rows of each unit, shape (n_rows,): those whose record ids have the lowest `id_hash`.
 

@@ -26,7 +26,7 @@ from linprobe.extraction.images import open_source
 from linprobe.extraction.loading import Batches
 from linprobe.extraction.network import Network, extract_group
 from linprobe.extraction.partial import PENDING, SETTINGS, Partial, locked, shown
-from linprobe.extraction.people import with_owners
+from linprobe.extraction.people import Owners, owners_from, with_owners
 from linprobe.extraction.plan import Plan, check, choose_device, make_plan
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, read_lines
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource
@@ -91,8 +91,8 @@ def planned(request: ExtractRequest, group: Group = ALONE) -> Plan:
     device = choose_device(request.device, group.local_rank)
     # rank 0 chooses the backbone; the others wait until it has downloaded the data set and weights
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
-    source = _open_source(request, download=request.download and group.rank == 0)
-    source = with_owners(source, request.owners, request.owner_regex)
+    owners = owners_from(request.owners, request.owner_regex)
+    source = with_owners(_open_source(request, owners, download=request.download and group.rank == 0), owners)
     if request.augment_views and "public" not in source.groups:
         raise PrivacyError(
             f"augment views is {request.augment_views} and {source.name} has no public images; a private image "
@@ -118,7 +118,7 @@ def _begin(plan: Plan, request: ExtractRequest) -> bool:
         raise LinprobeError(f"{plan.folder} cannot be written ({error.strerror}); {advice(error)}") from None
 
 
-def _open_source(request: ExtractRequest, *, download: bool) -> ImageSource:
+def _open_source(request: ExtractRequest, owners: Owners | None, *, download: bool) -> ImageSource:
     """The images, with labels unless the request says `like`."""
     if request.like is not None:
         return unlabelled_source(Path(request.source), request.like.class_names)
@@ -126,6 +126,7 @@ def _open_source(request: ExtractRequest, *, download: bool) -> ImageSource:
         request.source,
         classes=None if request.classes is None else read_lines(request.classes, "class list", "one class name"),
         test_fraction=request.test_fraction,
+        owner_of=None if owners is None else owners.of,
         root=request.root,
         download=download,
         public=request.public,

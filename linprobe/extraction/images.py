@@ -12,7 +12,7 @@ from linprobe.data.array_import import SUFFIXES
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.sources.archives import archive_source
 from linprobe.extraction.sources.arrays import array_source
-from linprobe.extraction.sources.base import ImageSource, Subset, subset
+from linprobe.extraction.sources.base import ImageSource, OwnerOf, Subset, subset
 from linprobe.extraction.sources.datasets import DATASETS, dataset_source
 from linprobe.extraction.sources.folders import (
     FolderMembers,
@@ -66,6 +66,7 @@ def open_source(
     *,
     classes: Sequence[str] | None = None,
     test_fraction: float | None = None,
+    owner_of: OwnerOf | None = None,
     root: Path = Path("data"),
     download: bool = False,
     public: Path | None = None,
@@ -75,6 +76,7 @@ def open_source(
     Args:
         classes: class names in label order; None to take them from the source.
         test_fraction: share of the images to use for testing, if the source has no test group.
+        owner_of: the person of an image, whose images are then all on one side of the split.
         root: folder of torchvision data sets. download: fetch a missing data set.
         public: folder of public images.
 
@@ -85,7 +87,7 @@ def open_source(
     path = located(source)
     if classes is not None and (len(classes) < 2 or len(set(classes)) != len(classes)):
         raise DataError(f"the class list names {len(classes)} classes; allowed: at least 2, all different")
-    opened = _open(source, path, classes, test_fraction, root, download)
+    opened = _open(source, path, classes, test_fraction, owner_of, root, download)
     if len(opened.class_names) < 2:
         raise DataError(
             f"{source} has {len(opened.class_names)} classes; allowed: at least 2; declare them with --classes"
@@ -112,10 +114,16 @@ def located(source: str) -> Path:
 
 
 def _open(
-    source: str, path: Path, classes: Sequence[str] | None, fraction: float | None, root: Path, download: bool
+    source: str,
+    path: Path,
+    classes: Sequence[str] | None,
+    fraction: float | None,
+    owner_of: OwnerOf | None,
+    root: Path,
+    download: bool,
 ) -> ImageSource:
     if not path.exists():
-        return dataset_source(source, root, download, classes, fraction)
+        return dataset_source(source, root, download, classes, fraction, owner_of)
     if download:
         raise UsageError(f"--download does nothing for {source}, which is on this machine; leave it out")
     if path.is_dir() and any(path.glob("*.tar")):
@@ -123,11 +131,11 @@ def _open(
             raise DataError(
                 f"{path} holds tar archives and class folders; allowed: one of the two; move the others away"
             )
-        return archive_source(sorted(path.glob("*.tar")), path.resolve().name, classes, fraction)
+        return archive_source(sorted(path.glob("*.tar")), path.resolve().name, classes, fraction, owner_of)
     if path.suffix == ".tar":
-        return archive_source([path], path.name, classes, fraction)
+        return archive_source([path], path.name, classes, fraction, owner_of)
     if path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
         if fraction is not None:
             raise UsageError(f"--test-fraction does nothing for {source}, which has a test group; leave it out")
         return array_source(path, classes)
-    return folder_source(path, classes, fraction)
+    return folder_source(path, classes, fraction, owner_of)

@@ -1,21 +1,20 @@
-"""Whose image each image is, from a CSV or a pattern. The images of a person become adjacent."""
+"""The person each image belongs to, from a CSV or a pattern. The images of a person become adjacent."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.owners import by_owner
+from linprobe.data.owners import by_owner, refuse_both_sides
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.sources.base import ImageSource, Members
+from linprobe.extraction.sources.base import ImageSource, Members, OwnerOf
 
 COLUMNS = ("id", "owner")
 
@@ -56,36 +55,61 @@ class OwnedMembers:
         return hashlib.sha256(f"{self._members.fingerprint()} {owners}".encode()).hexdigest()
 
 
-def with_owners(source: ImageSource, file: Path | None, pattern: str | None) -> ImageSource:
-    """The source with an owner for each image; unchanged if neither a file nor a pattern is given.
+@dataclass(frozen=True)
+class Owners:
+    """The person each image belongs to.
+
+    Attributes:
+        of: the owner of the image with an id, None if nobody is named. named_by: the file or pattern, for messages.
+    """
+
+    of: OwnerOf
+    named_by: str
+
+
+def owners_from(file: Path | None, pattern: str | None) -> Owners | None:
+    """The owners that a file or a pattern names; None if neither is given.
 
     Args:
         file: CSV with the columns `id` and `owner`. pattern: regular expression; its first group, or else the whole
             match, in an image's id is the owner.
 
     Raises:
-        UsageError: both are given, or a wrong pattern. DataError: an unreadable file, or an image without an owner.
+        UsageError: both are given, or a wrong pattern. DataError: an unreadable file.
     """
     if file is not None and pattern is not None:
         raise UsageError("--owners and --owner-regex were given; allowed: one of the two")
-    if file is None and pattern is None:
+    if file is not None:
+        return _from_file(file)
+    return None if pattern is None else _from_pattern(pattern)
+
+
+def with_owners(source: ImageSource, owners: Owners | None) -> ImageSource:
+    """The source with an owner for each image; unchanged for None.
+
+    Raises:
+        DataError: an image without an owner, or a person with test images and other images.
+    """
+    if owners is None:
         return source
-    owner_of, told = _from_file(file) if file is not None else _from_pattern(str(pattern))
-    groups: dict[str, Members] = {}
+    groups: dict[str, OwnedMembers] = {}
     for name, members in source.groups.items():
         ids = [members.id(row) for row in range(len(members))]
-        owners = [owner_of(one) for one in ids]
-        missing = [one for one, owner in zip(ids, owners, strict=True) if not owner]
+        named = [owners.of(one) for one in ids]
+        missing = [one for one, owner in zip(ids, named, strict=True) if not owner]
         if missing:
             raise DataError(
-                f"{told} gives no owner for {len(missing)} of {len(ids)} {name} images, first {missing[0]!r}; allowed: "
-                "an owner for every image"
+                f"{owners.named_by} gives no owner for {len(missing)} of {len(ids)} {name} images, first "
+                f"{missing[0]!r}; allowed: an owner for every image"
             )
-        groups[name] = OwnedMembers(members, np.array(owners, dtype=np.str_))
-    return replace(source, groups=groups)
+        groups[name] = OwnedMembers(members, np.array(named, dtype=np.str_))
+    if "test" in groups:
+        others = (owner for name, members in groups.items() if name != "test" for owner in members.owners.tolist())
+        refuse_both_sides(groups["test"].owners.tolist(), others, source.name)
+    return replace(source, groups=dict(groups))
 
 
-def _from_pattern(pattern: str) -> tuple[Callable[[str], str | None], str]:
+def _from_pattern(pattern: str) -> Owners:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -95,10 +119,10 @@ def _from_pattern(pattern: str) -> tuple[Callable[[str], str | None], str]:
         found = compiled.search(name)
         return None if found is None else found[1 if compiled.groups else 0]
 
-    return owner, f"owner-regex {pattern!r}"
+    return Owners(owner, f"owner-regex {pattern!r}")
 
 
-def _from_file(file: Path) -> tuple[Callable[[str], str | None], str]:
+def _from_file(file: Path) -> Owners:
     try:
         if file.exists() and not file.is_file():
             raise ValueError("it is not a regular file")
@@ -111,4 +135,4 @@ def _from_file(file: Path) -> tuple[Callable[[str], str | None], str]:
         raise DataError(
             f"owners {file} cannot be read ({first_line(error)}); give a CSV with the columns id and owner"
         ) from None
-    return owners.get, f"owners {file}"
+    return Owners(owners.get, f"owners {file}")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torchvision
 
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.owners import owner_bounds
 from linprobe.errors import DataError, UsageError
-from tests.extraction.samples import ids_of, run_extract
+from linprobe.extraction.sources import base
+from linprobe.extraction.sources.datasets import DATASETS, Entry
+from tests.extraction.samples import Notes, ids_of, run_extract, write_images
 
 
 def owners_of(file: Path, group: str = "train") -> dict[str, str]:
@@ -19,8 +24,11 @@ def owners_of(file: Path, group: str = "train") -> dict[str, str]:
         return dict(zip(features.ids(group), features.owners(group), strict=True))
 
 
-def test_a_pattern_names_the_owner_and_rows_stay_with_their_ids(images: Path, tmp_path: Path) -> None:
+def test_a_pattern_names_the_owner_and_rows_stay_with_their_ids(tmp_path: Path) -> None:
     plain, owned = tmp_path / "plain.h5", tmp_path / "owned.h5"
+    images = write_images(tmp_path / "photos", {"train": 7, "test": 3})
+    for image in list((images / "test").glob("*/*")):
+        image.rename(image.with_stem(f"{int(image.stem) + 7:03d}"))  # other people
     run_extract(images, plain)
     run_extract(images, owned, owner_regex=r"([0-9])\.[a-z]+$")
     found = owners_of(owned)
@@ -38,10 +46,10 @@ def test_a_pattern_names_the_owner_and_rows_stay_with_their_ids(images: Path, tm
 def test_a_file_names_the_owner(images: Path, tmp_path: Path) -> None:
     run_extract(images, tmp_path / "plain.h5")
     names = [*ids_of(tmp_path / "plain.h5", "train"), *ids_of(tmp_path / "plain.h5", "test")]
-    lines = ["owner,id", *(f"person {place % 4},{name}" for place, name in enumerate(names))]
+    lines = ["owner,id", *(f"person {name[:2]} {place % 4},{name}" for place, name in enumerate(names))]
     (tmp_path / "owners.csv").write_text("\n".join(lines))
     run_extract(images, tmp_path / "owned.h5", owners=tmp_path / "owners.csv")
-    assert set(owners_of(tmp_path / "owned.h5").values()) == {f"person {place}" for place in range(4)}
+    assert set(owners_of(tmp_path / "owned.h5").values()) == {f"person tr {place}" for place in range(4)}
     # other owners are other settings
     (tmp_path / "owners.csv").write_text("\n".join([line.replace("person", "pupil") for line in lines]))
     with pytest.raises(UsageError, match="fingerprint"):
@@ -61,3 +69,77 @@ def test_owners_that_are_not_known_are_refused(images: Path, tmp_path: Path) -> 
     with pytest.raises(DataError, match="columns id and owner"):
         run_extract(images, out, owners=tmp_path / "owners.csv")
     assert not out.exists()
+
+
+def people_of(file: Path) -> list[set[str]]:
+    """The people with training rows, and those with test rows."""
+    return [set(owners_of(file, group).values()) for group in ("train", "test")]
+
+
+@pytest.fixture
+def visits(tmp_path: Path) -> Path:
+    """One level of classes; each of 40 people has an image in every class."""
+    return write_images(tmp_path / "visits", {"": 40}, size=(9, 9))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_fraction_puts_a_person_on_one_side(visits: Path, tmp_path: Path, packed: bool) -> None:
+    source = visits
+    if packed:
+        source = tmp_path / "visits.tar"
+        with tarfile.open(source, "w") as archive:
+            archive.add(visits, arcname="visits")
+    run_extract(source, tmp_path / "f.h5", owner_regex=r"([0-9]+)\.", test_fraction=0.3)
+    train, test = people_of(tmp_path / "f.h5")
+    assert train.isdisjoint(test)
+    assert len(train) + len(test) == 40
+    with FeatureFile(tmp_path / "f.h5") as features:
+        assert sum(features.sizes.values()) == 120
+
+
+def test_a_data_set_is_split_by_person(tmp_path: Path, visits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Visits(torchvision.datasets.ImageFolder):
+        def __init__(self, root: Path, download: bool = False) -> None:
+            super().__init__(root)
+
+    monkeypatch.setattr(torchvision.datasets, "Visits", Visits, raising=False)
+    monkeypatch.setitem(DATASETS, "visits", Entry("Visits", n_classes=3))
+    monkeypatch.chdir(tmp_path / "visits" / "ant")
+    run_extract("visits", tmp_path / "f.h5", root=visits, owner_regex=r"([0-9]+)\.", test_fraction=0.3)
+    train, test = people_of(tmp_path / "f.h5")
+    assert train.isdisjoint(test)
+
+
+def test_the_side_of_a_person_depends_on_the_name_alone(visits: Path, tmp_path: Path) -> None:
+    words: dict[str, Any] = {"owner_regex": r"([0-9]+)\.", "test_fraction": 0.3}
+    run_extract(visits, tmp_path / "all.h5", **words)
+    for image in visits.glob("*/00[0-4].png"):
+        image.unlink()
+    (visits / "ant" / "030.png").unlink()
+    run_extract(visits, tmp_path / "fewer.h5", **words)
+    gone = {f"{number:03d}" for number in range(5)}
+    assert people_of(tmp_path / "fewer.h5") == [names - gone for names in people_of(tmp_path / "all.h5")]
+
+
+def test_the_share_of_people_is_near_the_fraction() -> None:
+    names = [f"p{number}" for number in range(4000)]
+    test = base.test_side((f"{name}/{image}" for name in names for image in range(3)), 0.2, lambda one: one[:-2])
+    assert abs(test.mean() - 0.2) < 0.02
+    assert (test.reshape(-1, 3).sum(axis=1) % 3 == 0).all()
+
+
+@pytest.mark.parametrize("group", ["train", "public"])
+@pytest.mark.parametrize("private", [False, True])
+def test_people_in_two_folders_are_refused_before_anything_is_computed(
+    tmp_path: Path, group: str, private: bool
+) -> None:
+    folder = write_images(tmp_path / "photos", {"train": 5, "test": 2, "public": 2}, size=(9, 9))
+    names = {"train": "x", "test": "y", "public": "z", group: "y"}
+    ids = [path.relative_to(folder).as_posix() for path in sorted(folder.glob("*/*/*"))]
+    lines = [f"{name},{names[name.split('/')[0]]}{name[-5]}" for name in ids]
+    (tmp_path / "owners.csv").write_text("\n".join(["id,owner", *lines]))
+    notes = Notes()
+    with pytest.raises(DataError, match=r"photos: people with rows on both sides.*: 2; allowed: 0") as caught:
+        run_extract(folder, tmp_path / "f.h5", notes, owners=tmp_path / "owners.csv", private_test=private)
+    assert "y0" not in str(caught.value) + notes.text
+    assert not list(tmp_path.glob("f.h5*"))

@@ -26,6 +26,7 @@ from linprobe.extraction.sources.base import (
     TEST_NAMES,
     ImageSource,
     Members,
+    OwnerOf,
     Strings,
     checked_labels,
     file_stamp,
@@ -153,7 +154,11 @@ def _is_shard(shard: Path) -> bool:
 
 
 def archive_source(
-    shards: Sequence[Path], name: str, classes: Sequence[str] | None, fraction: float | None
+    shards: Sequence[Path],
+    name: str,
+    classes: Sequence[str] | None,
+    fraction: float | None,
+    owner_of: OwnerOf | None,
 ) -> ImageSource:
     """Images in one or more archives.
 
@@ -186,9 +191,8 @@ def archive_source(
     kinds = np.array([item.group or "train" for item in found])
     if fraction is not None:
         private = kinds != "public"
-        kinds[private] = np.where(
-            test_side((item.id for item, kept in zip(found, private, strict=True) if kept), fraction), "test", "train"
-        )
+        ids = (item.id for item, kept in zip(found, private, strict=True) if kept)
+        kinds[private] = np.where(test_side(ids, fraction, owner_of), "test", "train")
     if "train" not in kinds:
         raise DataError(f"{name} has no train group; allowed: folders or shards named train and test")
     names, names_from, labels = _labels(name, found, kinds, classes, webdataset=webdataset)

@@ -6,7 +6,7 @@ Listings are packed arrays: worker processes share them, and a million paths tak
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from linprobe.errors import DataError, UsageError
 TEST_NAMES = ("test", "val", "validation", "valid")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 FOLDER_NAMES = "folder names"
+OwnerOf = Callable[[str], str | None]  # the owner of the image with an id; None if nobody is named
 
 
 class Members(Protocol):
@@ -114,15 +115,19 @@ def subset(whole: Members, keep: NDArray[np.bool_], labels: NDArray[np.int64] | 
     return Subset(whole, rows, (whole.labels if labels is None else labels)[rows])
 
 
-def test_side(ids: Iterable[str], fraction: float) -> NDArray[np.bool_]:
-    """Mask of the test images, about `fraction` of all, shape (rows,). Each image's side depends on its own id only.
+def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> NDArray[np.bool_]:
+    """Mask of the test images, about `fraction` of all, shape (rows,).
+
+    An image's side depends on its own id only. With `owner_of` it depends on its owner's name only, so that all images
+    of a person are on one side.
 
     Raises:
         UsageError: `fraction` is not between 0 and 1. DataError: all images, or none, fall on the test side.
     """
     if not 0 < fraction < 1:
         raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
-    test = np.array([id_hash(name, 0) < fraction * 2.0**64 for name in ids], dtype=bool)
+    names = ids if owner_of is None else (owner_of(one) or one for one in ids)
+    test = np.array([id_hash(name, 0) < fraction * 2.0**64 for name in names], dtype=bool)
     if test.all() or not test.any():
         raise DataError(
             f"test fraction {fraction} puts {int(test.sum())} of {len(test)} images into the test group; "
@@ -131,9 +136,9 @@ def test_side(ids: Iterable[str], fraction: float) -> NDArray[np.bool_]:
     return test
 
 
-def split_by_id(whole: Members, fraction: float) -> dict[str, Members]:
+def split(whole: Members, fraction: float, owner_of: OwnerOf | None) -> dict[str, Members]:
     """Train and test group, split by `test_side`."""
-    test = test_side((whole.id(row) for row in range(len(whole))), fraction)
+    test = test_side((whole.id(row) for row in range(len(whole))), fraction, owner_of)
     return {"train": subset(whole, ~test), "test": subset(whole, test)}
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from linprobe.data.record_ids import CONTENT, FILE_NAMES, ContentIds
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.decoding import UnreadableImage
-from linprobe.extraction.sources.base import ImageSource, Members, Strings, checked_labels, readable, split_by_id
+from linprobe.extraction.sources.base import ImageSource, Members, OwnerOf, Strings, checked_labels, readable, split
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,12 @@ def _file_names(dataset: Any) -> list[str] | None:
 
 
 def dataset_source(
-    name: str, root: Path, download: bool, classes: Sequence[str] | None, fraction: float | None
+    name: str,
+    root: Path,
+    download: bool,
+    classes: Sequence[str] | None,
+    fraction: float | None,
+    owner_of: OwnerOf | None,
 ) -> ImageSource:
     """The data set `name` under `root`. Class names come from the data set unless declared.
 
@@ -134,7 +139,7 @@ def dataset_source(
     groups: dict[str, Members]
     if entry.test is None:
         members = DatasetMembers(name, "all", train)
-        groups = split_by_id(members, fraction or 0)
+        groups = split(members, fraction or 0, owner_of)
     else:
         test = _open(name, entry, entry.test, root, download)
         members = DatasetMembers(name, "train", train)

@@ -22,9 +22,10 @@ from linprobe.extraction.sources.base import (
     TEST_NAMES,
     ImageSource,
     Members,
+    OwnerOf,
     Strings,
     readable,
-    split_by_id,
+    split,
 )
 
 
@@ -205,7 +206,9 @@ def test_folder(folder: Path) -> str | None:
     return next((name for name in TEST_NAMES if is_group(folder / name)), None)
 
 
-def folder_source(folder: Path, classes: Sequence[str] | None, fraction: float | None) -> ImageSource:
+def folder_source(
+    folder: Path, classes: Sequence[str] | None, fraction: float | None, owner_of: OwnerOf | None
+) -> ImageSource:
     """Images in `train/CLASS/...`, `test/CLASS/...` and optionally `public/CLASS/...`, or in `CLASS/...`.
 
     Unless declared, class names are the names of the test folders, or of all class folders in the one-level layout.
@@ -230,7 +233,7 @@ def folder_source(folder: Path, classes: Sequence[str] | None, fraction: float |
         public = list_folder(folder, ["public"], names) if is_group(folder / "public") else None
         refuse_linked(private, public)
         if test is None:
-            groups = split_by_id(private, fraction or 0)
+            groups = split(private, fraction or 0, owner_of)
         else:
             groups = {"train": private, "test": list_folder(folder, [test], names)}
         if public is not None:
@@ -248,5 +251,5 @@ def folder_source(folder: Path, classes: Sequence[str] | None, fraction: float |
         names = tuple(classes or found)
         private = list_folder(folder, [], names)
         refuse_linked(private, None)
-        groups = split_by_id(private, fraction)
+        groups = split(private, fraction, owner_of)
     return ImageSource(name, names, "declared" if classes else FOLDER_NAMES, groups)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.extents import Extents
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
-from linprobe.data.hdf5_checks import data_set, find, text_attribute, texts
+from linprobe.data.hdf5_checks import data_set, find, refuse_shared_storage, text_attribute, texts
 from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
 from linprobe.data.stored_labels import as_labels, check_stored
 from linprobe.data.tasks import MULTICLASS, TASKS
@@ -29,6 +29,7 @@ from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1
 GROUPS = ("train", "test", "public")
+PARTS = ("x", "y", "id", "owner")  # data sets of a group
 UNLABELLED = "rows"  # the group of a file without labels
 NO_LABEL = -1
 PRIVATE_LOG = "private_log"
@@ -132,6 +133,9 @@ class FeatureFile(FeatureReader):
                 raise DataError(
                     f"{self.path}: text/weights has {found}; allowed: numbers of shape {(self.n_features, len(names))}"
                 )
+        sets = [f"{group}/{part}" for group in self.sizes for part in PARTS if part in self._file[group].id]
+        sets += ["text/weights"] if "text" in self._file.id else []
+        refuse_shared_storage(self._file, self.path, sets)
 
     def _reading(self, what: str) -> AbstractContextManager[None]:
         return reading(f"{self.path}: {what}", "make the file again")
@@ -153,7 +157,7 @@ class FeatureFile(FeatureReader):
     def _check_group(self, name: str, n_classes: int, task: str) -> tuple[int, int]:
         """Number of rows and features of a group, whose labels are within `n_classes`."""
         labelled = name != UNLABELLED
-        sets = {part: data_set(self._file, self.path, f"{name}/{part}") for part in ("x", "y", "id", "owner")}
+        sets = {part: data_set(self._file, self.path, f"{name}/{part}") for part in PARTS}
         x, y, ids, owners = sets["x"], sets["y"] if labelled else None, sets["id"], sets["owner"]
         if x is None or ids is None or (labelled and y is None):
             lacking = next(part for part in sets if sets[part] is None and (labelled or part != "y"))

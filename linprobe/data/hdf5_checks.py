@@ -1,13 +1,14 @@
 """What an HDF5 file from a stranger must be before its content is read.
 
 HDF5 data may lie in other files: behind external and soft links, in external storage, in virtual data sets. A FIFO
-there would never end. A data set may declare far more than the file stores. All of it is refused before memory is
-allocated.
+there would never end. A data set may declare far more than the file stores. Test rows may be the bytes of the private
+rows. All of it is refused before memory is allocated.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,32 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
             "stored ones; make the file again"
         )
     return found
+
+
+def refuse_shared_storage(file: h5py.File, path: Path, names: Iterable[str]) -> None:
+    """Refuse checked data sets that lie in the same bytes of the file.
+
+    Raises:
+        DataError: two of `names` are one data set, or their bytes overlap.
+    """
+    objects: dict[Any, str] = {}
+    stored: list[tuple[int, int, str]] = []
+    for name in names:
+        found = file[name].id
+        first = objects.setdefault(found, name)
+        if first != name:
+            raise DataError(f"{path}: {first} and {name} are one data set; allowed: a data set for each; copy one")
+        if found.get_create_plist().get_layout() == h5py.h5d.CHUNKED:
+            found.chunk_iter(lambda chunk, name=name: stored.append((chunk.byte_offset, chunk.size, name)))
+        elif found.get_offset() is not None:
+            stored.append((found.get_offset(), found.get_storage_size(), name))
+    end, last = 0, ""
+    for start, size, name in sorted(stored):
+        if start < end:
+            raise DataError(
+                f"{path}: {last} and {name} lie in the same bytes; allowed: bytes of its own for each; make it again"
+            )
+        end, last = start + size, name
 
 
 def text_attribute(attributes: h5py.AttributeManager, path: Path, name: str, longest: int = LONGEST_TEXT) -> str:

@@ -117,6 +117,17 @@ def _link(name: str, link: Any) -> Callable[[Path], None]:
     return _changed(change)
 
 
+def _test_is_train(parts: tuple[str, ...]) -> Callable[[Path], None]:
+    """Give data sets of the training rows a second name among the test rows."""
+
+    def change(file: h5py.File) -> None:
+        for part in parts:
+            del file[f"test/{part}"]
+            file[f"test/{part}"] = file[f"train/{part}"]
+
+    return _changed(change)
+
+
 def _same_long_id(file: h5py.File) -> None:
     """20 ids that are 10 MB each."""
     del file["train/id"]
@@ -171,6 +182,8 @@ MADE: dict[str, Callable[[Path], None]] = {
     "soft link to nothing": _link("train/x", h5py.SoftLink("/nowhere")),
     "soft link to itself": _link("train/x", h5py.SoftLink("/train/x")),
     "soft link to other rows": _link("train/x", h5py.SoftLink("/test/x")),
+    "test rows that are the training rows": _test_is_train(("x",)),
+    "a test group that is the training group": _test_is_train(("x", "y", "id")),
     "external storage": _changed(_external("/etc/passwd")),
     "external storage at a FIFO": _with_fifo(_changed(_external("fifo"))),
     "external storage at /dev/zero": _changed(_external("/dev/zero")),

@@ -42,9 +42,9 @@ def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
     return norms
 
 
-def normalise_rows(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each row divided by its L2 norm; a zero row stays zero."""
-    norms = row_norms(x)
+def normalise_rows(x: NDArray[np.float32], norms: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
+    """Each row divided by its L2 norm, or by its number in `norms` (n,); a zero row stays zero."""
+    norms = row_norms(x) if norms is None else norms
     extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
     unit: NDArray[np.float32] = aligned_empty(x.shape, np.float32)

@@ -125,4 +125,4 @@ def _import(request: ImportRequest, progress: Progress) -> dict[str, Any]:
         import_arrays(out=request.out, **arguments, progress=progress)
     except OSError as error:
         raise LinprobeError(f"feature file {request.out} cannot be written ({error}); {advice(error)}") from None
-    return describe_features(request.out)
+    return describe_features(request.out, whole=False)  # the writer has checked it

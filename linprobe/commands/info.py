@@ -11,9 +11,9 @@ from linprobe.data.owners import owner_bounds
 from linprobe.runs.manifest import read_manifest
 
 
-def describe_features(path: Path) -> dict[str, Any]:
-    """The number of rows, features and classes of a feature file, and its description."""
-    with open_features(path, labelled=False) as features:
+def describe_features(path: Path, *, whole: bool = True) -> dict[str, Any]:
+    """The number of rows, features and classes of a feature file, and its description; `whole` checks every row."""
+    with open_features(path, whole=whole, labelled=False) as features:
         description = features.description
         return {
             "file": str(path),

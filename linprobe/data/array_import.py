@@ -171,6 +171,8 @@ def import_arrays(
     with FeatureWriter(out, description, shown_as=Path(_shown(sources))) as writer:
         for group in groups_of(arrays):
             _write_group(writer, group, arrays, description.class_names, _shown(sources))
+    if writer.note is not None and progress is not None:
+        progress.note(writer.note)
     return description
 
 

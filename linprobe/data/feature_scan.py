@@ -1,26 +1,43 @@
-"""Checks that read a whole feature file: every value is finite, and every id belongs to one record."""
+"""Checks that read a whole feature file: values are finite, an id is of one record, test rows are of other records."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.data.equal_rows import RowSet
 from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.owners import refuse_both_sides
 from linprobe.errors import DataError
 
+BY_CHANCE = 1000  # one row in so many may be in both groups: a photograph that a collection holds twice
+FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance
+NAMED = 5  # places in a message
 
-def scan(features: FeatureReader) -> None:
-    """Read every row and id once.
+
+def scan(features: FeatureReader) -> str | None:
+    """Read every row, id and owner once.
+
+    Returns:
+        A note about test rows that equal training rows, if there are so few that it may be chance; else None.
 
     Raises:
-        DataError: NaN or infinity, with the number of such rows and the first of them; a repeated id; or an id that is
-            both private and public.
+        DataError: NaN or infinity, with the number of such rows and the first of them; a repeated id; an id that is
+            both private and public; more test rows that equal training rows; or people with test rows and other rows.
     """
     hashes: dict[str, NDArray[np.int64]] = {}
-    for group in features.sizes:
-        _refuse_non_finite_rows(features, group)
+    test: RowSet | None = None
+    for group in sorted(features.sizes, key=lambda name: name != "test"):  # training rows are looked up in test rows
+        rows = _finite_rows(features, group)
+        if group == "test":
+            test = RowSet(rows, FEWEST)
+        else:
+            for x in rows:
+                if group == "train" and test is not None:
+                    test.find(x)
         hashes[group] = _id_hashes(features, group)
         if repeated := _repeated(features, group, hashes[group]):
             raise DataError(
@@ -37,15 +54,65 @@ def scan(features: FeatureReader) -> None:
     text = features.text_weights()
     if text is not None and not np.isfinite(text).all():
         raise DataError(f"{features.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again")
+    if test is None or "train" not in features.sizes:
+        return None
+    if features.has_owners("test"):
+        others = [group for group in ("train", "public") if group in features.sizes and features.has_owners(group)]
+        refuse_both_sides(
+            owners_of(features, "test"),
+            (name for group in others for name in owners_of(features, group)),
+            str(features.path),
+        )
+    return _judged(test, features, features.sizes["train"], "training rows")
 
 
-def _refuse_non_finite_rows(features: FeatureReader, group: str) -> None:
+def owners_of(features: FeatureReader, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[str]:
+    """The owners of a group, in row order; only where `keep` (n_rows,) is true, if given."""
+    return (name for batch in features.owner_batches(group, keep) for name in batch)
+
+
+def compare_test_rows(
+    features: FeatureReader, others: Iterable[NDArray[np.floating]], n_others: int, what: str
+) -> str | None:
+    """`scan`'s comparison of the test rows of a file with other rows: `others`, blocks of `n_others` rows in all.
+
+    Args:
+        what: the other rows, for messages.
+
+    Returns, raises: as `scan`.
+    """
+    test = RowSet((x for x, _ in features.blocks("test")), FEWEST)
+    for x in others:
+        test.find(x)
+    return _judged(test, features, n_others, what)
+
+
+def _judged(test: RowSet, features: FeatureReader, n_others: int, what: str) -> str | None:
+    """A note about the test rows that were found among others. DataError if there are too many for chance."""
+    found, n_test = test.found(), features.sizes["test"]
+    if not found.size:
+        return None
+    allowed = min(n_test, n_others) // BY_CHANCE
+    places = found[:NAMED].tolist()
+    both = f"{found.size:,} of {n_test:,} test rows equal {what}, or multiples of them, first at test rows {places}"
+    if found.size > allowed:
+        raise DataError(
+            f"{features.path}: {both}; allowed: {allowed}, one in {BY_CHANCE:,} of the smaller group; accuracy on "
+            "training rows would give them away; remove them from one group"
+        )
+    return f"{features.path}: {both}; a row in both has no more protection than a test row; remove it from one group"
+
+
+def _finite_rows(features: FeatureReader, group: str) -> Iterator[NDArray[np.floating]]:
+    """Blocks of the rows of a group. DataError after the last, if a row is not finite."""
     bad: list[int] = []
     start = 0
     for rows, _ in features.blocks(group):
         finite = np.isfinite(rows).all(axis=1)
         bad.extend((start + np.flatnonzero(~finite)).tolist())
         start += len(rows)
+        if finite.all():
+            yield rows
     if bad:
         raise DataError(
             f"{features.path}: {group} has {len(bad)} rows with NaN or infinity, first at rows {bad[:5]}; "

@@ -62,12 +62,16 @@ class FeatureWriter:
         description: class names and provenance.
         shown_as: path for messages, if not `path`.
 
+    Attributes:
+        note: after the block, what `scan` notes about the file, or None.
+
     Raises:
         DataError: the folder does not exist. At the end of the block also: what `scan` refuses. OSError: a full disk.
     """
 
     def __init__(self, path: Path, description: Description, *, shown_as: Path | None = None) -> None:
         self._path, self._shown = path, shown_as or path
+        self.note: str | None = None
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         if not path.parent.is_dir():
             raise DataError(f"folder {path.parent} does not exist; make it, or give --out another place")
@@ -181,7 +185,7 @@ class FeatureWriter:
             if kind is None:
                 os.fsync(self._stream.fileno())
                 with FeatureFile(self._temporary, shown_as=self._shown) as written:
-                    scan(written)
+                    self.note = scan(written)
                 self._temporary.replace(self._path)
         finally:
             self._discard()

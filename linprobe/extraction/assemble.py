@@ -32,11 +32,12 @@ def write_text(plan: Plan) -> None:
     temporary.replace(plan.folder / TEXT)
 
 
-def assemble(plan: Plan) -> None:
-    """Write the feature file from the partial folder, then remove the folder.
+def assemble(plan: Plan) -> str | None:
+    """Write the feature file from the partial folder, then remove the folder; returns the note of `scan`.
 
     Raises:
-        DataError: a group without a readable image. PrivacyError: an image is both private and public.
+        DataError: a group without a readable image, or what `scan` refuses. PrivacyError: an image is both private
+        and public.
     """
     settings = plan.public_settings
     fingerprint = plan.settings["fingerprint"]
@@ -57,7 +58,7 @@ def assemble(plan: Plan) -> None:
     made = plan.folder / "made.h5"
     with Partial(plan.folder, plan.sizes, plan.width, plan.dtype) as partial:
         _refuse_shared_rows(plan, partial)
-        with FeatureWriter(made, description) as writer:
+        with FeatureWriter(made, description, shown_as=plan.out) as writer:
             for group, batches in plan.batches.items():
                 kept = outcome(partial.status(group)) == DONE
                 if not kept.any():
@@ -76,6 +77,7 @@ def assemble(plan: Plan) -> None:
             writer.write_private_log(fingerprint, json.dumps(_conversions(partial)), skipped, keys)
     made.replace(plan.out)
     shutil.rmtree(plan.folder)
+    return writer.note
 
 
 def _conversions(partial: Partial) -> dict[str, int]:

@@ -204,7 +204,9 @@ def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) 
         group.barrier()
         if group.rank > 0:
             return None
-        assemble(plan)
+        note = assemble(plan)
+        if note is not None:
+            progress.note(note)
     except BaseException as error:
         stopped = _after_a_stop(plan, group, progress)
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):

@@ -31,7 +31,7 @@ def write_owned(path: Path, *, groups: Sequence[str] = ("train", "test", "public
         for group in groups:
             x, y = gaussian_rows(group, SIZES[group])
             first = [*range(PEOPLE), *g.integers(0, PEOPLE, SIZES[group])][: SIZES[group]]
-            owners = sorted(f"{'train' if shared else group} {person:03d}" for person in first)
+            owners = sorted(f"{'train' if shared and group == 'public' else group} {person:03d}" for person in first)
             ids = [f"{group}/{row:04d}" for row in range(len(x))]
             writer.write_group(group, *x.shape, [x], y, ids, owners=owners)
     return path
@@ -221,7 +221,7 @@ def test_private_test_rows_are_not_counted_for_people(cli, refused, owned, tmp_p
 def test_info_and_import_count_people(cli, owned) -> None:
     assert json.loads(cli("info", owned, "--json").stdout)["owners"] == {"train": 120, "test": 120, "public": 12}
     x, y = gaussian_rows("train", 40)
-    np.savez("a.npz", X_train=x, y_train=y, X_test=x[:8], y_test=y[:8], patient_train=np.arange(40) // 4)
+    np.savez("a.npz", X_train=x, y_train=y, X_test=-x[:8], y_test=y[:8], patient_train=np.arange(40) // 4)
     done = cli("import", "a.npz", "--out", "a.h5")
     assert done.status == 0
     assert "patient_train, which is not read" in done.stderr

@@ -206,14 +206,14 @@ def test_a_run_that_is_resumed_releases_the_accuracy_of_the_same_rows(
 def test_private_test_images_do_not_decide_the_size(
     cli: Callable[..., Any], refused: Callable[..., None], tmp_path: Path
 ) -> None:
-    images = np.random.default_rng(0).integers(0, 255, (6, 8, 8), dtype=np.uint8)
-    labels = np.arange(6) % 2
+    images = np.random.default_rng(0).integers(0, 255, (8, 8, 8), dtype=np.uint8)
+    labels = np.arange(8) % 2
     np.savez(
         tmp_path / "images.npz",
-        X_train=images,
-        y_train=labels,
-        X_test=images[:2],
-        y_test=labels[:2],
+        X_train=images[:6],
+        y_train=labels[:6],
+        X_test=images[6:],
+        y_test=labels[6:],
         class_names=CLASSES,
     )
     words = ["extract", "images.npz", "--private-test", "--out", "f.h5", "--backbone"]

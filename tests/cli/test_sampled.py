@@ -349,7 +349,7 @@ def test_multiples_of_private_rows_cannot_be_public(
     with FeatureFile(features_file) as features:
         x = np.concatenate([block for block, _ in features.blocks("train")])
         names = np.array(features.description.class_names)
-        arrays = {"X_train": 4 * x, "y_train": features.labels("train"), "X_test": x[:4], "y_test": np.arange(4)}
+        arrays = {"X_train": 4 * x, "y_train": features.labels("train"), "X_test": -x[:4], "y_test": np.arange(4)}
     np.savez(tmp_path / "scaled.npz", **arrays, class_names=names)
     assert cli("import", "scaled.npz", "--out", "scaled.h5").status == 0
     words = ["train", features_file, "--method", "adamix", "--eps", 1, "--steps", 2, "--public", "scaled.h5"]

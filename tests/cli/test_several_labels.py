@@ -166,14 +166,14 @@ def test_tables_name_their_columns_of_labels(
     mixed = [[y[i, 2], *x[i].tolist(), y[i, 0], y[i, 1]] for i in range(40)]
     features = [f"f{place}" for place in range(6)]
     write("train.csv", mixed, ["pneumonia", *features, "oedema", "effusion"])
-    write("test.csv", [[*x[i].tolist(), *y[i]] for i in range(40)], [*features, *NAMES])
+    write("test.csv", [[*(-x[i]).tolist(), *y[i]] for i in range(40)], [*features, *NAMES])
     words = ["import", "train.csv", "test.csv", "--out", "t.h5", "--label-column"]
     assert cli(*words, ",".join(NAMES)).status == 0
     with FeatureFile(tmp_path / "t.h5") as read:
         assert read.description.class_names == tuple(NAMES)
-        for group in ("train", "test"):
+        for group, rows in (("train", x), ("test", -x)):
             np.testing.assert_array_equal(read.labels(group), y)
-            np.testing.assert_allclose(read.rows(group, slice(None)), x, rtol=1e-6)
+            np.testing.assert_allclose(read.rows(group, slice(None)), rows, rtol=1e-6)
     refused(cli(*words, "oedema,fever", "--overwrite"), 3, ["fever", "--label-column"])
     mixed[3][0] = -1
     write("train.csv", mixed, ["pneumonia", *features, "oedema", "effusion"])

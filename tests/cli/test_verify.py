@@ -375,7 +375,7 @@ def test_a_public_row_that_is_private_too_is_refused(
         x, y = next(features.blocks("train"))
         names = features.description.class_names
     with FeatureWriter(tmp_path / "other.h5", Description(class_names=names)) as writer:
-        for group, scale in (("train", 2.0), ("test", 2.0), ("public", 1.0)):
+        for group, scale in (("train", 2.0), ("test", -1.0), ("public", 1.0)):
             writer.write_group(group, 8, x.shape[1], [scale * x[:8]], y[:8], [f"{group}{row}" for row in range(8)])
     outcome = cli("train", features_file, "--eps", "3", "--public", tmp_path / "other.h5", "--out", tmp_path / "run")
     refused(outcome, 4, ["other.h5", "private row"])

@@ -242,7 +242,7 @@ def test_class_list_comes_from_test_labels_and_never_from_train_labels(tmp_path:
 def test_whole_numbers_stored_as_floats_are_class_indices(tmp_path: Path) -> None:
     labels = np.arange(12)
     rows = RNG.standard_normal((12, 5)).astype(np.float32)
-    source = npz(tmp_path, X_train=rows, y_train=labels.astype(float), X_test=rows, y_test=labels.astype(float))
+    source = npz(tmp_path, X_train=rows, y_train=labels.astype(float), X_test=-rows, y_test=labels.astype(float))
     import_arrays([source], tmp_path / "out.h5")
     _, read_labels, _, names = read(tmp_path / "out.h5")
     assert read_labels.tolist() == labels.tolist()
@@ -388,7 +388,7 @@ def test_text_in_a_tensor_file_may_be_a_list(tmp_path: Path, kind: type) -> None
     content: dict[str, Any] = {"class_names": kind(names)}
     for group, count in (("train", 30), ("test", 9)):
         labels = np.arange(count) % 3
-        content[f"X_{group}"] = torch.eye(3)[labels] + torch.arange(count)[:, None] / 100
+        content[f"X_{group}"] = torch.eye(3)[labels] + (torch.arange(count)[:, None] + (group == "test") / 2) / 100
         content[f"y_{group}"] = kind(names[label] for label in labels)
         content[f"id_{group}"] = kind(f"{group}-{row}" for row in range(count))
     torch.save(content, tmp_path / "all.pt")

@@ -35,12 +35,12 @@ def write(
     block: int = 10_000,
     dtype: type = np.float32,
 ) -> Path:
-    """A file whose train and test groups both hold `rows`."""
+    """A file whose train group holds `rows`; its test rows are larger by 100."""
     labels = np.arange(len(rows)) % len(names) if labels is None else labels
     ids = [f"r{row}" for row in range(len(rows))] if ids is None else ids
     with FeatureWriter(path, Description(class_names=names)) as writer:
-        for group in ("train", "test"):
-            parts = (rows[start : start + block] for start in range(0, len(rows), block))
+        for group, more in (("train", 0), ("test", 100)):
+            parts = (rows[start : start + block] + rows.dtype.type(more) for start in range(0, len(rows), block))
             writer.write_group(group, len(rows), rows.shape[1], parts, labels, ids, dtype)
     return path
 
@@ -79,8 +79,8 @@ def test_description_and_text_weights_are_read_back(tmp_path: Path) -> None:
     )
     text = np.arange(6, dtype=np.float32).reshape(3, 2)
     with FeatureWriter(tmp_path / "f.h5", description) as writer:
-        for group in ("train", "test"):
-            writer.write_group(group, 2, 3, [np.eye(2, 3)], np.array([0, 1]), ["x", "y"])
+        for group, scale in (("train", 1), ("test", 2)):
+            writer.write_group(group, 2, 3, [scale * np.eye(2, 3)], np.array([0, 1]), ["x", "y"])
         writer.write_text_weights(text)
     with FeatureFile(tmp_path / "f.h5") as features:
         assert features.description == description
@@ -270,8 +270,8 @@ def test_missing_foreign_and_truncated_files_are_told_apart(tmp_path: Path, feat
 def test_damaged_rows_are_refused_while_scanning(tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
     with FeatureWriter(path, Description(class_names=("a", "b"))) as writer:
-        for group in ("train", "test"):
-            writer.write_group(group, 4, 2, [np.eye(4, 2)], np.array([0, 1, 0, 1]), list("abcd"))
+        for group, scale in (("train", 1), ("test", 2)):
+            writer.write_group(group, 4, 2, [scale * np.eye(4, 2)], np.array([0, 1, 0, 1]), list("abcd"))
     with h5py.File(path, "r+") as file:
         del file["train/x"]
         checked = file.create_dataset("train/x", data=np.full((4, 2), 0.7, np.float32), chunks=(4, 2), fletcher32=True)
@@ -303,8 +303,8 @@ def test_interrupted_writing_leaves_nothing(tmp_path: Path, error: BaseException
 
 def test_a_source_name_that_is_no_text_is_stored_readably(tmp_path: Path) -> None:
     with FeatureWriter(tmp_path / "f.h5", Description(class_names=("a", "b"), source="name \udcff.npz")) as writer:
-        for group in ("train", "test"):
-            writer.write_group(group, 2, 2, [np.eye(2)], np.array([0, 1]), ["r0", "r1"])
+        for group, scale in (("train", 1), ("test", 2)):
+            writer.write_group(group, 2, 2, [scale * np.eye(2)], np.array([0, 1]), ["r0", "r1"])
     with FeatureFile(tmp_path / "f.h5") as features:
         assert features.description.source == "name ?.npz"
 

@@ -52,8 +52,8 @@ def imported(sources: list[Path], columns: Columns | None = None, classes: list[
 
 
 def test_columns_of_a_csv_have_any_name_and_a_mark_is_skipped(cli: Cli, tmp_path: Path) -> None:
-    for group in ("train", "test"):
-        write_csv(tmp_path / f"{group}.csv", WORDS, mark="\ufeff")
+    for group, rows in (("train", ROWS), ("test", -ROWS)):
+        write_csv(tmp_path / f"{group}.csv", WORDS, rows, mark="\ufeff")
     words = ("--label-column", "kind", "--id-column", "key")
     outcome = cli("import", "train.csv", "test.csv", *words, "--out", "f.h5")
     assert outcome.status == 0, outcome
@@ -170,9 +170,9 @@ def save_split(folder: Path, features: dict[str, Any], columns: dict[str, Any], 
 
 def test_a_data_set_on_disk_brings_its_splits_and_class_names(tmp_path: Path) -> None:
     features = {"label": {"names": ["bee", "ant"], "_type": "ClassLabel"}, "row": {"_type": "Sequence"}}
-    columns = {"row": list(ROWS), "label": (np.arange(8) % 2).tolist()}
-    for split in ("train", "validation"):
-        save_split(tmp_path / "saved" / split, features, columns)
+    labels = (np.arange(8) % 2).tolist()
+    for split, rows in (("train", ROWS), ("validation", -ROWS)):
+        save_split(tmp_path / "saved" / split, features, {"row": list(rows), "label": labels})
     (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "validation"]}))
     found = imported([tmp_path / "saved"])
     np.testing.assert_array_equal(found["x"], ROWS)
@@ -211,7 +211,7 @@ def test_data_sets_that_cannot_be_read_say_why(tmp_path: Path) -> None:
 def npz(folder: Path, train: Any, test: Any = None, **more: Any) -> Path:
     arrays = {"X_train": ROWS, "y_train": np.asarray(train), **more}
     if test is not None:
-        arrays |= {"X_test": ROWS, "y_test": np.asarray(test)}
+        arrays |= {"X_test": -ROWS, "y_test": np.asarray(test)}
     np.savez(folder / "a.npz", **arrays)
     return folder / "a.npz"
 

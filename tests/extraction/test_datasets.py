@@ -34,7 +34,9 @@ class Fake:
         return len(self.values)
 
     def __getitem__(self, row: int) -> tuple[Image.Image, int]:
-        return Image.new("RGB", (4, 4), (self.values[row],) * 3), self.values[row] % 3
+        image = Image.new("RGB", (4, 4), (self.values[row],) * 3)
+        image.putpixel((3, 3), (255, 255, 255))  # one colour alone would be a multiple of another
+        return image, self.values[row] % 3
 
 
 class Unsplit(Fake):

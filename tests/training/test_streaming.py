@@ -289,9 +289,9 @@ def test_rows_cut_off_while_the_file_is_open_are_missed(editable: Path) -> None:
         whole = editable.read_bytes()
         with FeatureFile(editable) as features:
             if known:
-                features.rows("train", slice(3))
+                features.rows("test", slice(3))
             editable.write_bytes(whole[:500])
-            with pytest.raises(DataError, match="train/x cannot be read"):
+            with pytest.raises(DataError, match="test/x cannot be read"):
                 scan(features)
         editable.write_bytes(whole)
 

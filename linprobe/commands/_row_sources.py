@@ -16,7 +16,8 @@ from linprobe.data.digits import write_digits
 from linprobe.data.equal_rows import share_a_row
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import FeatureReader, common_keys
-from linprobe.data.feature_scan import scan
+from linprobe.data.feature_scan import owners_of, scan
+from linprobe.data.owners import refuse_both_sides
 from linprobe.data.provenance import extraction_of, first_difference, is_known
 from linprobe.data.public_shots import public_shots
 from linprobe.data.sources import ChainedSource
@@ -98,11 +99,13 @@ class PublicRows(ChainedSource):
 
 
 @contextmanager
-def open_features(path: Path | None, *, whole: bool = True, labelled: bool = True) -> Iterator[FeatureFile]:
+def open_features(
+    path: Path | None, *, whole: bool = True, labelled: bool = True, progress: Progress | None = None
+) -> Iterator[FeatureFile]:
     """The feature file at `path`, or the built-in digits for None.
 
     Args:
-        whole: check every row first. labelled: refuse a file without training rows.
+        whole: check every row first. labelled: refuse a file without training rows. progress: gets a note of the check.
 
     Raises:
         DataError: as `FeatureFile` and `scan`, or a file of unlabelled rows where labels are needed.
@@ -119,8 +122,9 @@ def open_features(path: Path | None, *, whole: bool = True, labelled: bool = Tru
             raise DataError(
                 f"{path} holds rows without labels, which only predict and info read; give a file with the group train"
             )
-        if whole:
-            scan(features)
+        note = scan(features) if whole else None
+        if note is not None and progress is not None:
+            progress.note(note)
         yield features
 
 
@@ -187,6 +191,9 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> FileSou
             "several labels a row: the same labels in the same order"
         )
     group = "public" if "public" in other.sizes else "train"
+    if "test" in features.sizes and features.has_owners("test") and other.has_owners(group):
+        where = f"{features.path} with public rows of {other.path}"
+        refuse_both_sides(owners_of(features, "test"), owners_of(other, group), where)
     if mine.several_labels:
         return FileSource(other, group)
     index = {name: position for position, name in enumerate(mine.class_names)}
@@ -250,6 +257,22 @@ def features_of(run: LoadedRun, features: Path | None) -> Path | None:
             "file was moved; give the feature file, or run the command in the folder where the run was trained"
         )
     return Path(recorded)
+
+
+@contextmanager
+def training_file(run: LoadedRun, other: Path, progress: Progress) -> Iterator[FeatureReader | None]:
+    """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
+
+    None if it is not where the manifest says, with a note, or if its rows now have another width than the run.
+    """
+    try:
+        path = features_of(run, None)
+    except DataError:
+        progress.note(f"{run.manifest['features']} is not here, so rows of {other} are not compared with private rows")
+        yield None
+        return
+    with open_features(path, whole=False) as features:
+        yield features if features.n_features == run.weights.shape[-2] else None
 
 
 def check_one_class(features: FeatureReader, command: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linprobe.commands._row_sources import check_classes, check_made_alike, check_width, features_of, open_features
+from linprobe.commands._row_sources import check_classes, check_made_alike, check_width, open_features, training_file
 from linprobe.data.equal_rows import share_a_row
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.provenance import extraction_of
@@ -59,17 +59,11 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
 
 def _refuse_private_rows(run: LoadedRun, public: FeatureReader, progress: Progress) -> None:
     """PrivacyError if a public row is a training row of the run's feature file; a note if that file is not here."""
-    recorded = run.manifest["features"]
-    try:
-        path = features_of(run, None)
-    except DataError:
-        progress.note(f"{recorded} is not here, so rows of {public.path} are not compared with the private rows")
-        return
-    with open_features(path) as training:
-        if training.n_features == public.n_features and share_a_row(
+    with training_file(run, public.path, progress) as training:
+        if training is not None and share_a_row(
             (x for x, _ in training.blocks("train")), (x for x, _ in public.blocks("public"))
         ):
             raise PrivacyError(
-                f"the group public of {public.path} holds training rows of {recorded}, and a temperature from private "
-                "rows would leak; give other public rows with --calibrate"
+                f"the group public of {public.path} holds training rows of {training.path}, and a temperature from "
+                "private rows would leak; give other public rows with --calibrate"
             )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.calibrate import check_delta
+from linprobe.commands._row_sources import training_file
 from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_scan import compare_test_rows, owners_of
+from linprobe.data.owners import refuse_both_sides
 from linprobe.errors import UsageError
 from linprobe.evaluation.figures import figures_by_task, of_labels
 from linprobe.methods import Method
+from linprobe.progress import Progress
 from linprobe.runs.figures_file import STATED
 from linprobe.runs.label_figures_file import STATED_OF_LABELS
 from linprobe.runs.noisy_test import noisy_figures
@@ -59,6 +64,26 @@ def accuracy_of(features: FeatureReader, trained: Trained, measured: dict[str, A
     if not of_labels(measured):
         stated["test_accuracy_per_class"] = {name: one["recall"] for name, one in measured["per_class"].items()}
     return stated
+
+
+def refuse_private_rows(run: LoadedRun, features: FeatureReader, progress: Progress) -> None:
+    """DataError if test rows of a file, or the people they belong to, are among the training rows of a run.
+
+    The run's own feature file was checked when it was opened. If it is not here, a note says that nothing is compared.
+    """
+    recorded = Path(run.manifest["features"])
+    if recorded.is_file() and recorded.samefile(features.path):
+        return
+    with training_file(run, features.path, progress) as training:
+        if training is None:
+            return
+        where = f"training rows of {training.path}"
+        blocks = (x for x, _ in training.blocks("train"))
+        note = compare_test_rows(features, blocks, training.sizes["train"], where)
+        if note is not None:
+            progress.note(note)
+        if features.has_owners("test") and training.has_owners("train"):
+            refuse_both_sides(owners_of(features, "test"), owners_of(training, "train"), f"{features.path} and {where}")
 
 
 def test_epsilon_of(features: FeatureReader, given: float | None, delta: float, method: Method) -> float | None:

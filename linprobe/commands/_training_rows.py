@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from linprobe.commands._row_sources import ONE_CLASS, FileSource, PublicRows, public_source
 from linprobe.commands._units import PrivateUnits, private_units
 from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_scan import compare_test_rows
 from linprobe.data.owners import Bounds
 from linprobe.data.row_weights import RowWeights, class_weights
 from linprobe.data.sources import Source, whole_blocks
@@ -53,8 +54,8 @@ def rows_of(features: FeatureReader, other: FeatureReader | None, request: Train
     """The rows that `method` trains on; `other` contains public rows.
 
     Raises:
-        PrivacyError: a public row equals a private one, or a person has rows of both kinds.
-        ParameterError, DataError: as in `class_weights`.
+        PrivacyError: a public row equals a private one, or a person has rows of both kinds. DataError: test rows that
+            equal protected ones. ParameterError, DataError: as in `class_weights`.
     """
     # a method that joins public rows protects all rows
     shots = 0 if method.joins_public and request.public_shots else request.public_shots
@@ -66,6 +67,9 @@ def rows_of(features: FeatureReader, other: FeatureReader | None, request: Train
     protected: list[FileSource | PublicRows] = [units.rows]
     if method.joins_public and public is not None:
         protected.append(public)
+        if "test" in features.sizes:
+            blocks = (x for x, _ in public.blocks())
+            compare_test_rows(features, blocks, public.n_rows, f"public rows, which {method.name} protects")
     n_classes = len(features.description.class_names)
     weights, several = None, features.description.several_labels
     if request.class_weight is not None and several:

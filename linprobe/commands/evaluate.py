@@ -14,6 +14,7 @@ from linprobe.commands._row_sources import (
     open_features,
 )
 from linprobe.commands._temperature import temperature_of
+from linprobe.commands._test_rows import refuse_private_rows
 from linprobe.data.provenance import extraction_of
 from linprobe.evaluation.figures import figures_by_task, no_better_than_guessing
 from linprobe.progress import Progress
@@ -40,17 +41,19 @@ def evaluate(
 
     Raises:
         DataError, UsageError: see `temperature_of`.
-        DataError: the file has other classes or another number of features than the run, rows made otherwise, or no
-            test rows.
+        DataError: the file has other classes or another number of features than the run, rows made otherwise, no test
+            rows, or test rows or people that the run was trained on.
         PrivacyError: its test rows are private.
     """
     run = run_folder.load_run(folder)
     temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
-    with open_features(features_of(run, features)) as opened:
+    with open_features(features_of(run, features), progress=progress) as opened:
         check_made_alike(run, opened.path, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, opened.path)
         check_classes(run, opened)
         check_test_rows(opened, "accuracy is measured on")
+        if features is not None:
+            refuse_private_rows(run, opened, progress)
         figures = figures_by_task(
             run.task,
             lambda: opened.blocks("test"),

@@ -250,7 +250,7 @@ def opened(
                 progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
             for folder in () if request.resume else unfinished:
                 progress.note(f"an unfinished run of {out} is in {folder}; resume it with --resume, or delete it")
-        features = stack.enter_context(open_features(request.features))
+        features = stack.enter_context(open_features(request.features, progress=progress))
         other = None if request.public is None else stack.enter_context(open_features(request.public))
         _warn_of_random_weights((features,) if other is None else (features, other), progress)
         yield features, other, request

@@ -1,0 +1,156 @@
+"""Every command that scores test rows refuses a file whose test rows, or people, are among the training rows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.cli.test_owners import write_owned
+from tests.conftest import write_features
+
+Refused = Callable[..., None]
+EQUAL = "test rows equal training rows"
+BOTH = "people with rows on both sides"
+COMMANDS: dict[str, list[str]] = {
+    "train": ["train", "f.h5", *NOISY, "--steps", "2", "--out", "run"],
+    "train without privacy": ["train", "f.h5", "--method", "non-private", "--out", "run"],
+    "a dry run": ["train", "f.h5", *NOISY, "--dry-run"],
+    "tune": ["tune", "f.h5", "--method", "noisy-gd", "--eps", "3", "--grid", "steps=2,3", "--out", "run"],
+    "compare": ["compare", "f.h5", "--methods", "noisy-gd:steps=2", "--eps", "3", "--seeds", "1", "--out", "run"],
+    "evaluate": ["evaluate", "good", "f.h5"],
+    "the run's own file": ["evaluate", "good"],
+    "attack": ["attack", "good", "--features", "f.h5"],
+    "verify": ["verify", "good", "--features", "f.h5"],
+    "info": ["info", "f.h5"],
+}
+
+
+@pytest.fixture
+def good(cli: Cli, tmp_path: Path) -> Path:
+    """A feature file with owners, `f.h5`; a run on it is in `good`."""
+    path = write_owned(tmp_path / "f.h5")
+    assert cli("train", "f.h5", *NOISY, "--steps", "2", "--out", "good").status == 0
+    return path
+
+
+def copied(path: Path, scale: float = 1.0) -> None:
+    """Make two test rows copies of training rows."""
+    with h5py.File(path, "r+") as file:
+        for place in (3, 77):
+            file["test/x"][place] = scale * file["train/x"][place + 100]
+
+
+def shared(path: Path) -> None:
+    """Give the last test rows to two people with training rows."""
+    with h5py.File(path, "r+") as file:
+        names = file["test/owner"].asstr()[:]
+        names[-2:] = ["train 000", "train 007"]
+        file["test/owner"][:] = names
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("private", [False, True])
+def test_rows_on_both_sides_are_refused(cli: Cli, refused: Refused, good: Path, command: str, private: bool) -> None:
+    copied(good)
+    with h5py.File(good, "r+") as file:
+        file.attrs["test_rows"] = "private" if private else "public"
+    refused(cli(*COMMANDS[command]), 3, [f"f.h5: 2 of 120 {EQUAL}", "[3, 77]", "allowed: 0", "remove them"])
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_people_on_both_sides_are_refused(cli: Cli, refused: Refused, good: Path, command: str) -> None:
+    shared(good)
+    outcome = cli(*COMMANDS[command])
+    refused(outcome, 3, [f"f.h5: {BOTH}", ": 2; allowed: 0", "extract --test-fraction"])
+    assert "train 0" not in outcome.stderr
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("link", ["hard", "soft", "external", "virtual"])
+def test_test_rows_that_are_the_private_data_set_are_refused(
+    cli: Cli, refused: Refused, tmp_path: Path, link: str
+) -> None:
+    path = write_features(tmp_path / "f.h5")
+    with h5py.File(path, "r+") as file:
+        for part in ("x", "y", "id"):
+            del file[f"test/{part}"]
+            file[f"test/{part}"] = file[f"train/{part}"]
+        if link != "hard":
+            del file["test/x"]
+        if link == "virtual":
+            layout = h5py.VirtualLayout(shape=file["train/x"].shape, dtype="f4")
+            layout[:] = h5py.VirtualSource(file["train/x"])
+            file.create_virtual_dataset("test/x", layout)
+        elif link != "hard":
+            file["test/x"] = h5py.SoftLink("/train/x") if link == "soft" else h5py.ExternalLink("f.h5", "/train/x")
+    words = {"hard": "one data set", "virtual": "lies in another file"}
+    refused(cli("train", "f.h5", *NOISY, "--out", "run"), 3, [words.get(link, "is a link")])
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_a_run_is_not_evaluated_on_its_private_rows(
+    cli: Cli, refused: Refused, trained_run: Path, features_file: Path, tmp_path: Path, scale: float
+) -> None:
+    other = Path(shutil.copy(features_file, tmp_path / "other.h5"))
+    with h5py.File(other, "r+") as file:
+        private = file["train/x"][:]
+        file["train/x"][:] = -private
+        file["test/x"][:] = scale * private[:120]
+    refused(cli("evaluate", trained_run, other), 3, [f"other.h5: 120 of 120 {EQUAL} of {features_file}"])
+    moved = Path(shutil.copytree(trained_run, tmp_path / "moved"))
+    manifest = moved / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(features_file), str(tmp_path / "gone.h5")))
+    outcome = cli("evaluate", moved, other)
+    assert outcome.status == 0
+    assert "gone.h5 is not here, so rows of" in outcome.stderr
+
+
+def test_a_run_is_not_evaluated_on_the_people_it_was_trained_on(
+    cli: Cli, refused: Refused, good: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copy(good, tmp_path / "other.h5"))
+    with h5py.File(other, "r+") as file:
+        names = file["train/owner"].asstr()[:]
+        file["train/owner"][:] = [f"new {name}" for name in names]
+        file["test/owner"][:] = names[:120]
+    refused(cli("evaluate", "good", other), 3, [f"other.h5 and training rows of f.h5: {BOTH}", ": 36; allowed: 0"])
+
+
+def test_a_public_file_holds_nobody_with_test_rows(cli: Cli, refused: Refused, good: Path, tmp_path: Path) -> None:
+    public = write_owned(tmp_path / "public.h5", groups=("train",))
+    with h5py.File(public, "r+") as file:
+        file["train/x"][:] = -file["train/x"][:]
+        file["train/owner"][:] = [name.replace("train 00", "test 00") for name in file["train/owner"].asstr()[:]]
+    words = ["train", good, "--method", "adamix", "--eps", "3", "--public", public, "--out", "run"]
+    refused(cli(*words), 3, [f"f.h5 with public rows of {public}: {BOTH}", ": 10; allowed: 0"])
+
+
+def test_public_rows_that_a_method_protects_are_no_test_rows(
+    cli: Cli, refused: Refused, features_file: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(features_file, tmp_path / "f.h5"))
+    with h5py.File(path, "r+") as file:
+        file["public/x"][4] = file["test/x"][9]
+    words = ["train", path, "--eps", "3", "--steps", "2"]
+    refused(cli(*words, "--method", "fully-private", "--out", "a"), 3, ["1 of 120 test rows equal public rows", "[9]"])
+    assert cli(*words, "--method", "adamix", "--out", "b").status == 0
+
+
+def test_one_row_in_a_thousand_trains_with_a_note(cli: Cli, tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).standard_normal((2000, 10)).astype(np.float32), np.arange(2000) % 4
+    x[1700] = x[3]
+    arrays: dict[str, Any] = {"X_train": x[:1000], "y_train": y[:1000], "X_test": x[1000:], "y_test": y[1000:]}
+    np.savez("a.npz", **arrays)
+    told = f"1 of 1,000 {EQUAL}, or multiples of them, first at test rows [700]"
+    assert told in cli("import", "a.npz", "--out", "a.h5").stderr
+    trained = cli("train", "a.h5", *NOISY, "--steps", "2", "--out", "run", "--json")
+    assert told in trained.stderr
+    assert result_of(trained)["test_accuracy"] is not None

@@ -220,31 +220,14 @@ class _Compared:
 
 
 def _compared(units: PrivateUnits) -> _Compared:
-    """Private people and test people, if the run protects people and test rows have owners; else rows.
-
-    A test person with training or public rows is left out.
-
-    Raises:
-        DataError: nobody with test rows is without training rows.
-    """
+    """Private people and test people, if the run protects people and test rows have owners; else rows."""
     features, inside = units.rows.features, units.rows
-    if units.bounds is None or not _owned(features, "test"):
-        outside = FileSource(features, "test")
+    outside = FileSource(features, "test")
+    if units.bounds is None or not features.has_owners("test"):
         return _Compared(inside, outside, inside.n_rows, outside.n_rows)
-    trained = {name for group in ("train", "public") if _owned(features, group) for name in features.owners(group)}
-    outside = FileSource(features, "test", np.array([owner not in trained for owner in features.owners("test")]))
-    if not outside.n_rows:
-        raise DataError(
-            f"{features.path} has test rows of people with training rows only; an attack on people needs others; give "
-            "a file whose test rows are of other people"
-        )
-    bounds, names = owner_bounds(features.owner_batches("test", outside.keep), f"group test of {features.path}")
+    bounds, names = owner_bounds(features.owner_batches("test"), f"group test of {features.path}")
     sizes = np.concatenate([np.diff(units.bounds), np.diff(bounds)])
     return _Compared(inside, outside, units.n_units, len(names), sizes)
-
-
-def _owned(features: FeatureReader, group: str) -> bool:
-    return group in features.sizes and features.has_owners(group)
 
 
 def _threshold(compared: _Compared, run: run_folder.LoadedRun, resamples: int) -> Membership:

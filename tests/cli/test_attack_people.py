@@ -68,22 +68,6 @@ def test_people_are_near_guessing_at_a_small_epsilon(cli: Cli, noise_file: Path,
     assert result["tpr_limit_at_fpr"]["0.01"] == pytest.approx(0.0109, abs=1e-3)
 
 
-def test_test_people_with_other_rows_are_no_others(
-    cli: Cli, refused: Callable[..., None], noise_file: Path, tmp_path: Path
-) -> None:
-    shared = copy_of(noise_file, tmp_path / "shared.h5")
-    with h5py.File(shared, "r+") as file:
-        names = file["test/owner"].asstr()[:]
-        for old, new in (("test 00", "train 03"), ("test 01", "public 01")):
-            names[names == old] = new
-        file["test/owner"][:] = names
-    assert cli("train", shared, *TRAINING).status == 0
-    assert result_of(cli("attack", "run", "--json", "--resamples", "0"))["non_members"] == 78
-    with h5py.File(shared, "r+") as file:
-        file["test/owner"][:] = np.array(["train 00"] * len(names), dtype=object)
-    refused(cli("attack", "run"), 3, ["of people with training rows only"])
-
-
 def test_without_owners_of_test_rows_rows_are_compared(
     cli: Cli, refused: Callable[..., None], noise_file: Path, tmp_path: Path
 ) -> None:

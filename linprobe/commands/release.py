@@ -7,24 +7,22 @@ import secrets
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from linprobe.accounting.figures import rounded_up
 from linprobe.atomic_files import replace_when_complete
 from linprobe.commands._dry_run import DryRun, bytes_in_words, listed
 from linprobe.commands.verify import VerifiedRun, verified
+from linprobe.data.array_files import array_names
 from linprobe.errors import LinprobeError, PrivacyError, advice
 from linprobe.reporting.model_card import model_card
 from linprobe.reporting.registry_claim import Publisher, registry_claim
-from linprobe.runs import run_folder, signature
+from linprobe.runs import signature
 from linprobe.runs.claim import claimed
-from linprobe.runs.derived import MANIFEST, RELEASED
-from linprobe.runs.manifest import OPTIONAL_FILES, RUN_FILES, file_digest, read_manifest
+from linprobe.runs.run_files import CARD, CLAIM, MANIFEST, MODEL, OPTIONAL_FILES, RUN_FILES, SIGNATURE, RunFiles
 
-CARD, CLAIM = RELEASED
 PUBLISHED = re.compile(r"published_histogram_\d+\.json")
 MODEL_ARRAYS = {"weights", "bias"}
 
@@ -53,12 +51,11 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
             file that must not leave. UsageError: `out` exists. DataError: not a run folder.
     """
     with claimed(request.out, "release folder"):
-        run, names = _checked(request)
+        run, copied = _checked(request)
         partial = request.out.with_name(f".{request.out.name}.{secrets.token_hex(4)}.partial")
         try:
             partial.mkdir()
-            _write(partial, request, run.manifest, run.figures, names)
-            _check_copy(partial, run.manifest)
+            _write(partial, request, run, copied)
             partial.rename(request.out)
         except OSError as error:
             raise LinprobeError(f"release folder {request.out} cannot be written ({error}); {advice(error)}") from None
@@ -69,7 +66,7 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
         "files": sorted(path.name for path in request.out.iterdir()),
         "epsilon": run.manifest["epsilon"],
         "delta": run.manifest["delta"],
-        "signed": signature.is_signed(request.out),
+        "signed": SIGNATURE in copied,
     }
 
 
@@ -83,13 +80,12 @@ def dry_run(request: ReleaseRequest) -> DryRun:
         LinprobeError: as `release`.
     """
     with claimed(request.out, "release folder"):
-        run, names = _checked(request)
-    signed = signature.is_signed(request.run)
-    copied = (*names, MANIFEST, *([signature.SIGNATURE] if signed else []))
+        run, copied = _checked(request)
+    signed = SIGNATURE in copied
     facts = {
         "run": str(request.run),
         "out": str(request.out),
-        "files": {name: (request.run / name).stat().st_size for name in copied},
+        "files": {name: len(content) for name, content in copied.items()},
         "made": [CARD, CLAIM],
         "epsilon": run.manifest["epsilon"],
         "delta": run.manifest["delta"],
@@ -105,29 +101,32 @@ def dry_run(request: ReleaseRequest) -> DryRun:
     return DryRun(facts, lines)
 
 
-def _checked(request: ReleaseRequest) -> tuple[VerifiedRun, list[str]]:
-    """The verified run, and its files that may leave.
+def _checked(request: ReleaseRequest) -> tuple[VerifiedRun, dict[str, bytes]]:
+    """The verified run, and the contents of its files that may leave, by name.
 
     Raises:
         PrivacyError: as `release`.
     """
+    files = RunFiles(request.run)
     if request.public_key is not None:
-        signature.check_signature(request.run, signature.public_key(request.public_key))
-    run = verified(request.run)
+        signature.check_signature(files, signature.public_key(request.public_key))
+    run = verified(files)
     if not run.manifest["private"]:
         raise PrivacyError(
             f"run {request.run} is {run.manifest['guarantee']}; only private runs may leave; train with a private "
             "method and without a seed"
         )
-    return run, _public_files(request.run, run.manifest)
+    copied = [*_public_files(run), MANIFEST, *([SIGNATURE] if signature.is_signed(files) else [])]
+    return run, {name: files[name] for name in copied}
 
 
-def _public_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
+def _public_files(run: VerifiedRun) -> list[str]:
     """The files of a run that may leave, by name.
 
     Raises:
         PrivacyError: the manifest lists any other file, or the model holds more than weights.
     """
+    manifest, folder = run.manifest, run.files.folder
     histograms = {release["file"] for release in manifest["published"] if release["file"] is not None}
     names = list(manifest["files"])
     for name in names:
@@ -136,28 +135,18 @@ def _public_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
                 f"the manifest of {folder} lists {name!r}, which is no public file of a run; allowed: "
                 f"{', '.join((*RUN_FILES, *OPTIONAL_FILES))} and published histograms; do not publish this run"
             )
-    with np.load(folder / run_folder.MODEL, allow_pickle=False) as archive:
-        if set(archive.files) != MODEL_ARRAYS:
-            raise PrivacyError(
-                f"{folder / run_folder.MODEL} holds {', '.join(archive.files)}; allowed: weights and bias; do not "
-                "publish this run"
-            )
+    arrays = array_names(folder / MODEL, BytesIO(run.files[MODEL]))
+    if set(arrays) != MODEL_ARRAYS:
+        raise PrivacyError(
+            f"{folder / MODEL} holds {', '.join(arrays)}; allowed: weights and bias; do not publish this run"
+        )
     return names
 
 
-def _check_copy(partial: Path, manifest: dict[str, Any]) -> None:
-    """PrivacyError unless the copies are the verified files: the run may have changed in the meantime."""
-    copied = {name: file_digest(partial / name) for name in manifest["files"]}
-    if read_manifest(partial) != manifest or copied != manifest["files"]:
-        raise PrivacyError("the run changed while it was copied; nothing was released; run the command again")
-
-
-def _write(
-    partial: Path, request: ReleaseRequest, manifest: dict[str, Any], figures: dict[str, Any], names: list[str]
-) -> None:
-    signed = signature.is_signed(request.run)
-    for name in (*names, MANIFEST, *([signature.SIGNATURE] if signed else [])):
-        shutil.copyfile(request.run / name, partial / name)
+def _write(partial: Path, request: ReleaseRequest, run: VerifiedRun, copied: dict[str, bytes]) -> None:
+    for name, content in copied.items():
+        with replace_when_complete(partial / name) as stream:
+            stream.write(content)
     publisher = Publisher(
         name=request.name or request.out.resolve().name,
         published=datetime.now(UTC).date().isoformat(),
@@ -167,8 +156,8 @@ def _write(
         licence=request.licence,
     )
     for name, text in (
-        (CARD, model_card(manifest, figures, publisher, signed=signed)),
-        (CLAIM, registry_claim(manifest, publisher)),
+        (CARD, model_card(run.manifest, run.figures, publisher, signed=SIGNATURE in copied)),
+        (CLAIM, registry_claim(run.manifest, publisher)),
     ):
         with replace_when_complete(partial / name, "w") as stream:
             stream.write(text)

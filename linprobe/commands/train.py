@@ -43,6 +43,7 @@ from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.manifest_check import accountant_of
+from linprobe.runs.run_files import LEDGER
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.conditioning import SHORTEST_MEAN
@@ -308,7 +309,7 @@ def train_on(
     try:
         with (
             run_folder_of_group(out, group, resume=request.resume) as folder,
-            closing(Ledger(folder / run_folder.LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
+            closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Keeping(folder, ledger, identity, private_digest, every, group) as keep,
             RunCharge(
                 book, keep.check, folder, out, settings, ledger, request.cap, progress, group, sources.unit

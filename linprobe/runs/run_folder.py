@@ -12,9 +12,11 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,6 @@ from linprobe.atomic_files import (
     PRIVATE_FOLDER,
     held,
     json_text,
-    open_regular,
     replace_when_complete,
     write_csv,
     write_json,
@@ -36,16 +37,26 @@ from linprobe.atomic_files import (
 from linprobe.data.array_files import checked_arrays, read_archive
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice
 from linprobe.runs.claim import refuse_existing
-from linprobe.runs.derived import MANIFEST, PER_RECORD
 from linprobe.runs.diverged import keep_charge
-from linprobe.runs.manifest import CONFIG, MANIFEST_FORMAT, OPTIONAL_FILES, RUN_FILES, TEST_FIGURES, read_manifest, seal
-from linprobe.runs.manifest_check import check_manifest
+from linprobe.runs.manifest import MANIFEST_FORMAT, read_manifest, run_id_of, seal
+from linprobe.runs.manifest_check import check_manifest, ledger_of
 from linprobe.runs.per_record_file import PrivateRecords, commitment, per_record_digest, write_per_record
+from linprobe.runs.run_files import (
+    CONFIG,
+    HISTORY,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    OPTIONAL_FILES,
+    PER_RECORD,
+    RUN_FILES,
+    TEST_FIGURES,
+    RunFiles,
+)
 from linprobe.runs.signature import sign
 from linprobe.runs.task import task_of
 from linprobe.runs.units import unit_of
 
-MODEL, LEDGER, HISTORY = RUN_FILES
 CHECKPOINT, RUN_ID = "checkpoint.npz", "run_id"
 
 
@@ -84,6 +95,7 @@ class FirstModel:
         releases: the earlier run's releases, all under the purpose `inherited`.
         public_digest: of its public rows, None if it had none.
         unit: its unit of privacy.
+        run_id: its name in budget books. model_digest: of its `model.npz`.
     """
 
     weights: NDArray[np.floating]
@@ -91,6 +103,24 @@ class FirstModel:
     releases: tuple[Releases, ...]
     public_digest: str | None
     unit: str
+    run_id: str
+    model_digest: str
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """The run folder that `init` names, read once: training, checkpoint and budget book use what was verified.
+
+    Attributes:
+        folder: its path.
+    """
+
+    folder: str | os.PathLike[str]
+
+    @cached_property
+    def model(self) -> FirstModel:
+        """`load_first_model`, at the first use."""
+        return load_first_model(self.folder)
 
 
 def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
@@ -226,12 +256,14 @@ def write_history(folder: Path, history: list[dict[str, float]]) -> None:
 def write_manifest(
     folder: Path,
     manifest: dict[str, Any],
-    extra_files: tuple[str, ...] = (),
+    contents: Mapping[str, bytes],
     signing_key: Ed25519PrivateKey | None = None,
 ) -> dict[str, Any]:
-    """Seal and write `manifest.json`, after its signature if there is a key for one; returns the sealed manifest."""
-    optional = [name for name in OPTIONAL_FILES if (folder / name).exists()]
-    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, (*RUN_FILES, *optional, *extra_files))
+    """Seal and write `manifest.json`, after its signature if there is a key for one; returns the sealed manifest.
+
+    `contents` are those of the files in the folder that the manifest lists, by name. They are not read again.
+    """
+    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, contents)
     text = json_text(sealed)
     if signing_key is not None:
         sign(folder, text.encode(), signing_key)
@@ -273,7 +305,9 @@ def write_run(
         write_per_record(folder, private.ids, private.losses, key)
         per_record_commitment = commitment(key, per_record_digest(private.ids, private.losses))
     commitments = {"private_commitment": private_commitment, "per_record_commitment": per_record_commitment}
-    return write_manifest(folder, {**manifest, **commitments}, signing_key=signing_key)
+    written, optional = RunFiles(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
+    contents = {name: written[name] for name in (*RUN_FILES, *optional)}
+    return write_manifest(folder, {**manifest, **commitments}, contents, signing_key)
 
 
 def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
@@ -282,14 +316,22 @@ def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
     Raises:
         DataError: not a run folder, a manifest of another format, or a damaged model file.
     """
-    path = Path(folder)
-    manifest = read_manifest(path)
-    model = path / MODEL
+    files = RunFiles(Path(folder))
+    return loaded(files, read_manifest(files))
+
+
+def loaded(files: RunFiles, manifest: dict[str, Any]) -> LoadedRun:
+    """The run of a folder with this manifest.
+
+    Raises:
+        DataError: a damaged model file, or one of another shape.
+    """
+    model = files.folder / MODEL
     try:
-        open_regular(model).close()
+        content = files[MODEL]
     except OSError as error:
         raise DataError(f"{model} cannot be read ({error.strerror}); restore it from a copy") from None
-    arrays = read_archive(model, ("weights", "bias"))
+    arrays = read_archive(model, ("weights", "bias"), BytesIO(content))
     votes = int(arrays["weights"].ndim == 3) if "weights" in arrays else 0
     weights, bias = checked_arrays(model, arrays, weights=(2 + votes, "f"), bias=(1 + votes, "f"))
     shape = (manifest["n_features"], manifest["n_classes"])
@@ -300,7 +342,7 @@ def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
         )
     if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
         raise DataError(f"{model} holds NaN or infinity; restore it from a copy")
-    return LoadedRun(path, manifest, weights, bias)
+    return LoadedRun(files.folder, manifest, weights, bias)
 
 
 def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
@@ -310,9 +352,10 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
         DataError, PrivacyError: as `load_run` and `check_manifest`. PrivacyError: the run is not private, so a run that
             starts from it cannot be private either.
     """
-    run = load_run(folder)
-    events = read_ledger(run.folder / LEDGER)
-    check_manifest(run.manifest, run.folder, events)
+    files = RunFiles(Path(folder))
+    run = loaded(files, read_manifest(files))
+    events = read_ledger(files.folder / LEDGER, ledger_of(files))
+    check_manifest(run.manifest, files, events)
     if not run.manifest["private"]:
         raise PrivacyError(
             f"init run {folder} is {run.manifest['guarantee'].split(':')[0]}, and so is any run that starts from it; "
@@ -322,4 +365,12 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
     if weights.ndim == 3:
         weights, bias = weights.mean(axis=0), bias.mean(axis=0)
     inherited = grouped(replace(event, purpose=INHERITED) for event in events)
-    return FirstModel(weights, bias, inherited, run.manifest.get("public_digest"), unit_of(run.manifest))
+    return FirstModel(
+        weights,
+        bias,
+        inherited,
+        run.manifest.get("public_digest"),
+        unit_of(run.manifest),
+        run_id_of(run.manifest),
+        run.manifest["files"][MODEL],
+    )

@@ -1,11 +1,13 @@
 """Helpers of the tests of commands: read the output and the files of a command."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from linprobe.runs.manifest import seal
 
 NOISY = ["--method", "noisy-gd", "--eps", "3"]
 
@@ -16,6 +18,13 @@ def result_of(outcome: Any) -> dict[str, Any]:
     """The JSON object that a command printed."""
     assert outcome.status == 0, outcome
     return dict(json.loads(outcome.stdout))
+
+
+def write_sealed(run: Path, manifest: dict[str, Any], names: Iterable[str] | None = None) -> None:
+    """Write a manifest of a run with fresh digests, as a forger would; `names` of its files, or those it lists."""
+    listed = manifest["files"] if names is None else names
+    sealed = seal(manifest, {name: (run / name).read_bytes() for name in listed})
+    (run / "manifest.json").write_text(json.dumps(sealed))
 
 
 def weights_of(run: Path) -> Any:

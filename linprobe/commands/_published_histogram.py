@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.runs import run_folder, signature
 from linprobe.runs.manifest import guarantee_text, read_manifest
 from linprobe.runs.manifest_check import accountant_of, check_manifest, ledger_of
-from linprobe.runs.run_files import LEDGER, MANIFEST, SIGNATURE, RunFiles
+from linprobe.runs.run_files import CARD, LEDGER, MANIFEST, PAGES, SIGNATURE, RunFiles
 from linprobe.runs.units import unit_of
 from linprobe.runs.unsealed import HISTOGRAM, unsealed_events
 
@@ -140,7 +141,12 @@ def preview(
         file=run.folder / _next_file(manifest),
         book=path,
         spent=spent,
-        changed=(LEDGER, MANIFEST, *(() if key is None else (SIGNATURE,))),
+        changed=(
+            LEDGER,
+            *(PAGES if _has_pages(manifest, key) else ()),
+            MANIFEST,
+            *(() if key is None else (SIGNATURE,)),
+        ),
     )
 
 
@@ -252,12 +258,22 @@ def _charged(manifest: dict[str, Any], events: list[GaussianEvent], listed: list
     }
 
 
+def _has_pages(manifest: dict[str, Any], key: Ed25519PrivateKey | None) -> bool:
+    """Whether the manifest lists pages, which state its epsilon, or will list them because it is signed."""
+    return key is not None or CARD in manifest["files"]
+
+
 def _seal(
     files: RunFiles, manifest: dict[str, Any], written: dict[str, bytes], key: Ed25519PrivateKey | None
 ) -> dict[str, Any]:
     """Seal the run with the contents of `written`, and those of its other files as they were checked."""
-    kept = {name: files[name] for name in manifest["files"]}
-    return run_folder.write_manifest(files.folder, manifest, {**kept, **written}, key)
+    kept = {name: files[name] for name in manifest["files"] if name not in PAGES}
+    pages = None
+    if _has_pages(manifest, key):
+        from linprobe.reporting.model_card import pages_of_run
+
+        pages = partial(pages_of_run, files.folder.resolve().name, key is not None)
+    return run_folder.write_manifest(files.folder, manifest, {**kept, **written}, key, pages)
 
 
 def _histogram_of(files: RunFiles, name: str, event: GaussianEvent) -> bytes | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,7 @@ def train_on(
                 signing_key,
                 measured,
                 config,
+                pages_to_sign(out, signing_key),
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:
@@ -374,6 +376,15 @@ def train_on(
 def signing_key_of(request: TrainRequest, group: Group) -> Ed25519PrivateKey | None:
     """The key of --sign in rank 0, which writes the run."""
     return None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
+
+
+def pages_to_sign(out: Path, signing_key: Ed25519PrivateKey | None) -> run_folder.MakePages | None:
+    """What makes the pages of the run `out`, which its signature covers; None for a run that is not signed."""
+    if signing_key is None:
+        return None
+    from linprobe.reporting.model_card import pages_of_run  # jinja2 would slow down every run
+
+    return partial(pages_of_run, out.resolve().name, True)
 
 
 def _warn_of_random_weights(files: Iterable[FeatureReader], progress: Progress) -> None:

@@ -38,6 +38,7 @@ from linprobe.commands.train import (
     make_settings,
     manifest_of,
     opened,
+    pages_to_sign,
     signing_key_of,
     train_on,
     with_method,
@@ -399,6 +400,7 @@ def _select(
                 private_records(rows.units, rows.protected, trained),
                 signing_key,
                 measured,
+                pages=pages_to_sign(out, signing_key),
             )
     except OSError as error:
         raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None

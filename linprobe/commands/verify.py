@@ -9,7 +9,7 @@ from typing import Any
 from linprobe.accounting.per_instance import RecordLosses
 from linprobe.errors import DataError, ParameterError, PrivacyError
 from linprobe.runs import signature
-from linprobe.runs.derived import check_derived, check_names, not_checked
+from linprobe.runs.derived import check_derived, check_names, not_checked, not_covered
 from linprobe.runs.figures_file import read_test_figures
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.per_record_file import read_per_record
@@ -28,6 +28,7 @@ FINDINGS = (
     "data",
     "signature",
     "per_record",
+    "not_covered",
     "stated_not_checked",
     "refused",
 )
@@ -107,8 +108,9 @@ def verify(
         max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
 
     Returns: run, verified, private, epsilon, epsilon_cross_check, delta, gdp_mu, zcdp_rho, releases, data, signature
-        and per_record (what was checked, in words), stated_not_checked (keys of the manifest and files that nothing in
-        the folder proves), refused (why it is not verified). Figures that were not verified are None.
+        and per_record (what was checked, in words), not_covered (pages that no digest and so no signature covers),
+        stated_not_checked (keys of the manifest and files that nothing in the folder proves), refused (why it is not
+        verified). Figures that were not verified are None.
 
     Raises:
         ParameterError: a limit that is not allowed. DataError: not a run folder, or an unreadable key or feature file.
@@ -138,8 +140,15 @@ def _check_signed(files: RunFiles, public_key: Path | None, result: dict[str, An
             result["signature"] = "not checked: give --public-key FILE"
         return
     key = signature.public_key(public_key)
-    _manifest(files)  # an incomplete run lacks more than a signature
+    manifest = _manifest(files)  # an incomplete run lacks more than a signature
     signature.check_signature(files, key)
+    uncovered = not_covered(manifest, files)
+    if uncovered:
+        raise PrivacyError(
+            f"{', '.join(uncovered)} of {files.folder}: not covered by the signature, since the manifest does not "
+            "list them (as in releases of linprobe 0.2.0); move them away to verify the rest, or ask the owner for a "
+            "release made with --sign KEY"
+        )
     result["signature"] = f"by the key in {public_key}"
 
 
@@ -156,6 +165,7 @@ def _check_private(files: RunFiles, features: Path | None, result: dict[str, Any
     committed = manifest["per_record_commitment"] is not None
     absent = "absent, not checked" if committed else "none: nothing was released about private rows"
     result["per_record"] = absent if run.per_record is None else "as committed to"
+    result["not_covered"] = not_covered(manifest, files)
     result["stated_not_checked"] = not_checked(manifest, files)
     if features is not None:
         from linprobe.commands._row_sources import open_features

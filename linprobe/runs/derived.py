@@ -105,6 +105,14 @@ def check_names(manifest: Mapping[str, Any], files: RunFiles) -> None:
             raise PrivacyError(f"{files.folder / name} cannot be read ({error.strerror}); move it away") from None
 
 
+def not_covered(manifest: Mapping[str, Any], files: RunFiles) -> list[str]:
+    """The pages in the folder that the manifest has no digest of: those of a release by linprobe 0.2.0.
+
+    Neither a digest nor a signature says anything about them.
+    """
+    return [name for name in PAGES if name in files.names and name not in manifest["files"]]
+
+
 def not_checked(manifest: Mapping[str, Any], files: RunFiles) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
     histograms = [release["file"] for release in manifest["published"] if release["file"] is not None]

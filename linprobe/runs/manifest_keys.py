@@ -14,7 +14,7 @@ from typing import Any
 
 from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
 from linprobe.data.tasks import TASKS
-from linprobe.runs.run_files import OPTIONAL_FILES, RUN_FILES
+from linprobe.runs.run_files import OPTIONAL_FILES, PAGES, RUN_FILES
 from linprobe.runs.units import ADJACENCIES
 
 LARGEST_WHOLE = 2**63 - 1
@@ -22,7 +22,7 @@ LONGEST_TEXT = 1 << 16
 MOST_ENTRIES = 1 << 20
 SHOWN = 60  # characters of a wrong value in an error
 HISTOGRAM = "published_histogram_[1-9][0-9]{0,5}[.]json"
-NAMED_FILES = (*RUN_FILES, *OPTIONAL_FILES)
+NAMED_FILES = (*RUN_FILES, *OPTIONAL_FILES, *PAGES)
 WITH_NOISE = ("delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check")
 
 

@@ -1,8 +1,8 @@
 """The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
 
-A run with public test rows also has `test_figures.json`, one of `linprobe train` `config.toml`, a signed run
-`manifest.json.sig`. No pickle
-anywhere. `per_record.npz` has mode 0600 and must not be published.
+A run with public test rows also has `test_figures.json`, one of `linprobe train` `config.toml`; a signed run has
+`manifest.json.sig`, `README.md` and `claim.yaml`. No pickle anywhere. `per_record.npz` has mode 0600 and must not be
+published.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -48,8 +48,10 @@ from linprobe.runs.run_files import (
     MANIFEST,
     MODEL,
     OPTIONAL_FILES,
+    PAGES,
     PER_RECORD,
     RUN_FILES,
+    SIGNATURE,
     TEST_FIGURES,
     RunFiles,
 )
@@ -58,6 +60,8 @@ from linprobe.runs.task import task_of
 from linprobe.runs.units import unit_of
 
 CHECKPOINT, RUN_ID = "checkpoint.npz", "run_id"
+MakePages = Callable[[dict[str, Any]], Mapping[str, str]]
+"""From a manifest with the digests of all other files: the names of pages and their texts."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,7 @@ def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
     """Remove the folder of an unfinished run, and the empty folders made for it."""
     shutil.rmtree(partial, ignore_errors=True)
     if partial.exists():  # `rmtree` opens folders, which a limit on open files forbids
-        for name in (*RUN_FILES, *OPTIONAL_FILES, PER_RECORD, MANIFEST, CHECKPOINT, RUN_ID):
+        for name in (*RUN_FILES, *OPTIONAL_FILES, *PAGES, SIGNATURE, PER_RECORD, MANIFEST, CHECKPOINT, RUN_ID):
             with suppress(OSError):
                 (partial / name).unlink()
         with suppress(OSError):
@@ -258,12 +262,21 @@ def write_manifest(
     manifest: dict[str, Any],
     contents: Mapping[str, bytes],
     signing_key: Ed25519PrivateKey | None = None,
+    pages: MakePages | None = None,
 ) -> dict[str, Any]:
-    """Seal and write `manifest.json`, after its signature if there is a key for one; returns the sealed manifest.
+    """Write the pages if any are made, then the signature if there is a key for one, then `manifest.json`.
 
-    `contents` are those of the files in the folder that the manifest lists, by name. They are not read again.
+    Args:
+        contents: of the files in the folder that the manifest lists, by name, without pages. They are not read again.
+
+    Returns: the sealed manifest. It lists the pages too, so that its signature covers them.
     """
-    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, contents)
+    manifest = {"format": MANIFEST_FORMAT, **manifest}
+    made = {} if pages is None else pages(seal(manifest, contents))
+    for name, text in made.items():
+        with replace_when_complete(folder / name) as stream:
+            stream.write(text.encode())
+    sealed = seal(manifest, {**contents, **{name: text.encode() for name, text in made.items()}})
     text = json_text(sealed)
     if signing_key is not None:
         sign(folder, text.encode(), signing_key)
@@ -282,16 +295,17 @@ def write_run(
     signing_key: Ed25519PrivateKey | None = None,
     test_figures: dict[str, Any] | None = None,
     config: str | None = None,
+    pages: MakePages | None = None,
 ) -> dict[str, Any]:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
     `test_figures` are those of public test rows, as `figures_by_task` gives them; None without public test rows.
-    `config` is the text of its config file.
+    `config` is the text of its config file. `pages` makes the pages of a run that is signed.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
     write_model(folder, weights, bias, private=not manifest["private"])
     write_history(folder, history)
-    for name in OPTIONAL_FILES:
+    for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
         (folder / name).unlink(missing_ok=True)  # left by a process that was killed
     if config is not None:
         with replace_when_complete(folder / CONFIG, "w") as stream:
@@ -307,7 +321,7 @@ def write_run(
     commitments = {"private_commitment": private_commitment, "per_record_commitment": per_record_commitment}
     written, optional = RunFiles(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
     contents = {name: written[name] for name in (*RUN_FILES, *optional)}
-    return write_manifest(folder, {**manifest, **commitments}, contents, signing_key)
+    return write_manifest(folder, {**manifest, **commitments}, contents, signing_key, pages)
 
 
 def load_run(folder: str | os.PathLike[str]) -> LoadedRun:

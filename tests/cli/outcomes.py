@@ -13,6 +13,13 @@ NOISY = ["--method", "noisy-gd", "--eps", "3"]
 
 Cli = Callable[..., Any]
 
+PAGE_EDITS: dict[str, Callable[[Path], Any]] = {
+    "another epsilon": lambda page: page.write_text(page.read_text().replace("epsilon", "small number")),
+    "removed": Path.unlink,
+    "a folder": lambda page: (page.unlink(), page.mkdir()),
+    "a link": lambda page: (page.rename(page.parents[1] / "page"), page.symlink_to(page.parents[1] / "page")),
+}
+
 
 def result_of(outcome: Any) -> dict[str, Any]:
     """The JSON object that a command printed."""

@@ -102,6 +102,7 @@ def moments(opened: int) -> Iterator[tuple[int, int]]:
 READING: dict[str, tuple[object, ...]] = {
     "verify": ("verify", "run", "--public-key", "key.public.pem"),
     "release": ("release", "run", "--out", "pub", "--public-key", "key.public.pem"),
+    "signed again": ("release", "run", "--out", "pub", "--sign", "key.pem"),
     "report": ("report", "run", "--html", "page.html"),
     "export": ("export", "run", "--to", "safetensors", "--out", "probe"),
     "predict": ("predict", "run", "rows.npy"),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.outcomes import Cli, write_sealed
+from tests.cli.outcomes import PAGE_EDITS, Cli, write_sealed
 
 yaml = pytest.importorskip("yaml")
 Refused = Callable[..., None]
@@ -57,8 +57,11 @@ def claim_of(folder: Path) -> dict[str, Any]:
 def test_a_release_has_the_public_files_and_verifies(cli: Cli, released: dict[str, Any], trained_run: Path) -> None:
     folder = Path(released["release"])
     assert set(released["files"]) == FILES == {path.name for path in folder.iterdir()}
-    for name in FILES - {"README.md", "claim.yaml"}:
+    for name in FILES - {"README.md", "claim.yaml", "manifest.json"}:
         assert (folder / name).read_bytes() == (trained_run / name).read_bytes()
+    stated, before = (json.loads((path / "manifest.json").read_text()) for path in (folder, trained_run))
+    assert set(stated["files"]) - set(before["files"]) == {"README.md", "claim.yaml"}
+    assert {key for key in stated if stated[key] != before[key]} == {"files", "manifest_digest"}
     assert cli("verify", folder).stdout == "verified\n"
     modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     assert modes <= {0o644, 0o664, 0o666, 0o640, 0o600}
@@ -69,6 +72,21 @@ def test_an_edited_release_does_not_verify(cli: Cli, refused: Refused, released:
     with (Path(released["release"]) / "ledger.jsonl").open("a") as stream:
         stream.write("\n")
     refused(cli("verify", released["release"]), 4, ["ledger.jsonl"])
+
+
+@pytest.mark.parametrize("page", ["README.md", "claim.yaml"])
+@pytest.mark.parametrize("edit", PAGE_EDITS)
+def test_a_release_with_an_edited_page_is_refused(
+    cli: Cli, refused: Refused, released: dict[str, Any], page: str, edit: str
+) -> None:
+    PAGE_EDITS[edit](Path(released["release"]) / page)
+    refused(cli("verify", released["release"]), 4, [page])
+
+
+def test_a_release_is_released_again_as_it_is(cli: Cli, released: dict[str, Any]) -> None:
+    assert cli("release", released["release"], "--out", "again").status == 0
+    for path in Path(released["release"]).iterdir():
+        assert (Path("again") / path.name).read_bytes() == path.read_bytes()
 
 
 def test_the_claim_has_the_layout_of_the_registry(released: dict[str, Any], trained_run: Path) -> None:

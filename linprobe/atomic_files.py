@@ -154,10 +154,18 @@ def open_regular(path: Path) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes, opened once. Raises OSError."""
+    with open_regular(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > most:
+            raise _too_long(most)
+        return stream.read(size)
+
+
 def read_text(path: Path, most: int = MOST_TEXT) -> str:
     """The text of a regular file of at most `most` bytes. Raises OSError or UnicodeDecodeError."""
-    with open_regular(path) as stream:
-        return _text(stream, most)
+    return read_bytes(path, most).decode()
 
 
 def given_text(path: Path, encoding: str = "utf-8") -> str:
@@ -165,14 +173,14 @@ def given_text(path: Path, encoding: str = "utf-8") -> str:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a regular file")
     with path.open("rb") as stream:
-        return _text(stream, MOST_TEXT, encoding)
-
-
-def _text(stream: IO[bytes], most: int, encoding: str = "utf-8") -> str:
-    content = stream.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most} bytes")
+        content = stream.read(MOST_TEXT + 1)
+    if len(content) > MOST_TEXT:
+        raise _too_long(MOST_TEXT)
     return content.decode(encoding)
+
+
+def _too_long(most: int) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {most} bytes")
 
 
 def plain_cell(value: object) -> object:

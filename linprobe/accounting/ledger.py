@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
+from typing import IO
 
 from linprobe.accounting.events import GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
@@ -65,7 +67,7 @@ class Ledger:
                 )
         else:
             if self._stream is not None:
-                self._stream.write(json.dumps(event.as_dict()) + "\n")
+                self._stream.write(line_of(event))
                 self._stream.flush()
             self.events.append(event)
         self.position += 1
@@ -108,12 +110,22 @@ class Ledger:
             self._stream = None
 
 
+def line_of(event: GaussianEvent) -> str:
+    """The line of an event in a ledger file."""
+    return json.dumps(event.as_dict()) + "\n"
+
+
 def drop_torn_line(path: Path) -> None:
     """Remove an incomplete last line: its event was not recorded, so its noise was never drawn."""
     written = path.read_bytes()
-    whole = written.rfind(b"\n") + 1
-    if whole < len(written):
-        os.truncate(path, whole)
+    whole = whole_lines(written)
+    if len(whole) < len(written):
+        os.truncate(path, len(whole))
+
+
+def whole_lines(ledger: bytes) -> bytes:
+    """The content of a ledger without an incomplete last line."""
+    return ledger[: ledger.rfind(b"\n") + 1]
 
 
 def record_selection(path: Path, event: SelectionEvent) -> None:
@@ -124,17 +136,20 @@ def record_selection(path: Path, event: SelectionEvent) -> None:
         os.fsync(stream.fileno())
 
 
-def read_selection(path: Path) -> SelectionEvent | None:
+def read_selection(path: Path, content: bytes | None = None) -> SelectionEvent | None:
     """The private selection in the ledger file at `path`; None if the ledger holds other events.
+
+    Args:
+        content: of the file, if it has been read already.
 
     Raises:
         PrivacyError: the file is missing, or the selection is malformed or not alone.
     """
     try:
-        with open_regular(path) as stream:
+        with _opened(path, content) as stream:
             line, more = stream.readline(LONGEST_SELECTION), stream.read(1)
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     if not _is_selection(line):
         return None
     try:
@@ -145,7 +160,12 @@ def read_selection(path: Path) -> SelectionEvent | None:
         raise PrivacyError(f"ledger {path} holds a selection that cannot be read ({error}); restore the file") from None
 
 
-def _unreadable(path: Path, error: OSError) -> PrivacyError:
+def _opened(path: Path, content: bytes | None) -> IO[bytes]:
+    return open_regular(path) if content is None else BytesIO(content)
+
+
+def unreadable(path: Path, error: OSError) -> PrivacyError:
+    """The error about a ledger that cannot be read."""
     return PrivacyError(f"ledger {path} cannot be read ({error}); without it no epsilon can be proven; restore it")
 
 
@@ -156,8 +176,8 @@ def _is_selection(line: bytes) -> bool:
         return False
 
 
-def read_ledger(path: Path) -> list[GaussianEvent]:
-    """Events of the ledger file at `path`.
+def read_ledger(path: Path, content: bytes | None = None) -> list[GaussianEvent]:
+    """Events of the ledger file at `path`; `content` as in `read_selection`.
 
     Raises:
         PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger is that
@@ -165,7 +185,7 @@ def read_ledger(path: Path) -> list[GaussianEvent]:
     """
     events, number = [], 0
     try:
-        with open_regular(path) as stream:
+        with _opened(path, content) as stream:
             while line := stream.readline(LONGEST_LINE if number else LONGEST_SELECTION):
                 number += 1
                 if b"selection" in line and _is_selection(line):
@@ -175,7 +195,7 @@ def read_ledger(path: Path) -> list[GaussianEvent]:
                     )
                 events.append(event_of(line))
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise PrivacyError(f"ledger {path} line {number} is not an event ({error}); restore the file") from None
     return events

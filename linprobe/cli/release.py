@@ -32,13 +32,18 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(metavar="FILE", help="Ed25519 public key (PEM); refuse a run that it did not sign."),
         ] = None,
+        sign: Annotated[
+            Path | None,
+            typer.Option(metavar="KEY", help="Ed25519 key (PEM) that signs the release; of a signed run, its key."),
+        ] = None,
         as_json: Json = False,
         dry_run: DryRunFlag = False,
     ) -> None:
         """Collect what may leave the building, and print the folder.
 
         Verifies the run first. The folder holds weights, manifest, ledger, signature, a model card and an entry for the
-        registry of DP deployments. Runs that are not private are refused.
+        registry of DP deployments. Runs that are not private are refused. A signature covers the card and the entry: to
+        change those of a signed run, give --sign.
         """
         from linprobe.cli import _terminal
         from linprobe.commands import release as command
@@ -52,6 +57,7 @@ def register(app: typer.Typer) -> None:
             region=region,
             licence=licence,
             public_key=public_key,
+            sign=sign,
         )
         if dry_run:
             print_dry_run(command.dry_run(request), as_json=as_json)

@@ -53,5 +53,7 @@ def register(app: typer.Typer) -> None:
             f"{result['releases']} releases; data {result['data']}{signed}"
         )
         _terminal.note(f"per-record file {result['per_record']}")
+        if result["not_covered"]:
+            _terminal.note(f"covered by no digest and no signature: {', '.join(result['not_covered'])}")
         _terminal.note(f"stated, not checked: {', '.join(result['stated_not_checked'])}")
         typer.echo("verified")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from linprobe.accounting import book
 from linprobe.accounting.book import Cap, Check, Contents, Entry
@@ -25,7 +25,7 @@ from linprobe.errors import DataError, LinprobeError
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import read_manifest
+from linprobe.runs.manifest import run_id_of
 from linprobe.runs.units import RECORD, unit_of
 from linprobe.training.settings import Settings
 
@@ -198,7 +198,7 @@ class RunCharge:
     def _first(self) -> str | None:
         """The id of the run with the initial weights, None without one."""
         first = self._settings.first_run
-        return None if first is None else run_id_of(read_manifest(Path(first)))
+        return None if first is None else first.model.run_id
 
 
 @contextmanager
@@ -294,11 +294,6 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> Non
         noun = "run" if spent.not_private_runs == 1 else "runs"
         text += f", and no epsilon covers {spent.not_private_runs} {noun} without privacy on these rows"
     progress.note(f"{text} (budget book {path})")
-
-
-def run_id_of(manifest: dict[str, Any]) -> str:
-    """The id of a finished run. Runs of earlier versions have their commitment, which is random too."""
-    return str(manifest.get("run_id") or manifest["private_commitment"])
 
 
 def charge_histogram(

@@ -21,8 +21,9 @@ from linprobe.accounting.spending import spending
 from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
-from linprobe.runs import per_record_file, run_folder
+from linprobe.runs import per_record_file
 from linprobe.runs.manifest import read_manifest
+from linprobe.runs.run_files import LEDGER, RunFiles
 from linprobe.runs.selected_run import check_run
 from linprobe.runs.units import RECORD
 
@@ -51,7 +52,7 @@ class ComparisonFolder:
     def manifest(self, run: Path) -> dict[str, Any]:
         """The manifest of a finished run, read once."""
         if run.name not in self._manifests:
-            self._manifests[run.name] = read_manifest(run)
+            self._manifests[run.name] = read_manifest(RunFiles(run))
         return self._manifests[run.name]
 
     def record(self, run: Path) -> None:
@@ -92,9 +93,7 @@ class ComparisonFolder:
             PrivacyError: a ledger that cannot be read.
         """
         # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
-        kept = [
-            path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{run_folder.LEDGER}")
-        ]
+        kept = [path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{LEDGER}")]
         chosen = [read_selection(ledger) for ledger in kept]
         unfinished = [
             self._entry(ledger.parent.name, grouped(read_ledger(ledger)) if event is None else (), event)
@@ -192,7 +191,7 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
             _commit(out / COMMITTED, features)
             folder = ComparisonFolder(out, of)
             for run in folder.finished():
-                check_run(folder.manifest(run), run)
+                check_run(folder.manifest(run), RunFiles(run))
             folder.entries()  # an unreadable ledger is refused before more is spent
             folder.begin()
             yield folder

@@ -23,6 +23,7 @@ from linprobe.methods import METHODS
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.runs.manifest import read_manifest
+from linprobe.runs.run_files import RunFiles
 from linprobe.runs.units import RECORD
 from linprobe.training.settings import method_options
 
@@ -164,7 +165,8 @@ def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: di
 def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str) -> str:
     """A readable name, and a digest of everything that distinguishes the run from others."""
     _, first = method_options(METHODS[row.method], asked.options or {})
-    started_from = read_manifest(Path(first))["manifest_digest"] if first and Path(first).is_dir() else ""
+    folder = None if first is None else Path(first.folder)
+    started_from = read_manifest(RunFiles(folder))["manifest_digest"] if folder and folder.is_dir() else ""
     identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
     identity += [setting.shots, public_digest, asked.split_seed]
     if asked.unit != RECORD:

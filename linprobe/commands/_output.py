@@ -10,6 +10,7 @@ from linprobe.errors import LinprobeError, UsageError
 from linprobe.parallel.process_group import Group
 from linprobe.runs.claim import claimed
 from linprobe.runs.manifest import read_manifest
+from linprobe.runs.run_files import RunFiles
 from linprobe.runs.run_folder import new_run_folder
 
 
@@ -50,7 +51,7 @@ def new_files(
 def inputs_of(run: Path) -> tuple[Path, ...]:
     """The files of a run folder, and the feature files of its rows; none if its manifest cannot be read."""
     try:
-        manifest = read_manifest(run)
+        manifest = read_manifest(RunFiles(run))
     except LinprobeError:  # the command will say so when it reads the run
         return ()
     return *run.iterdir(), *(Path(name) for name in (manifest["features"], manifest["public_file"]) if name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,8 @@ from linprobe.errors import UsageError
 from linprobe.methods import Method
 from linprobe.progress import Progress
 from linprobe.reporting.tracking import check_tracker, track
-from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
+from linprobe.runs.run_files import HISTORY, RunFiles
 
 if TYPE_CHECKING:
     from linprobe.commands.train import TrainRequest
@@ -32,10 +33,11 @@ def send(request: TrainRequest, outcome: dict[str, Any], progress: Progress) -> 
     if request.log_to is None or not outcome:
         return
     folder = Path(outcome["run"])
-    with (folder / run_folder.HISTORY).open(encoding="utf-8", newline="") as stream:
-        history = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
+    files = RunFiles(folder)
+    lines = StringIO(files[HISTORY].decode(), newline="")
+    history = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(lines)]
     try:
-        track(request.log_to, folder.name, read_manifest(folder), history)
+        track(request.log_to, folder.name, read_manifest(files), history)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         progress.note(f"{request.log_to} did not take the run ({reason}); the run is complete in {folder}")

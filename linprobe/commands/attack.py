@@ -46,6 +46,7 @@ from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs import run_folder
+from linprobe.runs.run_files import RunFiles
 from linprobe.runs.selected_run import limit_of_run
 from linprobe.runs.units import NOUNS, OWNER, RECORD, unit_of
 from linprobe.training import engine
@@ -99,8 +100,8 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
 
 
 def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    checked = verified(request.run)
-    run = replace(run_folder.load_run(request.run), manifest=checked.manifest)
+    checked = verified(RunFiles(request.run))
+    run = checked.run
     manifest = run.manifest
     with open_features(features_of(run, request.features)) as features:
         check_one_class(features, "attack")
@@ -262,8 +263,8 @@ def _lira(
         )
     if settings.first_run is not None:
         raise UsageError(
-            f"run {run.folder} started from {settings.first_run}, which was trained on members; shadow probes would "
-            "start from it too; leave --lira out, or attack that run"
+            f"run {run.folder} started from {settings.first_run.folder}, which was trained on members; shadow "
+            "probes would start from it too; leave --lira out, or attack that run"
         )
     settings = replace(settings, per_record=False)
     public = _public_rows(features, request.public, run)

@@ -16,10 +16,11 @@ from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands._temperature import temperature_of
 from linprobe.commands.verify import verified
 from linprobe.data.tasks import MULTILABEL
-from linprobe.errors import PrivacyError, UsageError
+from linprobe.errors import UsageError
 from linprobe.exporting.probe import Probe
 from linprobe.progress import Progress
-from linprobe.runs import run_folder
+from linprobe.runs.run_files import RunFiles
+from linprobe.runs.run_folder import LoadedRun
 from linprobe.runs.units import unit_of
 
 FORMATS = {"safetensors": "safetensors", "onnx": "onnx", "sklearn": "skops", "torch": "torch"}
@@ -55,10 +56,8 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
     _check_format(request.to)
     inputs = (*inputs_of(request.run), request.calibrate)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
-        manifest = verified(request.run).manifest
-        run = run_folder.load_run(request.run)
-        if run.manifest != manifest:
-            raise PrivacyError(f"run {request.run} changed while it was read; nothing was written; try again")
+        run = verified(RunFiles(request.run)).run
+        manifest = run.manifest
         temperature = temperature_of(run, request.calibrate, progress)
         scale = np.float32(temperature)
         probe = Probe(
@@ -113,7 +112,7 @@ def _write(path: Path, content: bytes, *, private: bool) -> None:
         stream.write(content)
 
 
-def _note(run: run_folder.LoadedRun, temperature: float) -> dict[str, str]:
+def _note(run: LoadedRun, temperature: float) -> dict[str, str]:
     """What a file says of its run. It holds no path."""
     manifest, extraction = run.manifest, run.manifest.get("extraction") or {}
     values: dict[str, Any] = {

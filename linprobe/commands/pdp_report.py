@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.reporting import plots
 from linprobe.reporting.pdp_report import per_record_report, sparkline, write_csv
-from linprobe.runs import run_folder, signature
 from linprobe.runs.manifest import read_manifest
-from linprobe.runs.manifest_check import stated_epsilon
+from linprobe.runs.manifest_check import ledger_of, stated_epsilon
 from linprobe.runs.per_record_file import read_per_record
+from linprobe.runs.run_files import LEDGER, SIGNATURE, RunFiles
+from linprobe.runs.run_folder import LoadedRun, loaded
 from linprobe.runs.units import NOUNS, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 
@@ -87,10 +89,13 @@ def dry_run(
         raise UsageError("options --dry-run and --recover exclude each other; a recovery spends nothing: leave one out")
     _check_options(plot, publish_epsilon, sign, recover)
     with new_files({"--csv": csv, "--plot": plot}, inputs=(*inputs_of(folder), sign, book), overwrite=overwrite):
-        run = _loaded(folder)
-        _refuse_unsealed(run)
+        files = RunFiles(folder)
+        run = _loaded(files)
+        _refuse_unsealed(run, files)
         ids, _ = _losses(run)
-        planned = None if publish_epsilon is None else _published_histogram.preview(run, publish_epsilon, sign, book)
+        planned = None
+        if publish_epsilon is not None:
+            planned = _published_histogram.preview(run, files, publish_epsilon, sign, book)
     epsilon, delta, noun = stated_epsilon(run.manifest), run.manifest["delta"], NOUNS[unit_of(run.manifest)]
     private_files = [str(path) for path in (csv, plot) if path is not None]
     facts = {
@@ -112,7 +117,7 @@ def dry_run(
         "noise_std": planned.noise_std,
         "epsilon_after": planned.epsilon_after,
         "file": str(planned.file),
-        "signed": signature.SIGNATURE in planned.changed,
+        "signed": SIGNATURE in planned.changed,
     }
     lines += [
         ("spends", f"epsilon {publish_epsilon:g} at delta {rounded_up(delta)}"),
@@ -144,18 +149,21 @@ def _pdp_report(
     recover: bool,
     book: Path | None,
 ) -> PdpReport:
-    run = _loaded(folder)
-    recovered = None
-    if recover:
-        recovered = _published_histogram.recover(run, sign)
-        run = run_folder.load_run(folder)
-    else:
-        _refuse_unsealed(run)
-    ids, losses = _losses(run)
-    published = (
-        None if publish_epsilon is None else _published_histogram.publish(run, losses, publish_epsilon, sign, book)
-    )
-    manifest = read_manifest(folder)
+    published = recovered = None
+    writes = recover or publish_epsilon is not None
+    with _published_histogram.publishing(folder) if writes else nullcontext():
+        files = RunFiles(folder)
+        run = _loaded(files)
+        if recover:
+            recovered = _published_histogram.recover(run, files, sign)
+            files = RunFiles(folder)
+            run = _loaded(files)
+        else:
+            _refuse_unsealed(run, files)
+        ids, losses = _losses(run)
+        manifest = run.manifest
+        if publish_epsilon is not None:
+            published, manifest = _published_histogram.publish(run, files, losses, publish_epsilon, sign, book)
     # a published histogram costs every record the same
     losses = losses.charged(sum((1 / release["noise_multiplier"]) ** 2 for release in manifest["published"]))
     worst = stated_epsilon(manifest)
@@ -170,29 +178,29 @@ def _pdp_report(
     return PdpReport(per_record_report(epsilons, manifest), sparkline(epsilons, worst), published, recovered)
 
 
-def _loaded(folder: Path) -> run_folder.LoadedRun:
+def _loaded(files: RunFiles) -> LoadedRun:
     """A run with per-record losses. UsageError: a run that has none."""
-    run = run_folder.load_run(folder)
+    run = loaded(files, read_manifest(files))
     if run.manifest["accountant"] is None:
         raise UsageError(
-            f"run {folder} used method {run.manifest['method']}, which releases nothing with noise; "
+            f"run {run.folder} used method {run.manifest['method']}, which releases nothing with noise; "
             "only methods that spend a budget have per-record losses"
         )
     if "selection" in run.manifest:
         raise UsageError(
-            f"run {folder} was chosen by private selection, for which no bound of a single record below epsilon "
+            f"run {run.folder} was chosen by private selection, for which no bound of a single record below epsilon "
             f"{rounded_up(run.manifest['epsilon'])} of the run is known; allowed: runs of linprobe train, or of tune "
             "without --grid"
         )
     return run
 
 
-def _refuse_unsealed(run: run_folder.LoadedRun) -> None:
-    if unsealed_events(run.folder / run_folder.LEDGER, run.manifest["files"][run_folder.LEDGER]) is not None:
+def _refuse_unsealed(run: LoadedRun, files: RunFiles) -> None:
+    if unsealed_events(ledger_of(files), run.manifest["files"][LEDGER]) is not None:
         raise PrivacyError(stopped_publishing(run.folder))
 
 
-def _losses(run: run_folder.LoadedRun) -> tuple[Any, RecordLosses]:
+def _losses(run: LoadedRun) -> tuple[Any, RecordLosses]:
     ids, losses, _ = read_per_record(run.folder, run.manifest)
     if len(losses.mu) != len(ids):
         raise UsageError(f"run {run.folder} was trained with --no-per-record; train with --per-record to track records")

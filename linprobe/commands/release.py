@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.figures import rounded_up
 from linprobe.atomic_files import replace_when_complete
 from linprobe.commands._dry_run import DryRun, bytes_in_words, listed
 from linprobe.commands.verify import VerifiedRun, verified
-from linprobe.errors import LinprobeError, PrivacyError, advice
-from linprobe.reporting.model_card import model_card
-from linprobe.reporting.registry_claim import Publisher, registry_claim
-from linprobe.runs import run_folder, signature
+from linprobe.data.array_files import array_names
+from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
+from linprobe.reporting.model_card import pages
+from linprobe.reporting.registry_claim import Publisher
+from linprobe.runs import signature
 from linprobe.runs.claim import claimed
-from linprobe.runs.derived import MANIFEST, RELEASED
-from linprobe.runs.manifest import OPTIONAL_FILES, RUN_FILES, file_digest, read_manifest
+from linprobe.runs.run_files import CARD, MANIFEST, MODEL, OPTIONAL_FILES, PAGES, RUN_FILES, SIGNATURE, RunFiles
+from linprobe.runs.run_folder import write_manifest
 
-CARD, CLAIM = RELEASED
-PUBLISHED = re.compile(r"published_histogram_\d+\.json")
 MODEL_ARRAYS = {"weights", "bias"}
+WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}
+"""What a publisher may say, by the names of `Publisher`, and the flags."""
 
 
 @dataclass(frozen=True)
 class ReleaseRequest:
-    """The arguments of `linprobe release`; the publisher's words are those of `Publisher`."""
+    """The arguments of `linprobe release`; the publisher's words are those of `Publisher`.
+
+    `sign` is the file of the key that signs the release: for a signed run, the key that signed it.
+    """
 
     run: Path
     out: Path
@@ -41,35 +47,65 @@ class ReleaseRequest:
     region: str | None = None
     licence: str | None = None
     public_key: Path | None = None
+    sign: Path | None = None
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The publisher's words that were given, by the names of `Publisher`."""
+        given = {name: getattr(self, name) for name in WORDS}
+        return {name: value for name, value in given.items() if value}
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of a release. All of them come from files that were read once and verified.
+
+    Attributes:
+        run: the verified run. copied: contents of the files that leave as they are, by name. made: names of the files
+            that are made anew. key: the key of a new signature, None without one.
+    """
+
+    run: VerifiedRun
+    copied: Mapping[str, bytes]
+    made: tuple[str, ...]
+    key: Ed25519PrivateKey | None
+
+    @property
+    def signed(self) -> bool:
+        """Whether the release has a signature."""
+        return SIGNATURE in (*self.copied, *self.made)
 
 
 def release(request: ReleaseRequest) -> dict[str, Any]:
     """Write a folder with the public files of a verified, private run, a model card and a registry entry.
 
+    The manifest lists the card and the entry. Those of a signed run are covered by its signature, and are copied. If it
+    has none, or a word of the publisher or a key is given, they are made, and the manifest is sealed again.
+
     Returns: release, files (their names), epsilon, delta, signed.
 
     Raises:
-        PrivacyError: a run that is not private or does not verify, a signature that is not by the public key, or a
-            file that must not leave. UsageError: `out` exists. DataError: not a run folder.
+        PrivacyError: a run that is not private or does not verify, a signature that is not by the public key or by the
+            key, or a file that must not leave. UsageError: `out` exists, or a signed run whose pages would change
+            without its key. DataError: not a run folder, or an unreadable key.
     """
     with claimed(request.out, "release folder"):
-        run, names = _checked(request)
-        partial = request.out.with_name(f".{request.out.name}.{secrets.token_hex(4)}.partial")
+        parts = _checked(request)
+        unfinished = request.out.with_name(f".{request.out.name}.{secrets.token_hex(4)}.partial")
         try:
-            partial.mkdir()
-            _write(partial, request, run.manifest, run.figures, names)
-            _check_copy(partial, run.manifest)
-            partial.rename(request.out)
+            unfinished.mkdir()
+            _write(unfinished, request, parts)
+            unfinished.rename(request.out)
         except OSError as error:
             raise LinprobeError(f"release folder {request.out} cannot be written ({error}); {advice(error)}") from None
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
     return {
         "release": str(request.out),
-        "files": sorted(path.name for path in request.out.iterdir()),
-        "epsilon": run.manifest["epsilon"],
-        "delta": run.manifest["delta"],
-        "signed": signature.is_signed(request.out),
+        "files": sorted((*parts.copied, *parts.made)),
+        "epsilon": parts.run.manifest["epsilon"],
+        "delta": parts.run.manifest["delta"],
+        "signed": parts.signed,
     }
 
 
@@ -83,92 +119,102 @@ def dry_run(request: ReleaseRequest) -> DryRun:
         LinprobeError: as `release`.
     """
     with claimed(request.out, "release folder"):
-        run, names = _checked(request)
-    signed = signature.is_signed(request.run)
-    copied = (*names, MANIFEST, *([signature.SIGNATURE] if signed else []))
+        parts = _checked(request)
     facts = {
         "run": str(request.run),
         "out": str(request.out),
-        "files": {name: (request.run / name).stat().st_size for name in copied},
-        "made": [CARD, CLAIM],
-        "epsilon": run.manifest["epsilon"],
-        "delta": run.manifest["delta"],
-        "signed": signed,
+        "files": {name: len(content) for name, content in parts.copied.items()},
+        "made": list(parts.made),
+        "epsilon": parts.run.manifest["epsilon"],
+        "delta": parts.run.manifest["delta"],
+        "signed": parts.signed,
     }
     sizes = [f"{name} ({bytes_in_words(size)})" for name, size in facts["files"].items()]
+    made = [f"and {', '.join(parts.made)}, from what the run states"] if parts.made else []
+    was_signed = "signed" if signature.is_signed(parts.run.files) else "not signed"
     lines = [
-        ("reads", f"{request.run}: verified, {'signed' if signed else 'not signed'}"),
+        ("reads", f"{request.run}: verified, {was_signed}"),
         ("spends", "nothing; training has spent all of it"),
         ("states", f"epsilon {rounded_up(facts['epsilon'])} at delta {rounded_up(facts['delta'])}"),
-        *listed("writes", [f"{request.out}: {', '.join(sizes)}", f"and {CARD} and {CLAIM}, from what the run states"]),
+        *listed("writes", [f"{request.out}: {', '.join(sizes)}", *made]),
     ]
     return DryRun(facts, lines)
 
 
-def _checked(request: ReleaseRequest) -> tuple[VerifiedRun, list[str]]:
-    """The verified run, and its files that may leave.
-
-    Raises:
-        PrivacyError: as `release`.
-    """
+def _checked(request: ReleaseRequest) -> _Parts:
+    """The parts of the release of a run, which is verified. Raises as `release`."""
+    files = RunFiles(request.run)
     if request.public_key is not None:
-        signature.check_signature(request.run, signature.public_key(request.public_key))
-    run = verified(request.run)
+        signature.check_signature(files, signature.public_key(request.public_key))
+    run = verified(files)
     if not run.manifest["private"]:
         raise PrivacyError(
             f"run {request.run} is {run.manifest['guarantee']}; only private runs may leave; train with a private "
             "method and without a seed"
         )
-    return run, _public_files(request.run, run.manifest)
+    _refuse_private_files(run)
+    return _parts(run, request)
 
 
-def _public_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
-    """The files of a run that may leave, by name.
+def _parts(run: VerifiedRun, request: ReleaseRequest) -> _Parts:
+    """The parts of the release of a run that may leave. Raises as `release`."""
+    files, listed = run.files, list(run.manifest["files"])
+    signed, has_pages = signature.is_signed(files), CARD in listed
+    if has_pages and not request.words and request.sign is None:
+        copied = [*listed, MANIFEST, *([SIGNATURE] if signed else [])]
+        return _Parts(run, {name: files[name] for name in copied}, (), None)
+    key = _key(request, files, has_pages=has_pages)
+    made = (*PAGES, MANIFEST, *([] if key is None else [SIGNATURE]))
+    return _Parts(run, {name: files[name] for name in listed if name not in PAGES}, made, key)
 
-    Raises:
-        PrivacyError: the manifest lists any other file, or the model holds more than weights.
-    """
+
+def _key(request: ReleaseRequest, files: RunFiles, *, has_pages: bool) -> Ed25519PrivateKey | None:
+    """The key for a manifest that lists new pages; None for a run without a signature, if no key is given."""
+    signed = signature.is_signed(files)
+    if request.sign is not None:
+        key = signature.private_key(request.sign)
+        if signed:
+            signature.check_signature(files, key.public_key())
+        return key
+    if signed and has_pages:
+        given = ", ".join(WORDS[word] for word in request.words)
+        raise UsageError(
+            f"run {request.run} is signed, and {given} would change pages that its signature covers; give --sign KEY "
+            f"with the key that signed it, or leave out {given}"
+        )
+    if signed:
+        raise UsageError(
+            f"run {request.run} was signed by a version whose signature covers no {' and '.join(PAGES)}; give --sign "
+            "KEY with the key that signed it"
+        )
+    return None
+
+
+def _refuse_private_files(run: VerifiedRun) -> None:
+    """PrivacyError if the manifest lists a file that is not public, or the model holds more than weights."""
+    manifest, folder = run.manifest, run.files.folder
+    allowed = (*RUN_FILES, *OPTIONAL_FILES, *PAGES)
     histograms = {release["file"] for release in manifest["published"] if release["file"] is not None}
-    names = list(manifest["files"])
-    for name in names:
-        if name not in (*RUN_FILES, *OPTIONAL_FILES) and not (name in histograms and PUBLISHED.fullmatch(name)):
+    for name in manifest["files"]:
+        if name not in allowed and name not in histograms:
             raise PrivacyError(
                 f"the manifest of {folder} lists {name!r}, which is no public file of a run; allowed: "
-                f"{', '.join((*RUN_FILES, *OPTIONAL_FILES))} and published histograms; do not publish this run"
+                f"{', '.join(allowed)} and published histograms; do not publish this run"
             )
-    with np.load(folder / run_folder.MODEL, allow_pickle=False) as archive:
-        if set(archive.files) != MODEL_ARRAYS:
-            raise PrivacyError(
-                f"{folder / run_folder.MODEL} holds {', '.join(archive.files)}; allowed: weights and bias; do not "
-                "publish this run"
-            )
-    return names
+    arrays = array_names(folder / MODEL, BytesIO(run.files[MODEL]))
+    if set(arrays) != MODEL_ARRAYS:
+        raise PrivacyError(
+            f"{folder / MODEL} holds {', '.join(arrays)}; allowed: weights and bias; do not publish this run"
+        )
 
 
-def _check_copy(partial: Path, manifest: dict[str, Any]) -> None:
-    """PrivacyError unless the copies are the verified files: the run may have changed in the meantime."""
-    copied = {name: file_digest(partial / name) for name in manifest["files"]}
-    if read_manifest(partial) != manifest or copied != manifest["files"]:
-        raise PrivacyError("the run changed while it was copied; nothing was released; run the command again")
-
-
-def _write(
-    partial: Path, request: ReleaseRequest, manifest: dict[str, Any], figures: dict[str, Any], names: list[str]
-) -> None:
-    signed = signature.is_signed(request.run)
-    for name in (*names, MANIFEST, *([signature.SIGNATURE] if signed else [])):
-        shutil.copyfile(request.run / name, partial / name)
-    publisher = Publisher(
-        name=request.name or request.out.resolve().name,
-        published=datetime.now(UTC).date().isoformat(),
-        curators=request.curators,
-        use=request.use,
-        region=request.region,
-        licence=request.licence,
-    )
-    for name, text in (
-        (CARD, model_card(manifest, figures, publisher, signed=signed)),
-        (CLAIM, registry_claim(manifest, publisher)),
-    ):
-        with replace_when_complete(partial / name, "w") as stream:
-            stream.write(text)
+def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:
+    for name, content in parts.copied.items():
+        with replace_when_complete(folder / name) as stream:
+            stream.write(content)
+    if not parts.made:
+        return
+    words = {"name": request.out.resolve().name, **request.words}
+    publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat())
+    make = partial(pages, publisher=publisher, signed=parts.key is not None)
+    write_manifest(folder, parts.run.manifest, parts.copied, parts.key, make)

@@ -13,7 +13,7 @@ from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands.verify import verified
 from linprobe.errors import DataError, UsageError
 from linprobe.reporting.page import Evidence, page
-from linprobe.runs.figures_file import read_test_figures
+from linprobe.runs.run_files import RunFiles
 
 SUFFIXES = (".html", ".htm")
 
@@ -41,16 +41,16 @@ def report(
 
 
 def _report(folder: Path, html: Path, attacks: Sequence[Path], title: str | None, owner: str | None) -> None:
-    run = verified(folder)
+    run = verified(RunFiles(folder))
     manifest = run.manifest
-    figures = read_test_figures(folder, manifest)
+    published = [release["file"] for release in manifest["published"] if release["file"] is not None]
     evidence = Evidence(
         name=folder.resolve().name,
         manifest=manifest,
         checked=run.figures,
-        histograms=[_histogram(folder / release["file"]) for release in manifest["published"] if release["file"]],
+        histograms=[_histogram(run.files, name) for name in published],
         attacks=[_attack(path, manifest) for path in attacks],
-        test_figures=figures,
+        test_figures=run.test_figures,
         title=title,
         owner=owner,
     )
@@ -63,10 +63,11 @@ def _report(folder: Path, html: Path, attacks: Sequence[Path], title: str | None
     writing(html, write)
 
 
-def _histogram(path: Path) -> dict[str, Any]:
+def _histogram(files: RunFiles, name: str) -> dict[str, Any]:
     """A published histogram. `verify` has checked its digest and price."""
+    path = files.folder / name
     try:
-        histogram = json.loads(read_text(path))
+        histogram = json.loads(files[name].decode())
         edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None

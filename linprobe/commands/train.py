@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
 from linprobe.runs.manifest_check import accountant_of
+from linprobe.runs.run_files import LEDGER
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.conditioning import SHORTEST_MEAN
@@ -308,7 +310,7 @@ def train_on(
     try:
         with (
             run_folder_of_group(out, group, resume=request.resume) as folder,
-            closing(Ledger(folder / run_folder.LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
+            closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
             Keeping(folder, ledger, identity, private_digest, every, group) as keep,
             RunCharge(
                 book, keep.check, folder, out, settings, ledger, request.cap, progress, group, sources.unit
@@ -345,6 +347,7 @@ def train_on(
                 signing_key,
                 measured,
                 config,
+                pages_to_sign(out, signing_key),
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:
@@ -373,6 +376,15 @@ def train_on(
 def signing_key_of(request: TrainRequest, group: Group) -> Ed25519PrivateKey | None:
     """The key of --sign in rank 0, which writes the run."""
     return None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
+
+
+def pages_to_sign(out: Path, signing_key: Ed25519PrivateKey | None) -> run_folder.MakePages | None:
+    """What makes the pages of the run `out`, which its signature covers; None for a run that is not signed."""
+    if signing_key is None:
+        return None
+    from linprobe.reporting.model_card import pages_of_run  # jinja2 would slow down every run
+
+    return partial(pages_of_run, out.resolve().name, True)
 
 
 def _warn_of_random_weights(files: Iterable[FeatureReader], progress: Progress) -> None:

@@ -38,6 +38,7 @@ from linprobe.commands.train import (
     make_settings,
     manifest_of,
     opened,
+    pages_to_sign,
     signing_key_of,
     train_on,
     with_method,
@@ -51,6 +52,7 @@ from linprobe.parallel.process_group import ALONE
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest
+from linprobe.runs.run_files import LEDGER, RunFiles
 from linprobe.runs.selected_run import selected_statement
 from linprobe.training import engine
 from linprobe.training.engine import Trained
@@ -235,7 +237,7 @@ def tune_on(
     settings = replace(candidates[0], shrink=tuning.shrink)
     without = replace(request, checkpoint_every=math.inf)  # nothing resumes such a run
     outcome = train_on(features, other, without, settings, progress)
-    manifest = read_manifest(Path(outcome["run"]))
+    manifest = read_manifest(RunFiles(Path(outcome["run"])))
     return {**{name: value for name, value in outcome.items() if name != "seconds"}, "tuning": manifest["tuning"]}
 
 
@@ -368,7 +370,7 @@ def _select(
                 f"choosing among {len(candidates)} settings by private selection, with {mean} runs on average. Their "
                 "number is secret: no progress is shown, and the time that this takes should not be published"
             )
-            ledger = folder / run_folder.LEDGER
+            ledger = folder / LEDGER
             record_selection(ledger, event)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a warning about another run would say something about it
@@ -398,6 +400,7 @@ def _select(
                 private_records(rows.units, rows.protected, trained),
                 signing_key,
                 measured,
+                pages=pages_to_sign(out, signing_key),
             )
     except OSError as error:
         raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None

@@ -6,6 +6,8 @@ import math
 import pickle
 import zipfile
 from collections.abc import Collection
+from contextlib import nullcontext
+from io import SEEK_END
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,20 +22,25 @@ ZIP_MAGIC = b"PK\x03\x04"
 Arrays = dict[str, NDArray[Any]]
 
 
-def array_names(path: Path) -> list[str]:
-    """The names of the arrays in an .npz file. Raises DataError for a damaged file."""
-    with reading(f"array file {path}", "write it again"), zipfile.ZipFile(path) as archive:
+def array_names(path: Path, opened: IO[bytes] | None = None) -> list[str]:
+    """The names of the arrays in an .npz file. Raises DataError for a damaged file. `opened` as in `read_archive`."""
+    with reading(f"array file {path}", "write it again"), zipfile.ZipFile(opened or path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
-def read_archive(path: Path, wanted: Collection[str] | None = None) -> Arrays:
-    """The arrays of an .npz file by name; only those `wanted`, if given.
+def read_archive(path: Path, wanted: Collection[str] | None = None, opened: IO[bytes] | None = None) -> Arrays:
+    """The arrays of an .npz file by name; only those `wanted`, if given. `opened` is the file, if it is open already.
 
     Raises:
         DataError: a damaged file, a pickle, or an array larger than its bytes in the file can stand for.
     """
     arrays: Arrays = {}
-    with reading(f"array file {path}", "write it again"), zipfile.ZipFile(path) as archive:
+    with (
+        reading(f"array file {path}", "write it again"),
+        path.open("rb") if opened is None else nullcontext(opened) as file,
+        zipfile.ZipFile(file) as archive,
+    ):
+        longest = file.seek(0, SEEK_END)
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if wanted is not None and name not in wanted:
@@ -46,7 +53,7 @@ def read_archive(path: Path, wanted: Collection[str] | None = None) -> Arrays:
                     f"{MOST_COMPRESSED} times as many"
                 )
             with archive.open(member) as stream:
-                _check_header(stream, member.file_size, name, path.stat().st_size)
+                _check_header(stream, member.file_size, name, longest)
             with archive.open(member) as stream:
                 arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
                 stream.read(1)  # at the end of a member, zipfile compares its checksum

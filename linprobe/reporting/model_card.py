@@ -1,6 +1,7 @@
-"""`README.md` of a release: a model card with the sections of Hugging Face's template, filled from a verified manifest.
+"""The pages of a run: `README.md`, a model card with the sections of Hugging Face's template, and `claim.yaml`.
 
-The text is in `model_card.md.jinja`. Every value is escaped, as class and file names come from the user.
+They are filled from the manifest. The text of the card is in `model_card.md.jinja`. Every value is escaped, as class
+and file names come from the user.
 """
 
 from __future__ import annotations
@@ -11,20 +12,35 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.figures import rounded_up
+from linprobe.errors import printable
 from linprobe.reporting import privacy_points
-from linprobe.reporting.registry_claim import NOT_STATED, Publisher
+from linprobe.reporting.registry_claim import NOT_STATED, Publisher, registry_claim
 from linprobe.reporting.templates import templates
+from linprobe.runs.run_files import CARD, CLAIM
 from linprobe.runs.task import MULTILABEL, task_of
 
+DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 MOST_CLASSES = 20  # listed with their accuracy, the lowest first
 
 
-def model_card(manifest: dict[str, Any], checked: dict[str, Any], publisher: Publisher, *, signed: bool) -> str:
-    """The card as Markdown, for a verified run that is private.
+def pages(manifest: dict[str, Any], publisher: Publisher, *, signed: bool) -> dict[str, str]:
+    """The texts of the pages by name; none for a run that is not private.
 
     Args:
-        checked: what `check_manifest` recomputed. signed: whether the release has a signature.
+        manifest: with the digests of all other files. signed: whether it is going to be signed.
     """
+    if not manifest["private"]:
+        return {}
+    return {CARD: model_card(manifest, publisher, signed=signed), CLAIM: registry_claim(manifest, publisher)}
+
+
+def pages_of_run(name: str, signed: bool, manifest: dict[str, Any]) -> dict[str, str]:
+    """`pages` of a run that has no publisher yet; `name` is that of its folder."""
+    return pages(manifest, Publisher(printable(name), manifest["created"][:DAY]), signed=signed)
+
+
+def model_card(manifest: dict[str, Any], publisher: Publisher, *, signed: bool) -> str:
+    """The card as Markdown, for a run that is private; arguments as of `pages`."""
     extraction = manifest.get("extraction") or {}
     accuracies = sorted(
         (manifest["test_accuracy_per_class"] or {}).items(), key=lambda item: (item[1] is None, item[1] or 0.0)
@@ -36,7 +52,6 @@ def model_card(manifest: dict[str, Any], checked: dict[str, Any], publisher: Pub
         "model_card.md.jinja"
     ).render(
         manifest=manifest,
-        checked=checked,
         cross_check=manifest.get("cross_check"),  # a run that released nothing has none
         publisher=publisher,
         signed=signed,

@@ -1,4 +1,4 @@
-"""`claim.yaml`: an entry for the registry of DP deployments, filled from a verified manifest.
+"""`claim.yaml`: an entry for the registry of DP deployments, filled from a manifest.
 
 The layout is `schemas/deployments-schema.yaml` of github.com/opendp/deployments-registry-data, tier 3. The registry's
 schema allows no other keys.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from linprobe.reporting import privacy_points as points
+from linprobe.runs.run_files import LEDGER, MODEL
 from linprobe.runs.task import MULTICLASS, MULTILABEL, task_of
 
 NOT_STATED = "not stated by the publisher"
@@ -37,7 +38,7 @@ class Publisher:
 
 
 def registry_claim(manifest: dict[str, Any], publisher: Publisher) -> str:
-    """The entry as YAML text, for a verified run that is private."""
+    """The entry as YAML text, for a run that is private."""
     return "\n".join(_lines(_entry(manifest, publisher))) + "\n"
 
 
@@ -93,7 +94,8 @@ def _entry(manifest: dict[str, Any], publisher: Publisher) -> dict[str, Any]:
                 "in the documentation of linprobe and tested on neighbouring data sets",
             },
             "administrative": {
-                "notes": f"manifest digest {manifest['manifest_digest']}; check the folder with `linprobe verify`",
+                "notes": f"SHA-256 of {MODEL}: {manifest['files'][MODEL]}; of {LEDGER}: {manifest['files'][LEDGER]}; "
+                "check the folder with `linprobe verify`",
                 "registry_authors": curators,
             },
         },

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from linprobe.atomic_files import check_place, held
 from linprobe.errors import LinprobeError, UsageError, advice
+from linprobe.runs.run_files import LEDGER, MANIFEST
 
 RUN_FOLDER = "run folder"
-RUN_MARKS = ("manifest.json", "ledger.jsonl")  # every run folder has both
+RUN_MARKS = (MANIFEST, LEDGER)  # every run folder has both
 
 
 @contextmanager

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from linprobe.errors import PrivacyError
 from linprobe.methods import METHODS
 from linprobe.runs.noisy_test import check_noisy_test
+from linprobe.runs.run_files import HISTORY, MANIFEST, MODEL, OPTIONAL_FILES, PAGES, PER_RECORD, SIGNATURE, RunFiles
 from linprobe.runs.task import check_task
 from linprobe.runs.units import NOUNS
 
-MANIFEST, SIGNATURE, PER_RECORD = "manifest.json", "manifest.json.sig", "per_record.npz"
-RELEASED = ("README.md", "claim.yaml")  # what `linprobe release` adds
 # keys that `verify` recomputes, compares with another key, or compares with the files
 CHECKED = frozenset(
     (
@@ -25,13 +23,7 @@ CHECKED = frozenset(
         *("published", "test_balanced_accuracy", "per_record_commitment", "unit", "selection"),
     )
 )
-UNCHECKED_FILES = (
-    "model.npz",
-    "history.csv",
-    "test_figures.json",
-    "config.toml",
-    *RELEASED,
-)  # at most their digests are compared
+UNCHECKED_FILES = (MODEL, HISTORY, *OPTIONAL_FILES, *PAGES)  # at most their digests are compared
 
 
 def mechanism_text(sampled: bool, unit: str) -> str:
@@ -100,16 +92,29 @@ def _same(manifest: Mapping[str, Any], key: str, value: Any) -> None:
         )
 
 
-def check_names(manifest: Mapping[str, Any], folder: Path) -> None:
+def check_names(manifest: Mapping[str, Any], files: RunFiles) -> None:
     """PrivacyError if the folder holds anything that is no part of the run."""
-    known = {MANIFEST, SIGNATURE, PER_RECORD, *RELEASED, *manifest["files"]}
-    unknown = sorted(path.name for path in folder.iterdir() if path.name not in known)
+    known = {MANIFEST, SIGNATURE, PER_RECORD, *PAGES, *manifest["files"]}
+    unknown = sorted(files.names - known)
     if unknown:
-        raise PrivacyError(f"{folder} holds {unknown[0]!r}, which the manifest does not list; move it away")
+        raise PrivacyError(f"{files.folder} holds {unknown[0]!r}, which the manifest does not list; move it away")
+    for name in sorted(files.names & {SIGNATURE, *PAGES}):
+        try:
+            files[name]
+        except OSError as error:
+            raise PrivacyError(f"{files.folder / name} cannot be read ({error.strerror}); move it away") from None
 
 
-def not_checked(manifest: Mapping[str, Any], folder: Path) -> list[str]:
+def not_covered(manifest: Mapping[str, Any], files: RunFiles) -> list[str]:
+    """The pages in the folder that the manifest has no digest of: those of a release by linprobe 0.2.0.
+
+    Neither a digest nor a signature says anything about them.
+    """
+    return [name for name in PAGES if name in files.names and name not in manifest["files"]]
+
+
+def not_checked(manifest: Mapping[str, Any], files: RunFiles) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
     histograms = [release["file"] for release in manifest["published"] if release["file"] is not None]
-    files = [name for name in UNCHECKED_FILES if (folder / name).exists()]
-    return [*(key for key in manifest if key not in CHECKED), *files, *histograms]
+    stated = [name for name in UNCHECKED_FILES if name in files.names]
+    return [*(key for key in manifest if key not in CHECKED), *stated, *histograms]

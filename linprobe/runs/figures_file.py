@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from linprobe.atomic_files import read_text
 from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import DataError
 from linprobe.runs.label_figures_file import FIGURES_OF_LABELS, STATED_OF_LABELS, label_contradictions
-from linprobe.runs.manifest import TEST_FIGURES
 from linprobe.runs.manifest_keys import (
     COUNT,
     NUMBER,
@@ -24,6 +21,7 @@ from linprobe.runs.manifest_keys import (
     none_or,
     record,
 )
+from linprobe.runs.run_files import TEST_FIGURES, RunFiles
 from linprobe.runs.task import task_of
 
 SHARES = none_or(list_of(SHARE))
@@ -64,7 +62,7 @@ def stated_in(manifest: Mapping[str, Any]) -> dict[str, str]:
     return {key: name for key, name in known.items() if key in manifest}
 
 
-def read_test_figures(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+def read_test_figures(files: RunFiles, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
     """The figures of a run on public test rows, as `figures_by_task` gives them; None for a run without them.
 
     Raises:
@@ -72,9 +70,9 @@ def read_test_figures(folder: Path, manifest: Mapping[str, Any]) -> dict[str, An
     """
     if TEST_FIGURES not in manifest["files"]:
         return None
-    path = folder / TEST_FIGURES
+    path = files.folder / TEST_FIGURES
     try:
-        figures = json.loads(read_text(path))
+        figures = json.loads(files[TEST_FIGURES].decode())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
     if not (FIGURES_OF_LABELS if task_of(manifest) == MULTILABEL else FIGURES).holds(figures):

@@ -6,14 +6,12 @@ edit, but not a forger who rewrites everything. To detect that, sign the folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from linprobe._version import __version__ as __version__
@@ -27,19 +25,15 @@ from linprobe.accounting.accountants import (
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import gaussian_words, rounded_up
-from linprobe.atomic_files import open_regular, read_text
 from linprobe.errors import DataError, LinprobeError, PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import Method
 from linprobe.runs.derived import mechanism_text
-from linprobe.runs.manifest_keys import RUN_FILES as RUN_FILES
 from linprobe.runs.manifest_keys import check_keys, shown
+from linprobe.runs.run_files import MANIFEST, RunFiles, digest_of
 from linprobe.runs.units import ADJACENCIES, COUNTED, PROTECTED, RECORD
 
 MANIFEST_FORMAT = 3
-TEST_FIGURES = "test_figures.json"  # of a run with public test rows
-CONFIG = "config.toml"  # of a run of linprobe train
-OPTIONAL_FILES = (TEST_FIGURES, CONFIG)
 PUBLIC_QUANTITIES = (
     "public rows and their labels",
     "test rows, unless declared private, and the accuracy on them",
@@ -177,18 +171,17 @@ def _software_versions() -> dict[str, str]:
 
 def canonical_digest(manifest: dict[str, Any]) -> str:
     content = {key: value for key, value in manifest.items() if key != "manifest_digest"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    return digest_of(json.dumps(content, sort_keys=True, ensure_ascii=False).encode())
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, read in blocks."""
-    with open_regular(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def run_id_of(manifest: Mapping[str, Any]) -> str:
+    """The id of a finished run. Runs of earlier versions have their commitment, which is random too."""
+    return str(manifest.get("run_id") or manifest["private_commitment"])
 
 
-def seal(manifest: dict[str, Any], folder: Path, files: tuple[str, ...]) -> dict[str, Any]:
-    """The manifest with fresh digests of `files` in `folder` and of itself."""
-    sealed = {**manifest, "files": {name: file_digest(folder / name) for name in files}}
+def seal(manifest: dict[str, Any], contents: Mapping[str, bytes]) -> dict[str, Any]:
+    """The manifest with fresh digests of the files with these contents, and of itself."""
+    sealed = {**manifest, "files": {name: digest_of(content) for name, content in contents.items()}}
     sealed["manifest_digest"] = canonical_digest(sealed)
     return sealed
 
@@ -205,18 +198,21 @@ def _no_such_number(text: str) -> float:
     raise ValueError(f"{text} is not a number of JSON")
 
 
-def read_manifest(folder: Path, damaged: type[LinprobeError] = DataError) -> dict[str, Any]:
+def read_manifest(files: RunFiles, damaged: type[LinprobeError] = DataError) -> dict[str, Any]:
     """The manifest of a run folder.
 
     Raises:
         DataError: not a run folder, or a manifest of another format. `damaged`: an unreadable or incomplete manifest.
     """
-    path = folder / "manifest.json"
-    if not path.is_file():
-        raise DataError(f"{folder} is not a run folder: it has no manifest.json; give what `linprobe train` printed")
+    path = files.folder / MANIFEST
     try:
-        manifest = json.loads(read_text(path), object_pairs_hook=_no_repeated_keys, parse_constant=_no_such_number)
+        text = files[MANIFEST].decode()
+        manifest = json.loads(text, object_pairs_hook=_no_repeated_keys, parse_constant=_no_such_number)
         found = manifest.get("format")
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(
+            f"{files.folder} is not a run folder: it has no {MANIFEST}; give what `linprobe train` printed"
+        ) from None
     except (ValueError, AttributeError, OSError, RecursionError) as error:
         raise damaged(f"{path} cannot be read ({error}); restore it from a copy") from None
     if found != MANIFEST_FORMAT:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.accountants import (
@@ -18,11 +17,13 @@ from linprobe.accounting.accountants import (
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.ledger import unreadable
 from linprobe.accounting.tradeoff import AttackLimit, attack_limit
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS
-from linprobe.runs.manifest import canonical_digest, file_digest, guarantee_text, without_noise
+from linprobe.runs.manifest import canonical_digest, guarantee_text, without_noise
+from linprobe.runs.run_files import LEDGER, MANIFEST, PAGES, RunFiles, digest_of
 from linprobe.runs.units import ADJACENCIES, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 
@@ -31,11 +32,11 @@ STATED_TOLERANCE = {"gdp": 0.0, "pld": 1e-6, "rdp": 1e-9}
 
 
 def check_manifest(
-    manifest: dict[str, Any], folder: Path, events: list[GaussianEvent], *, recovering: bool = False
+    manifest: dict[str, Any], files: RunFiles, events: list[GaussianEvent], *, recovering: bool = False
 ) -> dict[str, Any]:
     """Recompute a run's guarantee from its ledger with both accountants, and compare every figure and digest.
 
-    With `recovering`, the ledger file may hold unsealed histograms after `events`.
+    With `recovering`, the ledger file may hold unsealed histograms after `events`, and the pages may state their cost.
 
     Returns: the recomputed `epsilon`, `epsilon_cross_check`, `gdp_mu`, `zcdp_rho`, `releases`.
 
@@ -43,19 +44,19 @@ def check_manifest(
         PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
     """
     try:
-        return _recomputed(manifest, folder, events, recovering)
+        return _recomputed(manifest, files, events, recovering)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PrivacyError(f"{folder}/manifest.json has a missing or malformed {error}; do not trust it") from None
+        raise PrivacyError(f"{files.folder}/{MANIFEST} has a missing or malformed {error}; do not trust it") from None
 
 
 def _recomputed(
-    manifest: dict[str, Any], folder: Path, events: list[GaussianEvent], recovering: bool
+    manifest: dict[str, Any], files: RunFiles, events: list[GaussianEvent], recovering: bool
 ) -> dict[str, Any]:
-    check_digests(manifest, folder, recovering)
+    check_digests(manifest, files, recovering)
     if manifest["accountant"] is None:
         if events:
             raise PrivacyError(
-                f"{folder}/ledger.jsonl holds {len(events)} releases, the manifest says that none were made; do "
+                f"{files.folder}/{LEDGER} holds {len(events)} releases, the manifest says that none were made; do "
                 "not trust it"
             )
         return _nothing_released(manifest)
@@ -108,26 +109,38 @@ def _recomputed(
     }
 
 
-def check_digests(manifest: dict[str, Any], folder: Path, recovering: bool = False) -> None:
+def check_digests(manifest: dict[str, Any], files: RunFiles, recovering: bool = False) -> None:
     """Compare the manifest and every file it lists with their digests."""
     if manifest.get("manifest_digest") != canonical_digest(manifest):
-        raise PrivacyError(f"{folder}/manifest.json was edited: its digest does not match its content; do not trust it")
+        raise PrivacyError(
+            f"{files.folder}/{MANIFEST} was edited: its digest does not match its content; do not trust it"
+        )
     for name, digest in manifest["files"].items():
-        path = folder / name
-        found = _digest_or_why(path)
-        if found != digest:
-            if name == "ledger.jsonl" and unsealed_events(path, digest) is not None:
-                if recovering:
-                    continue
-                raise PrivacyError(stopped_publishing(folder))
-            found = found[:16] if len(found) == len(digest) else found
-            raise PrivacyError(f"{path} has digest {found}, the manifest says {digest[:16]}; do not trust this run")
+        found = _digest_or_why(files, name)
+        if found == digest or (recovering and name in PAGES):
+            continue
+        if name == LEDGER and unsealed_events(ledger_of(files), digest) is not None:
+            if recovering:
+                continue
+            raise PrivacyError(stopped_publishing(files.folder))
+        found = found[:16] if len(found) == len(digest) else found
+        raise PrivacyError(
+            f"{files.folder / name} has digest {found}, the manifest says {digest[:16]}; do not trust this run"
+        )
 
 
-def _digest_or_why(path: Path) -> str:
+def ledger_of(files: RunFiles) -> bytes:
+    """The content of the ledger. PrivacyError if it cannot be read."""
+    try:
+        return files[LEDGER]
+    except OSError as error:
+        raise unreadable(files.folder / LEDGER, error) from None
+
+
+def _digest_or_why(files: RunFiles, name: str) -> str:
     """The digest of a regular file, or why there is none."""
     try:
-        return file_digest(path)
+        return digest_of(files[name])
     except OSError as error:
         return "missing" if isinstance(error, FileNotFoundError) else f"none: {error.strerror}"
 

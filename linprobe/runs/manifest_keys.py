@@ -14,16 +14,15 @@ from typing import Any
 
 from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
 from linprobe.data.tasks import TASKS
+from linprobe.runs.run_files import OPTIONAL_FILES, PAGES, RUN_FILES
 from linprobe.runs.units import ADJACENCIES
 
 LARGEST_WHOLE = 2**63 - 1
 LONGEST_TEXT = 1 << 16
 MOST_ENTRIES = 1 << 20
 SHOWN = 60  # characters of a wrong value in an error
-RUN_FILES = ("model.npz", "ledger.jsonl", "history.csv")  # those of every run
-RUN_FILE = re.compile(
-    r"model\.npz|ledger\.jsonl|history\.csv|test_figures\.json|config\.toml|published_histogram_[1-9][0-9]{0,5}\.json"
-)
+HISTOGRAM = "published_histogram_[1-9][0-9]{0,5}[.]json"
+NAMED_FILES = (*RUN_FILES, *OPTIONAL_FILES, *PAGES)
 WITH_NOISE = ("delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check")
 
 
@@ -128,7 +127,7 @@ NAMES = Kind(
         and len(set(value)) == len(value)
     ),
 )
-HISTOGRAM_FILE = text_like("published_histogram_[1-9][0-9]{0,5}[.]json", "published_histogram_N.json")
+HISTOGRAM_FILE = text_like(HISTOGRAM, "published_histogram_N.json")
 
 CHOSEN = with_keys(settings=list_of(by_name(ANY)), chosen=WHOLE)  # of a run that private selection chose
 RELEASE = record(purpose=TEXT, noise_multiplier=POSITIVE, sampling_rate=RATE, count=COUNT)
@@ -227,11 +226,11 @@ def check_keys(manifest: Mapping[str, Any]) -> None:
         empty = [key for key in needed if manifest.get(key) is None]
         if empty:
             raise ValueError(f"{empty[0]} is null, and noise was released; allowed: its value")
-    unknown = [name for name in manifest["files"] if not RUN_FILE.fullmatch(name)]
+    unknown = [name for name in manifest["files"] if name not in NAMED_FILES and not re.fullmatch(HISTOGRAM, name)]
     if unknown:
         raise ValueError(
-            f"files lists {shown(unknown[0])}, which is no public file of a run; allowed: model.npz, ledger.jsonl, "
-            "history.csv, test_figures.json, config.toml and published_histogram_N.json"
+            f"files lists {shown(unknown[0])}, which is no public file of a run; allowed: {', '.join(NAMED_FILES)} and "
+            "published_histogram_N.json"
         )
     unlisted = [name for name in RUN_FILES if name not in manifest["files"]]
     if unlisted:

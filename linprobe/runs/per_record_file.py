@@ -14,7 +14,7 @@ from linprobe.accounting.per_instance import ORDERS, RecordLosses
 from linprobe.atomic_files import open_regular, replace_when_complete
 from linprobe.data.array_files import checked_arrays, read_archive
 from linprobe.errors import DataError, PrivacyError
-from linprobe.runs.derived import PER_RECORD
+from linprobe.runs.run_files import PER_RECORD
 
 PER_RECORD_ARRAYS = ("id", "mu", "renyi", "key")
 
@@ -66,13 +66,14 @@ def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], 
     """
     path = folder / PER_RECORD
     try:
-        open_regular(path).close()
+        stream = open_regular(path)
     except OSError as error:
         raise DataError(
             f"{folder} has no readable {PER_RECORD} ({error.strerror}); it is private and written only by "
             "methods that spend privacy; use the folder where the run was trained"
         ) from None
-    arrays = read_archive(path, PER_RECORD_ARRAYS)
+    with stream:
+        arrays = read_archive(path, PER_RECORD_ARRAYS, stream)
     ids, mu, renyi = checked_arrays(path, arrays, id=(1, "U"), mu=(1, "f"), renyi=(2, "f"))
     (key,) = checked_arrays(path, arrays, key=(1, "u"))
     known = len(mu) in (0, len(ids)) and len(renyi) == len(mu) and renyi.shape[1] in (0, len(ORDERS))

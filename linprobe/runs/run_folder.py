@@ -1,8 +1,8 @@
 """The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
 
-A run with public test rows also has `test_figures.json`, one of `linprobe train` `config.toml`, a signed run
-`manifest.json.sig`. No pickle
-anywhere. `per_record.npz` has mode 0600 and must not be published.
+A run with public test rows also has `test_figures.json`, one of `linprobe train` `config.toml`; a signed run has
+`manifest.json.sig`, `README.md` and `claim.yaml`. No pickle anywhere. `per_record.npz` has mode 0600 and must not be
+published.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,6 @@ from linprobe.atomic_files import (
     PRIVATE_FOLDER,
     held,
     json_text,
-    open_regular,
     replace_when_complete,
     write_csv,
     write_json,
@@ -36,17 +37,31 @@ from linprobe.atomic_files import (
 from linprobe.data.array_files import checked_arrays, read_archive
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice
 from linprobe.runs.claim import refuse_existing
-from linprobe.runs.derived import MANIFEST, PER_RECORD
 from linprobe.runs.diverged import keep_charge
-from linprobe.runs.manifest import CONFIG, MANIFEST_FORMAT, OPTIONAL_FILES, RUN_FILES, TEST_FIGURES, read_manifest, seal
-from linprobe.runs.manifest_check import check_manifest
+from linprobe.runs.manifest import MANIFEST_FORMAT, read_manifest, run_id_of, seal
+from linprobe.runs.manifest_check import check_manifest, ledger_of
 from linprobe.runs.per_record_file import PrivateRecords, commitment, per_record_digest, write_per_record
+from linprobe.runs.run_files import (
+    CONFIG,
+    HISTORY,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    OPTIONAL_FILES,
+    PAGES,
+    PER_RECORD,
+    RUN_FILES,
+    SIGNATURE,
+    TEST_FIGURES,
+    RunFiles,
+)
 from linprobe.runs.signature import sign
 from linprobe.runs.task import task_of
 from linprobe.runs.units import unit_of
 
-MODEL, LEDGER, HISTORY = RUN_FILES
 CHECKPOINT, RUN_ID = "checkpoint.npz", "run_id"
+MakePages = Callable[[dict[str, Any]], Mapping[str, str]]
+"""From a manifest with the digests of all other files: the names of pages and their texts."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,7 @@ class FirstModel:
         releases: the earlier run's releases, all under the purpose `inherited`.
         public_digest: of its public rows, None if it had none.
         unit: its unit of privacy.
+        run_id: its name in budget books. model_digest: of its `model.npz`.
     """
 
     weights: NDArray[np.floating]
@@ -91,6 +107,24 @@ class FirstModel:
     releases: tuple[Releases, ...]
     public_digest: str | None
     unit: str
+    run_id: str
+    model_digest: str
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """The run folder that `init` names, read once: training, checkpoint and budget book use what was verified.
+
+    Attributes:
+        folder: its path.
+    """
+
+    folder: str | os.PathLike[str]
+
+    @cached_property
+    def model(self) -> FirstModel:
+        """`load_first_model`, at the first use."""
+        return load_first_model(self.folder)
 
 
 def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
@@ -197,7 +231,7 @@ def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
     """Remove the folder of an unfinished run, and the empty folders made for it."""
     shutil.rmtree(partial, ignore_errors=True)
     if partial.exists():  # `rmtree` opens folders, which a limit on open files forbids
-        for name in (*RUN_FILES, *OPTIONAL_FILES, PER_RECORD, MANIFEST, CHECKPOINT, RUN_ID):
+        for name in (*RUN_FILES, *OPTIONAL_FILES, *PAGES, SIGNATURE, PER_RECORD, MANIFEST, CHECKPOINT, RUN_ID):
             with suppress(OSError):
                 (partial / name).unlink()
         with suppress(OSError):
@@ -226,12 +260,23 @@ def write_history(folder: Path, history: list[dict[str, float]]) -> None:
 def write_manifest(
     folder: Path,
     manifest: dict[str, Any],
-    extra_files: tuple[str, ...] = (),
+    contents: Mapping[str, bytes],
     signing_key: Ed25519PrivateKey | None = None,
+    pages: MakePages | None = None,
 ) -> dict[str, Any]:
-    """Seal and write `manifest.json`, after its signature if there is a key for one; returns the sealed manifest."""
-    optional = [name for name in OPTIONAL_FILES if (folder / name).exists()]
-    sealed = seal({"format": MANIFEST_FORMAT, **manifest}, folder, (*RUN_FILES, *optional, *extra_files))
+    """Write the pages if any are made, then the signature if there is a key for one, then `manifest.json`.
+
+    Args:
+        contents: of the files in the folder that the manifest lists, by name, without pages. They are not read again.
+
+    Returns: the sealed manifest. It lists the pages too, so that its signature covers them.
+    """
+    manifest = {"format": MANIFEST_FORMAT, **manifest}
+    made = {} if pages is None else pages(seal(manifest, contents))
+    for name, text in made.items():
+        with replace_when_complete(folder / name) as stream:
+            stream.write(text.encode())
+    sealed = seal(manifest, {**contents, **{name: text.encode() for name, text in made.items()}})
     text = json_text(sealed)
     if signing_key is not None:
         sign(folder, text.encode(), signing_key)
@@ -250,16 +295,17 @@ def write_run(
     signing_key: Ed25519PrivateKey | None = None,
     test_figures: dict[str, Any] | None = None,
     config: str | None = None,
+    pages: MakePages | None = None,
 ) -> dict[str, Any]:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
     `test_figures` are those of public test rows, as `figures_by_task` gives them; None without public test rows.
-    `config` is the text of its config file.
+    `config` is the text of its config file. `pages` makes the pages of a run that is signed.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
     write_model(folder, weights, bias, private=not manifest["private"])
     write_history(folder, history)
-    for name in OPTIONAL_FILES:
+    for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
         (folder / name).unlink(missing_ok=True)  # left by a process that was killed
     if config is not None:
         with replace_when_complete(folder / CONFIG, "w") as stream:
@@ -273,7 +319,9 @@ def write_run(
         write_per_record(folder, private.ids, private.losses, key)
         per_record_commitment = commitment(key, per_record_digest(private.ids, private.losses))
     commitments = {"private_commitment": private_commitment, "per_record_commitment": per_record_commitment}
-    return write_manifest(folder, {**manifest, **commitments}, signing_key=signing_key)
+    written, optional = RunFiles(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
+    contents = {name: written[name] for name in (*RUN_FILES, *optional)}
+    return write_manifest(folder, {**manifest, **commitments}, contents, signing_key, pages)
 
 
 def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
@@ -282,14 +330,22 @@ def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
     Raises:
         DataError: not a run folder, a manifest of another format, or a damaged model file.
     """
-    path = Path(folder)
-    manifest = read_manifest(path)
-    model = path / MODEL
+    files = RunFiles(Path(folder))
+    return loaded(files, read_manifest(files))
+
+
+def loaded(files: RunFiles, manifest: dict[str, Any]) -> LoadedRun:
+    """The run of a folder with this manifest.
+
+    Raises:
+        DataError: a damaged model file, or one of another shape.
+    """
+    model = files.folder / MODEL
     try:
-        open_regular(model).close()
+        content = files[MODEL]
     except OSError as error:
         raise DataError(f"{model} cannot be read ({error.strerror}); restore it from a copy") from None
-    arrays = read_archive(model, ("weights", "bias"))
+    arrays = read_archive(model, ("weights", "bias"), BytesIO(content))
     votes = int(arrays["weights"].ndim == 3) if "weights" in arrays else 0
     weights, bias = checked_arrays(model, arrays, weights=(2 + votes, "f"), bias=(1 + votes, "f"))
     shape = (manifest["n_features"], manifest["n_classes"])
@@ -300,7 +356,7 @@ def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
         )
     if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
         raise DataError(f"{model} holds NaN or infinity; restore it from a copy")
-    return LoadedRun(path, manifest, weights, bias)
+    return LoadedRun(files.folder, manifest, weights, bias)
 
 
 def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
@@ -310,9 +366,10 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
         DataError, PrivacyError: as `load_run` and `check_manifest`. PrivacyError: the run is not private, so a run that
             starts from it cannot be private either.
     """
-    run = load_run(folder)
-    events = read_ledger(run.folder / LEDGER)
-    check_manifest(run.manifest, run.folder, events)
+    files = RunFiles(Path(folder))
+    run = loaded(files, read_manifest(files))
+    events = read_ledger(files.folder / LEDGER, ledger_of(files))
+    check_manifest(run.manifest, files, events)
     if not run.manifest["private"]:
         raise PrivacyError(
             f"init run {folder} is {run.manifest['guarantee'].split(':')[0]}, and so is any run that starts from it; "
@@ -322,4 +379,12 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
     if weights.ndim == 3:
         weights, bias = weights.mean(axis=0), bias.mean(axis=0)
     inherited = grouped(replace(event, purpose=INHERITED) for event in events)
-    return FirstModel(weights, bias, inherited, run.manifest.get("public_digest"), unit_of(run.manifest))
+    return FirstModel(
+        weights,
+        bias,
+        inherited,
+        run.manifest.get("public_digest"),
+        unit_of(run.manifest),
+        run_id_of(run.manifest),
+        run.manifest["files"][MODEL],
+    )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import astuple
-from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.accountants import ACCOUNTANTS, CROSS_CHECKS, accountants_agree, choose_accountant
@@ -25,9 +24,10 @@ from linprobe.runs.manifest_check import (
     check_manifest,
     check_seed,
     checked_unit,
+    ledger_of,
     limit_of,
 )
-from linprobe.runs.run_folder import LEDGER
+from linprobe.runs.run_files import LEDGER, MANIFEST, RunFiles
 from linprobe.runs.units import ADJACENCIES, OWNER, PROTECTED, RECORD, unit_of
 
 COUNT = {
@@ -94,12 +94,13 @@ def selected_statement(
     }
 
 
-def check_run(manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+def check_run(manifest: dict[str, Any], files: RunFiles) -> dict[str, Any]:
     """Recompute the guarantee of a run, selected or not, from its ledger: `check_selected` or `check_manifest`."""
-    selection = read_selection(folder / LEDGER)
+    path, content = files.folder / LEDGER, ledger_of(files)
+    selection = read_selection(path, content)
     if selection is None:
-        return check_manifest(manifest, folder, read_ledger(folder / LEDGER))
-    return check_selected(manifest, folder, selection)
+        return check_manifest(manifest, files, read_ledger(path, content))
+    return check_selected(manifest, files, selection)
 
 
 def words_of(manifest: dict[str, Any]) -> tuple[str, str] | None:
@@ -112,7 +113,7 @@ def words_of(manifest: dict[str, Any]) -> tuple[str, str] | None:
     return mechanism_text(manifest["sampling_rate"] < 1, unit_of(manifest)), checker
 
 
-def check_selected(manifest: dict[str, Any], folder: Path, event: SelectionEvent) -> dict[str, Any]:
+def check_selected(manifest: dict[str, Any], files: RunFiles, event: SelectionEvent) -> dict[str, Any]:
     """Recompute the guarantee of a selected run from its ledger, and compare every figure and digest.
 
     Returns: the recomputed `epsilon`, `epsilon_cross_check`, `gdp_mu` and `zcdp_rho` (None), and `releases`, 1.
@@ -121,10 +122,10 @@ def check_selected(manifest: dict[str, Any], folder: Path, event: SelectionEvent
         PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
     """
     try:
-        check_digests(manifest, folder)
+        check_digests(manifest, files)
         return _recomputed(manifest, event)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PrivacyError(f"{folder}/manifest.json has a missing or malformed {error}; do not trust it") from None
+        raise PrivacyError(f"{files.folder}/{MANIFEST} has a missing or malformed {error}; do not trust it") from None
 
 
 def _recomputed(manifest: dict[str, Any], event: SelectionEvent) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The signature of a run: who vouches for its manifest.
 
 `manifest.json.sig` is the 64-byte Ed25519 signature (RFC 8032) of the bytes of `manifest.json`. The manifest holds the
-digest of every other public file, so the signature covers the run. Keys are PEM files, as `openssl` makes them.
+digest of every other public file, the model card and the registry entry included, so the signature covers the run and
+its release. Keys are PEM files, as `openssl` makes them.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from linprobe.atomic_files import open_regular, replace_when_complete
+from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, PrivacyError
+from linprobe.runs.run_files import MANIFEST, SIGNATURE, RunFiles
 
 LONGEST_KEY = 1 << 16  # bytes of a PEM file
-SIGNATURE, LONGEST_SIGNATURE = "manifest.json.sig", 4096
 
 
 def private_key(path: Path) -> Ed25519PrivateKey:
@@ -61,9 +62,9 @@ def _read(path: Path, load: Any) -> Any:
         return None
 
 
-def is_signed(folder: Path) -> bool:
+def is_signed(files: RunFiles) -> bool:
     """Whether a run folder has a signature, valid or not."""
-    return (folder / SIGNATURE).exists()
+    return SIGNATURE in files.names
 
 
 def sign(folder: Path, manifest: bytes, key: Ed25519PrivateKey) -> None:
@@ -72,23 +73,22 @@ def sign(folder: Path, manifest: bytes, key: Ed25519PrivateKey) -> None:
         stream.write(key.sign(manifest))
 
 
-def check_signature(folder: Path, key: Ed25519PublicKey) -> None:
+def check_signature(files: RunFiles, key: Ed25519PublicKey) -> None:
     """Check the signature of the manifest.
 
     Raises:
         PrivacyError: no signature, or not one of this manifest by this key.
     """
-    try:
-        with open_regular(folder / SIGNATURE) as signed, open_regular(folder / "manifest.json") as stated:
-            signature, manifest = signed.read(LONGEST_SIGNATURE), stated.read()
-    except OSError:
+    if not is_signed(files):
         raise PrivacyError(
-            f"run {folder} is not signed: it has no {SIGNATURE}; ask its owner for a run made with --sign KEY"
-        ) from None
+            f"run {files.folder} is not signed: it has no {SIGNATURE}; ask its owner for a run made with --sign KEY"
+        )
     try:
-        key.verify(signature, manifest)
+        key.verify(files[SIGNATURE], files[MANIFEST])
+    except OSError as error:
+        raise PrivacyError(f"the signature of {files.folder} cannot be checked ({error}); do not trust it") from None
     except InvalidSignature:
         raise PrivacyError(
-            f"{folder / SIGNATURE} is not the signature of manifest.json by this key: the manifest was changed after "
-            "it was signed, or another key signed it; do not trust this run"
+            f"{files.folder / SIGNATURE} is not the signature of {MANIFEST} by this key: the manifest was changed "
+            "after it was signed, or another key signed it; do not trust this run"
         ) from None

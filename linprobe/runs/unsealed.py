@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from io import BytesIO
 from pathlib import Path
 
 from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import event_of
-from linprobe.atomic_files import open_regular
 
 HISTOGRAM = "histogram"
 
 
-def unsealed_events(ledger: Path, digest: str) -> list[GaussianEvent] | None:
-    """Histogram events at the end of a ledger file, after the part whose SHA-256 is `digest`.
+def unsealed_events(ledger: bytes, digest: str) -> list[GaussianEvent] | None:
+    """Histogram events at the end of a ledger, after the part whose SHA-256 is `digest`.
 
-    An incomplete last line is no event, because its noise was not drawn. None if the whole file has that digest, or if
-    anything but histogram events follows that part.
+    An incomplete last line is no event, because its noise was not drawn. None if the whole ledger has that digest, or
+    if anything but histogram events follows that part.
     """
-    try:
-        with open_regular(ledger) as stream:
-            lines = stream.readlines()
-    except OSError:
-        return None
+    lines = BytesIO(ledger).readlines()
     sha, sealed = hashlib.sha256(), None
     for number, line in enumerate(lines, start=1):
         sha.update(line)

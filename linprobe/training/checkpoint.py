@@ -29,9 +29,8 @@ from linprobe.gradients.host import ARITHMETIC
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.runs.manifest import file_digest
 from linprobe.runs.per_record_file import commitment
-from linprobe.runs.run_folder import CHECKPOINT, MODEL
+from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.settings import Settings
 
 PER_RECORD = ("squared_mu", "levels")
@@ -241,7 +240,7 @@ def run_identity(
     class_weights: NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
     """What a resumed run must share with the unfinished one, besides the private rows."""
-    first = None if settings.first_run is None else file_digest(Path(settings.first_run) / MODEL)
+    first = None if settings.first_run is None else settings.first_run.model.model_digest
     return {
         "method": settings.method.name,
         **settings.parameters,

@@ -47,7 +47,7 @@ from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.manifest import privacy_statement
-from linprobe.runs.run_folder import FirstModel, load_first_model
+from linprobe.runs.run_folder import FirstModel
 from linprobe.training.conditioning import SHORTEST_MEAN, settled
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import INIT_WORDS, SELECTION, TEST_ACCURACY, Settings, schedule_of
@@ -341,12 +341,12 @@ def _first_model(settings: Settings, sources: Sources) -> FirstModel | None:
         PrivacyError: that run had public rows, which it did not protect, and they are not the public rows of this run.
         ParameterError, DataError: not a run folder, or weights of another shape.
     """
-    init = settings.first_run
-    if init is None:
+    if settings.first_run is None:
         return None
+    init = settings.first_run.folder
     if not Path(init).is_dir():
         raise ParameterError(f"init is {init!r}; allowed: {', '.join(INIT_WORDS)}, or a run folder")
-    first = load_first_model(init)
+    first = settings.first_run.model
     if first.unit != sources.unit:
         raise PrivacyError(
             f"init run {init} protects units of kind {first.unit}, and this run {sources.unit}; the guarantees do not "

@@ -6,7 +6,6 @@ The named parameters of `linprobe train` and of the estimators become a `Setting
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Real
@@ -18,8 +17,8 @@ from linprobe.errors import ArgumentError, ParameterError
 from linprobe.methods import Method, Schedule
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Init
 from linprobe.options.declaration import arguments_of, declared, hint
+from linprobe.runs.run_folder import FirstRun
 
-RunFolder = str | os.PathLike[str]
 TEST_ACCURACY = "test accuracy"
 SELECTION = "selection"
 SELECTION_SHARE = 0.2
@@ -33,7 +32,7 @@ class Settings:
 
     Attributes:
         method: a registered method. options: its own options, an instance of `method.options`.
-        first_run: folder of the run with the initial weights; None if `options.init` determines them.
+        first_run: the run with the initial weights; None if `options.init` determines them.
         epsilon, delta: target. noise_multiplier, n_steps: the given one of the two; None to calibrate it.
         sampling_rate: q, in (0, 1]. accountant: `auto`, or a key of `ACCOUNTANTS`.
         per_record: whether to track each record's own privacy loss.
@@ -50,7 +49,7 @@ class Settings:
 
     method: Method
     options: Any
-    first_run: RunFolder | None = None
+    first_run: FirstRun | None = None
     epsilon: float | None = None
     delta: float = DEFAULT_DELTA
     noise_multiplier: float | None = None
@@ -158,8 +157,8 @@ class Settings:
 _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "first_run", "parameters"}
 
 
-def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, RunFolder | None]:
-    """A method's options, and the run folder if `init` is not one of `INIT_WORDS`.
+def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, FirstRun | None]:
+    """A method's options, and the run of `init` if it is not one of `INIT_WORDS`.
 
     Raises:
         UsageError: an option that the method does not have. ParameterError: one outside its range.
@@ -167,7 +166,7 @@ def method_options(method: Method, given: Mapping[str, Any]) -> tuple[Any, RunFo
     init = given.get("init", "auto")
     if init in INIT_WORDS:
         return method.make_options(dict(given)), None
-    return method.make_options({**given, "init": "run"}), init
+    return method.make_options({**given, "init": "run"}), FirstRun(init)
 
 
 def schedule_of(budget: Budget | None) -> Schedule:

@@ -24,6 +24,7 @@ from linprobe.accounting.spending import together
 from linprobe.commands import _comparison_folder, compare
 from linprobe.commands.train import train_on
 from linprobe.runs.manifest import read_manifest
+from linprobe.runs.run_files import RunFiles
 from tests.cli.outcomes import Cli, result_of
 
 PNG = b"\x89PNG"
@@ -338,9 +339,9 @@ def test_a_run_finished_by_somebody_else_still_counts(
 def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: Counter[str] = Counter()
 
-    def counted(folder: Path) -> dict[str, Any]:
-        read[folder.name] += 1
-        return read_manifest(folder)
+    def counted(files: RunFiles) -> dict[str, Any]:
+        read[files.folder.name] += 1
+        return read_manifest(files)
 
     monkeypatch.setattr(_comparison_folder, "read_manifest", counted)
     words = ["--methods", "noisy-gd:steps=2", "--jobs", "1", "--seeds", "2", "--out", "cmp", "--eps"]

@@ -13,6 +13,7 @@ import pytest
 
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.manifest_keys import KEYS, check_keys
+from linprobe.runs.run_files import RunFiles
 from tests.cli.outcomes import Cli
 from tests.hostile.kinds import random_edit, write_runs
 from tests.hostile.runs import ABSENT, VALUES, sealed
@@ -43,14 +44,14 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Pat
 
 def test_every_key_of_every_kind_of_run_has_its_kind_of_value(kinds: tuple[Path, dict[str, Path]]) -> None:
     for run in kinds[1].values():
-        assert set(read_manifest(run)) <= set(KEYS)
+        assert set(read_manifest(RunFiles(run))) <= set(KEYS)
 
 
 def test_a_value_of_another_kind_is_refused_by_the_name_of_its_key(
     kinds: tuple[Path, dict[str, Path]],
 ) -> None:
     for run in kinds[1].values():
-        manifest = read_manifest(run)
+        manifest = read_manifest(RunFiles(run))
         for key, kind in KEYS.items():
             wrong = [value for value in VALUES if not kind.holds(value)]
             for value in [*wrong, *([ABSENT] if kind.needed else [])]:

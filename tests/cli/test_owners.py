@@ -18,6 +18,7 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.methods import METHODS
 from linprobe.runs.run_folder import load_run
 from linprobe.training.engine import Sources
+from tests.cli.outcomes import write_sealed
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
 
 PEOPLE = 120
@@ -100,12 +101,9 @@ def test_a_release_states_whom_it_protects(trained, cli) -> None:
     ("key", "value"), [("unit", "record"), ("n_units", 400), ("unit", "family"), ("adjacency", "none of your business")]
 )
 def test_a_manifest_with_another_unit_does_not_verify(trained, cli, key, value) -> None:
-    from linprobe.runs.manifest import RUN_FILES, seal
-
     trained("--method", "noisy-gd", "--unit", "owner", "--steps", 2, "--out", "run")
-    path = Path("run/manifest.json")
-    manifest = json.loads(path.read_text())
-    path.write_text(json.dumps(seal({**manifest, key: value}, path.parent, RUN_FILES)))
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    write_sealed(Path("run"), {**manifest, key: value})
     assert cli("verify", "run").status == 4
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from linprobe.mechanisms.held_out_counts import SENSITIVITY, NoisyTest
-from linprobe.runs.manifest import seal
 from linprobe.training import engine
+from tests.cli.outcomes import write_sealed
 from tests.conftest import gaussian_rows
 
 N_TEST = 300
@@ -83,8 +83,7 @@ def test_verify_derives_the_accuracies_from_the_noisy_counts(
         ("test_counts", {"right": 30.0, "by_class": by_class[1:]}),
         ("test_counts", {"right": 30.0, "by_class": [[1.0], *by_class[1:]]}),
     ):
-        sealed = seal({**manifest, key: value}, tmp_path / "run", tuple(manifest["files"]))
-        (tmp_path / "run" / "manifest.json").write_text(json.dumps(sealed))
+        write_sealed(tmp_path / "run", {**manifest, key: value})
         refused = cli("verify", "run", "--json")
         assert refused.status == 4, key
         assert "test_" in json.loads(refused.stdout)["refused"]

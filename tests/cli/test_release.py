@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.runs.manifest import seal
-from tests.cli.outcomes import Cli
+from tests.cli.outcomes import PAGE_EDITS, Cli, write_sealed
 
 yaml = pytest.importorskip("yaml")
 Refused = Callable[..., None]
@@ -58,8 +57,11 @@ def claim_of(folder: Path) -> dict[str, Any]:
 def test_a_release_has_the_public_files_and_verifies(cli: Cli, released: dict[str, Any], trained_run: Path) -> None:
     folder = Path(released["release"])
     assert set(released["files"]) == FILES == {path.name for path in folder.iterdir()}
-    for name in FILES - {"README.md", "claim.yaml"}:
+    for name in FILES - {"README.md", "claim.yaml", "manifest.json"}:
         assert (folder / name).read_bytes() == (trained_run / name).read_bytes()
+    stated, before = (json.loads((path / "manifest.json").read_text()) for path in (folder, trained_run))
+    assert set(stated["files"]) - set(before["files"]) == {"README.md", "claim.yaml"}
+    assert {key for key in stated if stated[key] != before[key]} == {"files", "manifest_digest"}
     assert cli("verify", folder).stdout == "verified\n"
     modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     assert modes <= {0o644, 0o664, 0o666, 0o640, 0o600}
@@ -70,6 +72,21 @@ def test_an_edited_release_does_not_verify(cli: Cli, refused: Refused, released:
     with (Path(released["release"]) / "ledger.jsonl").open("a") as stream:
         stream.write("\n")
     refused(cli("verify", released["release"]), 4, ["ledger.jsonl"])
+
+
+@pytest.mark.parametrize("page", ["README.md", "claim.yaml"])
+@pytest.mark.parametrize("edit", PAGE_EDITS)
+def test_a_release_with_an_edited_page_is_refused(
+    cli: Cli, refused: Refused, released: dict[str, Any], page: str, edit: str
+) -> None:
+    PAGE_EDITS[edit](Path(released["release"]) / page)
+    refused(cli("verify", released["release"]), 4, [page])
+
+
+def test_a_release_is_released_again_as_it_is(cli: Cli, released: dict[str, Any]) -> None:
+    assert cli("release", released["release"], "--out", "again").status == 0
+    for path in Path(released["release"]).iterdir():
+        assert (Path("again") / path.name).read_bytes() == path.read_bytes()
 
 
 def test_the_claim_has_the_layout_of_the_registry(released: dict[str, Any], trained_run: Path) -> None:
@@ -122,8 +139,7 @@ def test_the_card_states_the_guarantee_and_answers_every_point(released: dict[st
 def test_the_manifest_may_hold_no_private_file(cli: Cli, refused: Refused, run_copy: Path) -> None:
     """A manifest that was rewritten as a whole, so that its digests hold."""
     manifest = json.loads((run_copy / "manifest.json").read_text())
-    sealed = seal(manifest, run_copy, (*manifest["files"], "per_record.npz"))
-    (run_copy / "manifest.json").write_text(json.dumps(sealed))
+    write_sealed(run_copy, manifest, (*manifest["files"], "per_record.npz"))
     refused(cli("release", run_copy, "--out", "pub"), 4, ["per_record.npz", "no public file"])
     assert not Path("pub").exists()
 
@@ -132,24 +148,8 @@ def test_a_model_with_more_than_weights_is_refused(cli: Cli, refused: Refused, r
     with np.load(run_copy / "model.npz") as archive:
         np.savez(run_copy / "model.npz", **archive, rows=np.zeros(3))
     manifest = json.loads((run_copy / "manifest.json").read_text())
-    sealed = seal(manifest, run_copy, tuple(manifest["files"]))
-    (run_copy / "manifest.json").write_text(json.dumps(sealed))
+    write_sealed(run_copy, manifest)
     refused(cli("release", run_copy, "--out", "pub"), 4, ["model.npz", "rows"])
-
-
-def test_a_run_that_changes_while_it_is_copied_is_not_released(
-    cli: Cli, refused: Refused, run_copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = shutil.copyfile
-
-    def edits(source: Path, target: Path) -> None:
-        real(source, target)
-        if target.name == "history.csv":
-            target.write_text("other")
-
-    monkeypatch.setattr(shutil, "copyfile", edits)
-    refused(cli("release", run_copy, "--out", "pub"), 4, ["changed while"])
-    assert not Path("pub").exists()
 
 
 def test_runs_without_a_guarantee_and_damaged_ones_are_refused(

@@ -16,6 +16,7 @@ import pytest
 
 from linprobe.cli import run as run_command
 from linprobe.data.feature_file import FeatureFile
+from tests.cli.outcomes import write_sealed
 
 G = np.random.default_rng(5)
 CENTRES = 2 * G.normal(size=(3, 6))
@@ -78,8 +79,6 @@ def test_verify_derives_all_of_it_and_refuses_an_edit(cli: Callable[..., Any], f
     assert found["verified"], found["refused"]
     stated = {"task", "class_names", "test_macro_auroc", "test_label_accuracy", "test_macro_average_precision"}
     assert not stated & set(found["stated_not_checked"])
-    from linprobe.runs.manifest import seal
-
     for key, value, word in (
         ("task", "multiclass", "test_label_accuracy"),
         ("test_label_accuracy", 0.99, "label_accuracy"),
@@ -92,8 +91,7 @@ def test_verify_derives_all_of_it_and_refuses_an_edit(cli: Callable[..., Any], f
             from linprobe.methods import METHODS
 
             manifest["paper"] = METHODS[value].paper
-        sealed = seal(manifest, copy, tuple(manifest["files"]))
-        (copy / "manifest.json").write_text(json.dumps(sealed))
+        write_sealed(copy, manifest)
         refused = cli("verify", copy, "--json")
         assert refused.status == 4
         assert word in json.loads(refused.stdout)["refused"]

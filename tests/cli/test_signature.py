@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -24,9 +25,11 @@ from cryptography.hazmat.primitives.serialization import (
 
 from linprobe.accounting.accountants import composed_epsilon, gaussian_figures
 from linprobe.accounting.events import grouped
+from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import read_ledger
+from linprobe.runs import run_folder
 from linprobe.runs.manifest import guarantee_text
-from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.cli.outcomes import NOISY, PAGE_EDITS, Cli, result_of, write_sealed
 from tests.cli.test_verify import _edit_manifest
 
 
@@ -110,7 +113,13 @@ def _raw(path: Path) -> bytes:
     return load_pem_private_key(path.read_bytes(), None).private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
 
 
-@pytest.mark.parametrize("name", ["model.npz", "ledger.jsonl", "history.csv", "manifest.json", "manifest.json.sig"])
+FILES = (
+    "model.npz", "ledger.jsonl", "history.csv", "test_figures.json", "config.toml", "README.md", "claim.yaml",
+    "manifest.json", "manifest.json.sig",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_every_byte_of_a_signed_run_counts(
     cli: Cli, refused: Cli, signed_run: Path, keys: tuple[Path, Path], name: str
 ) -> None:
@@ -186,6 +195,158 @@ def test_forgery_is_not_signed_again(cli: Cli, refused: Cli, signed_run: Path, k
     refused(cli(*publish), 4, ["not the signature"])
     (signed_run / "manifest.json.sig").unlink()
     refused(cli(*publish), 2, ["not signed"])
+
+
+def test_pages_of_a_signed_run_state_its_histogram(
+    cli: Cli, signed_run: Path, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    before = (signed_run / "README.md").read_text()
+    assert cli("pdp-report", "run", "--publish-epsilon", "0.5", "--sign", keys[0]).status == 0
+    now = (signed_run / "README.md").read_text()
+    epsilon = rounded_up(json.loads((signed_run / "manifest.json").read_text())["epsilon"])
+    assert f"| epsilon | {epsilon} |" in now
+    assert f"| epsilon | {epsilon} |" not in before
+    assert "published_histogram_1.json" in now
+
+
+def test_a_signed_publication_that_was_killed_is_recovered(
+    cli: Cli, refused: Cli, signed_run: Path, keys: tuple[Path, Path]
+) -> None:
+    """The pages state the new epsilon by then, and signature and manifest the old one."""
+    program = (
+        "import os, signal, sys; from unittest import mock; from linprobe.cli import run\n"
+        "with mock.patch('linprobe.runs.run_folder.sign', lambda *_: os.kill(os.getpid(), signal.SIGKILL)):\n"
+        f"    run(['pdp-report', {str(signed_run)!r}, '--publish-epsilon', '0.5', '--sign', {str(keys[0])!r}])"
+    )
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert killed.returncode == -9, killed
+    refused(cli("verify", "run", "--public-key", keys[1]), 4, ["--recover"])
+    assert cli("pdp-report", "run", "--recover", "--sign", keys[0]).status == 0
+    assert result_of(cli("verify", "run", "--public-key", keys[1], "--json"))["releases"] == 6
+
+
+# what a signature covers of a release
+
+
+@pytest.fixture
+def release(cli: Cli, signed_run: Path) -> Path:
+    """A release of a signed run, made without its key."""
+    outcome = cli("release", "run", "--out", "pub")
+    assert outcome.status == 0, outcome
+    return signed_run.with_name("pub")
+
+
+def test_a_release_has_the_pages_and_the_signature_of_its_run(
+    cli: Cli, release: Path, signed_run: Path, keys: tuple[Path, Path]
+) -> None:
+    assert {path.name for path in release.iterdir()} == set(FILES)
+    for name in FILES:
+        assert (release / name).read_bytes() == (signed_run / name).read_bytes()
+    result = result_of(cli("verify", "pub", "--public-key", keys[1], "--json"))
+    assert result["not_covered"] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "claim.yaml"])
+@pytest.mark.parametrize("edit", PAGE_EDITS)
+def test_an_edited_page_of_a_signed_release_is_refused(
+    cli: Cli, refused: Cli, release: Path, keys: tuple[Path, Path], page: str, edit: str
+) -> None:
+    PAGE_EDITS[edit](release / page)
+    refused(cli("verify", "pub", "--public-key", keys[1]), 4, [page])
+    refused(cli("release", "pub", "--out", "again", "--public-key", keys[1]), 4, [page])
+
+
+WORDS = ["--name", "Flower probe", "--curator", "One", "--use", "sorting", "--region", "EU", "--license", "mit"]
+
+
+def test_words_of_a_publisher_need_the_key(
+    cli: Cli, refused: Cli, signed_run: Path, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    refused(cli("release", "run", "--out", "pub", *WORDS), 2, ["is signed", "--name, --curator, --use", "--sign KEY"])
+    other, _ = write_keys(tmp_path, "other")
+    refused(cli("release", "run", "--out", "pub", *WORDS, "--sign", other), 4, ["manifest.json.sig", "another key"])
+    assert not Path("pub").exists()
+    told = result_of(cli("release", "run", "--out", "pub", *WORDS, "--sign", keys[0], "--dry-run", "--json"))
+    made = result_of(cli("release", "run", "--out", "pub", *WORDS, "--sign", keys[0], "--json"))
+    assert (told["signed"], made["signed"]) == (True, True)
+    assert sorted([*told["files"], *told["made"]]) == made["files"] == sorted(FILES)
+    assert result_of(cli("verify", "pub", "--public-key", keys[1], "--json"))["not_covered"] == []
+    for page in ("README.md", "claim.yaml"):
+        assert all(word in Path("pub", page).read_text() for word in WORDS[1:6:2])
+
+
+def test_a_release_of_a_run_that_is_not_signed_can_be_signed(
+    cli: Cli, refused: Cli, trained_run: Path, keys: tuple[Path, Path]
+) -> None:
+    assert cli("release", trained_run, "--out", "pub", *WORDS, "--sign", keys[0]).status == 0
+    assert cli("verify", "pub", "--public-key", keys[1]).status == 0
+    Path("pub/claim.yaml").write_text("epsilon: 0.1\n")
+    refused(cli("verify", "pub", "--public-key", keys[1]), 4, ["claim.yaml"])
+
+
+def as_signed_before(run: Path, key: Path) -> None:
+    """Make a signed run what linprobe 0.2.0 made: its manifest lists no pages."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    write_sealed(run, manifest, [name for name in manifest["files"] if name not in ("README.md", "claim.yaml")])
+    signing = Ed25519PrivateKey.from_private_bytes(_raw(key))
+    (run / "manifest.json.sig").write_bytes(signing.sign((run / "manifest.json").read_bytes()))
+
+
+def test_pages_that_an_earlier_signature_does_not_cover_are_named(
+    cli: Cli, refused: Cli, release: Path, keys: tuple[Path, Path]
+) -> None:
+    as_signed_before(release, keys[0])
+    outcome = cli("verify", "pub")
+    assert (outcome.status, outcome.stdout) == (0, "verified\n")
+    assert "covered by no digest and no signature: README.md, claim.yaml\n" in outcome.stderr
+    assert result_of(cli("verify", "pub", "--json"))["not_covered"] == ["README.md", "claim.yaml"]
+    refused(cli("verify", "pub", "--public-key", keys[1]), 4, ["README.md, claim.yaml of pub: not covered"])
+    (release / "README.md").unlink()
+    refused(cli("verify", "pub", "--public-key", keys[1]), 4, ["claim.yaml of pub: not covered"])
+    (release / "claim.yaml").unlink()
+    assert result_of(cli("verify", "pub", "--public-key", keys[1], "--json"))["not_covered"] == []
+
+
+@pytest.mark.parametrize("edit", ["a folder", "a link"])
+def test_a_page_that_nothing_covers_is_a_regular_file_all_the_same(
+    cli: Cli, refused: Cli, release: Path, keys: tuple[Path, Path], edit: str
+) -> None:
+    as_signed_before(release, keys[0])
+    PAGE_EDITS[edit](release / "README.md")
+    refused(cli("verify", "pub"), 4, ["README.md", "regular file"])
+
+
+def test_a_run_signed_by_an_earlier_version_is_released_with_its_key(
+    cli: Cli, refused: Cli, signed_run: Path, keys: tuple[Path, Path]
+) -> None:
+    as_signed_before(signed_run, keys[0])
+    refused(cli("release", "run", "--out", "pub"), 2, ["README.md and claim.yaml", "--sign KEY"])
+    assert cli("release", "run", "--out", "pub", "--sign", keys[0]).status == 0
+    assert result_of(cli("verify", "pub", "--public-key", keys[1], "--json"))["not_covered"] == []
+
+
+def test_a_run_that_is_resumed_without_the_key_keeps_no_pages(
+    cli: Cli, features_file: Path, keys: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ended when the pages were written, and the signature was not."""
+
+    def ends(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    train = ["train", features_file, *NOISY, "--steps", "5", "--checkpoint", "0", "--out", "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "sign", ends)
+        assert cli(*train, "--sign", keys[0]).status == 130
+    assert list(Path().glob(".run.*.partial/README.md"))
+    assert cli(*train, "--resume").status == 0
+    assert {path.name for path in Path("run").iterdir()} == {*FILES, "per_record.npz"} - {
+        "README.md", "claim.yaml", "manifest.json.sig",
+    }  # fmt: skip
+
+
+def test_a_signed_run_without_privacy_has_no_pages(cli: Cli, features_file: Path, keys: tuple[Path, Path]) -> None:
+    assert cli("train", features_file, "--method", "non-private", "--sign", keys[0], "--out", "run").status == 0
+    assert {path.name for path in Path("run").iterdir()} == set(FILES) - {"README.md", "claim.yaml"}
 
 
 def test_key_without_a_histogram_does_nothing(

@@ -23,7 +23,7 @@ from linprobe.mechanisms import private_selection as mechanism
 from linprobe.mechanisms.right_counts import right_counts
 from linprobe.methods import adadps
 from linprobe.training import engine
-from tests.cli.outcomes import Cli, result_of, weights_of
+from tests.cli.outcomes import Cli, result_of, weights_of, write_sealed
 
 GRID = ["--method", "noisy-gd", "--steps", "3", "--grid", "score_noise=0.3,1", "--grid", "clip_norm=0.1,0.5"]
 SHRINK = ["--method", "adamix", "--steps", "3", "--shrink", "0,0.5,1"]
@@ -244,8 +244,6 @@ def test_the_charge_is_on_disk_before_the_first_run(
 def test_an_edited_selection_is_refused(cli: Cli, selected: Path, tmp_path: Path, edit: str) -> None:
     import shutil
 
-    from linprobe.runs.manifest import seal
-
     folder = Path(shutil.copytree(selected, tmp_path / "run"))
     manifest = json.loads((folder / "manifest.json").read_text())
     line = json.loads((folder / "ledger.jsonl").read_text())
@@ -259,8 +257,7 @@ def test_an_edited_selection_is_refused(cli: Cli, selected: Path, tmp_path: Path
     if edit == "ledger":
         line["runs"][0][0]["noise_multiplier"] *= 2
         (folder / "ledger.jsonl").write_text(json.dumps(line) + "\n")
-    forged = seal(manifest, folder, tuple(manifest["files"]))
-    (folder / "manifest.json").write_text(json.dumps(forged))
+    write_sealed(folder, manifest)
     assert cli("verify", "run").status == 4
 
 

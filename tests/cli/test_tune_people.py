@@ -14,9 +14,8 @@ from linprobe.accounting.book import read_book
 from linprobe.commands._training_rows import count_private
 from linprobe.data.sources import ArraySource
 from linprobe.mechanisms.right_counts import right_counts
-from linprobe.runs.manifest import seal
 from linprobe.runs.run_folder import load_run
-from tests.cli.outcomes import Cli, result_of
+from tests.cli.outcomes import Cli, result_of, write_sealed
 from tests.cli.test_owners import PEOPLE, write_owned
 
 SIZES = np.array([1, 2, 3, 40, 1, 7])
@@ -74,10 +73,8 @@ def test_the_choice_protects_people(cli: Cli, owned: Path, words: list[str]) -> 
 @pytest.mark.parametrize(("key", "value"), [("unit", "record"), ("n_units", 400), ("unit", "family")])
 def test_a_selection_with_another_unit_does_not_verify(cli: Cli, owned: Path, key: str, value: Any) -> None:
     result_of(cli("tune", owned, *GRID, *PRIVATE, "--out", "run"))
-    path = Path("run/manifest.json")
-    manifest = json.loads(path.read_text())
-    files = [file.name for file in path.parent.iterdir() if file.name != path.name]
-    path.write_text(json.dumps(seal({**manifest, key: value}, path.parent, files)))
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    write_sealed(Path("run"), {**manifest, key: value})
     assert cli("verify", "run").status == 4
 
 

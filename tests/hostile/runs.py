@@ -106,6 +106,8 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "a model that is a folder": _instead("model.npz", Path.mkdir),
     "a file outside": _outside,
     "an unknown file": lambda run: (run / "extra.txt").write_text("x"),
+    "a README that is a folder": lambda run: (run / "README.md").mkdir(),
+    "a README that is a link": lambda run: (run / "README.md").symlink_to("/dev/zero"),
     **{
         f"test figures with {key} {value!r:.9}": _figures(**{key: value})
         for key in ("test_rows", "test_accuracy", "macro_auroc", "per_class", "confusion_matrix", "other")
@@ -178,7 +180,7 @@ def cases(good: Good, mutations: int) -> Iterator[Case]:
     data = (("verify", "r", "--features", "{features}"),)
     for name, both in FORGED_ROWS.items():
         yield Case(f"forged: {name}, with data", _copy(good, _forged_rows(*both)), data, frozenset({4}), quick=True)
-    for name in ("an unknown file", "a file outside"):
+    for name in ("an unknown file", "a file outside", "a README that is a folder", "a README that is a link"):
         yield Case(f"forged: {name}", _copy(good, FILES[name]), (("verify", "r"),), frozenset({4}), quick=True)
     for number in range(mutations):
         name = sorted(path.name for path in good.run.iterdir())[number % 5]

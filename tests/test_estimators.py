@@ -361,6 +361,20 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
     assert linprobe.PrivacyWarning is PrivacyWarning
 
 
+def test_a_fit_by_record_after_one_by_owner_is_warned_of_with_the_figure_of_a_record(rows) -> None:
+    x, y, *_ = rows
+    probe = make("noisy-gd", n_steps=2, condition="none").fit(x, y, owners=np.arange(240) // 3)
+    halved = [
+        Releases(**(one | {"noise_multiplier": one["noise_multiplier"] / 2})) for one in probe.privacy_["releases"]
+    ]
+    alone = [Releases(**one) for one in probe.privacy_["releases"]]
+    epsilon = rounded_up(composed_epsilon([*halved, *alone], 1e-5, "gdp"))
+    with pytest.warns(
+        PrivacyWarning, match=f"cost epsilon {epsilon} at delta 1e-05 for a record; no epsilon covers a p"
+    ):
+        clone(probe).fit(x, y)
+
+
 def test_cross_validation_and_searches_are_warned_of_with_what_they_cost(rows) -> None:
     x, y, *_ = rows
     probe = make("noisy-gd", n_steps=2, condition="none", delta=1e-5)

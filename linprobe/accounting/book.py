@@ -20,13 +20,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.events import INHERITED, Releases
+from linprobe.accounting.events import INHERITED, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_MODE, held
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
 
 BOOK_FORMAT = 1
-RECORD = "record"
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
 MOST_BYTES = 1 << 28
 MOST_RELEASES = 10**9
@@ -338,6 +337,8 @@ def _texts(fields: dict[str, Any], *names: str) -> dict[str, Any]:
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"{name} is {text!r}")
+    if texts["unit"] not in UNITS:
+        raise ValueError(f"unit is {texts['unit'][:40]!r}; allowed: {', '.join(UNITS)}")
     return texts
 
 

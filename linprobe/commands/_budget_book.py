@@ -14,7 +14,7 @@ from linprobe.accounting import book
 from linprobe.accounting.book import Cap, Check, Contents, Entry
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import Releases, grouped
-from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.figures import cost_in_words
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.accounting.spending import Spending, refuse_above, spending
@@ -124,7 +124,8 @@ class RunCharge:
         check: called before the first charge; an error that it raises leaves the book as it is.
         folder: of the unfinished run. out: the run folder that it becomes.
         settings, ledger: of the run.
-        cap: largest epsilon at the run's delta of all runs in the book; None for the cap in the book alone.
+        cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
+            the book alone.
         progress: told in one line what this run and earlier ones cost together.
         group: processes that train together; rank 0 writes.
         unit: what the guarantee of the run protects.
@@ -266,13 +267,13 @@ def preview(
 
 
 def _check_caps(cap: float | None, delta: float) -> Check:
-    """Refuses an entry above the cap of its book, or above `cap` at `delta`."""
+    """Refuses an entry above the cap of its book for any unit, or above `cap` at `delta` for its own unit."""
 
     def check(others: Contents, entry: Entry) -> None:
         if others.cap is not None:
             refuse_above(others.cap, others, entry)
         if cap is not None:
-            refuse_above(Cap(cap, delta), others, entry)
+            refuse_above(Cap(cap, delta), others, entry, unit=entry.unit)
 
     return check
 
@@ -289,7 +290,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> Non
         return
     spent = spending([*others.counted, entry])
     runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on these rows together cost"
-    text = f"{runs} epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"
+    text = f"{runs} {cost_in_words(spent.epsilon_by_unit, spent.delta)}"
     if spent.not_private_runs:
         noun = "run" if spent.not_private_runs == 1 else "runs"
         text += f", and no epsilon covers {spent.not_private_runs} {noun} without privacy on these rows"

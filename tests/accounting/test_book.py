@@ -151,6 +151,7 @@ HOSTILE = {
     "a delta of 2": RUN.replace(b'"delta": 1e-05', b'"delta": 2'),
     "no delta": RUN.replace(b'"delta": 1e-05', b'"delta": null'),
     "private in words": RUN.replace(b'"private": true', b'"private": "true"'),
+    "an unknown unit": RUN.replace(b'"unit": "record"', b'"unit": "household"'),
     "a name that is a number": RUN.replace(b'"name": "/runs/a"', b'"name": 1'),
     "deep nesting": b'{"book": 1}\n' + b"[" * 100_000 + b"\n",
     "a negative cap": b'{"book": 1}\n{"entry": "cap", "epsilon": -1, "delta": 1e-5}\n',
@@ -260,7 +261,7 @@ def test_delta_and_unit_are_those_that_hold_for_every_run() -> None:
     assert spending([people]).delta == 1e-6
     both = spending([people, entry("b")])
     assert (both.unit, both.delta, both.runs) == ("record", DELTA, 2)
-    assert spending([people, entry("b")], 1e-7).epsilon > both.epsilon
+    assert spending([people, entry("b")], 1e-7).epsilon > both.epsilon > 7
     assert spending([]).epsilon == 0
     assert spending([entry("a", private=False, delta=None)]).not_private_runs == 1
 

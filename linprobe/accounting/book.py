@@ -14,7 +14,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 
 from linprobe.accounting.events import INHERITED, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.atomic_files import PRIVATE_MODE, held
+from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
 
 BOOK_FORMAT = 1
@@ -103,8 +103,7 @@ def read_book(path: Path) -> Contents:
         if not path.exists():
             return Contents()
         _refuse_special(path)
-        with held(path, wait=True):
-            written = path.read_bytes()
+        written = path.read_bytes()  # without a lock: a line that is being written has no end yet
     except OSError as error:
         raise DataError(f"budget book {path} cannot be read ({error.strerror}); restore it from a copy") from None
     return _parsed(path, written)
@@ -223,29 +222,28 @@ def _run_line(entry: Entry) -> dict[str, Any]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
-    """Open or make a book, and lock it inside the block. A torn last line is removed: its run never began."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.exists():
-            _refuse_special(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
-    except OSError as error:
-        raise LinprobeError(
-            f"budget book {path} cannot be written ({error.strerror}), so nothing was spent; give --book a writable "
-            "file, or set XDG_STATE_HOME to a writable folder"
-        ) from None
-    try:
-        with held(path, wait=True):
+    """Open or make a book, and hold it inside the block. A torn last line is removed: its run never began."""
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if path.exists():
+                _refuse_special(path)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
+            stack.callback(os.close, descriptor)
+            stack.enter_context(alone(path))
             written = path.read_bytes()
-            contents = _parsed(path, written)
-            whole = written.rfind(b"\n") + 1
-            if whole < len(written):
-                os.ftruncate(descriptor, whole)
-            if not whole:
-                _append(path, descriptor, {"book": BOOK_FORMAT})
-            yield descriptor, contents
-    finally:
-        os.close(descriptor)
+        except OSError as error:
+            raise LinprobeError(
+                f"budget book {path} cannot be written or locked ({error.strerror}), so nothing was spent; give --book "
+                "a writable file, or set XDG_STATE_HOME to a writable folder"
+            ) from None
+        contents = _parsed(path, written)
+        whole = written.rfind(b"\n") + 1
+        if whole < len(written):
+            os.ftruncate(descriptor, whole)
+        if not whole:
+            _append(path, descriptor, {"book": BOOK_FORMAT})
+        yield descriptor, contents
 
 
 def _append(path: Path, descriptor: int, line: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from linprobe.accounting.figures import cost_in_words
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.accounting.spending import Spending, refuse_above, spending
-from linprobe.atomic_files import held, replace_when_complete
+from linprobe.atomic_files import alone, replace_when_complete
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.row_commitment import row_commitment
 from linprobe.errors import DataError, LinprobeError
@@ -86,7 +86,7 @@ def _key(folder: Path) -> bytes:
     path = folder / KEY
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with held(folder, wait=True):
+        with alone(folder):
             if not path.exists():
                 if any(folder.glob(f"*{SUFFIX}")):
                     raise DataError(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
+import time
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +21,7 @@ from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.accounting.spending import composed, refuse_above, spending
 from linprobe.errors import DataError, LinprobeError, PrivacyError
+from tests.planted import no_locks
 from tests.processes import ended, start_copy
 
 STEPS = Releases("gradient", 9.833, 1.0, 50)  # epsilon 3 at delta 1e-5
@@ -101,20 +105,52 @@ def test_a_torn_last_line_is_dropped(path: Path) -> None:
     assert list(read_book(path).entries) == ["a", "c"]
 
 
-def test_processes_at_the_same_time_lose_no_entry_and_keep_the_cap(path: Path) -> None:
+@pytest.mark.parametrize("locks", [None, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_processes_at_the_same_time_lose_no_entry_and_keep_the_cap(
+    path: Path, monkeypatch: pytest.MonkeyPatch, locks: int | None
+) -> None:
+    if locks is not None:
+        no_locks(monkeypatch, locks)
     cap = Cap(4.5, DELTA)  # two runs fit, three do not
     refuse_above(cap, Contents(), entry("none"))  # imports before the processes part
 
+    def check(others: Contents, new: Entry) -> None:
+        refuse_above(cap, others, new)
+        time.sleep(0.05)  # so that all are here at once
+
     def charge(number: int) -> int:
         try:
-            book.charge(path, entry(f"run {number}"), lambda *both: refuse_above(cap, *both))
+            book.charge(path, entry(f"run {number}"), check)
         except PrivacyError:
             return 4
         return 0
 
-    children = [start_copy(lambda number=number: charge(number)) for number in range(4)]
-    assert sorted(ended(child) for child in children) == [0, 0, 4, 4]
+    children = [start_copy(lambda number=number: charge(number)) for number in range(8)]
+    assert sorted(ended(child) for child in children) == [0, 0, *[4] * 6]
     assert len(read_book(path).counted) == 2
+    assert [path] == list(path.parent.iterdir())
+
+
+def test_no_process_cuts_the_line_of_another_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_locks(monkeypatch)
+    write = os.write
+
+    def slowly(descriptor: int, text: bytes) -> int:
+        time.sleep(0.001)
+        return write(descriptor, text[:50])
+
+    monkeypatch.setattr(os, "write", slowly)
+
+    def charge(number: int) -> int:
+        for place in range(5):
+            book.charge(path, entry(f"run {number} {place}"))
+        return 0
+
+    children = [start_copy(lambda number=number: charge(number)) for number in range(4)]
+    for child in children:
+        read_book(path)  # while others write
+        assert ended(child) == 0
+    assert len(read_book(path).entries) == 20
 
 
 RUN = json.dumps(book._run_line(entry("a"))).encode()

@@ -6,11 +6,13 @@ import errno
 import json
 import os
 import re
+import secrets
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,12 @@ import pytest
 
 from linprobe.accounting.book import read_book
 from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.spending import refuse_above
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.planted import no_locks
 from tests.processes import ended, start_copy
 
 FEW = [*NOISY, "--centre", "none", "--steps", "3"]
@@ -276,13 +281,66 @@ def test_a_killed_run_that_is_resumed_counts_once(cli: Cli, features_file: Path)
     assert not Path("a/run_id").exists()
 
 
-def test_runs_of_two_processes_share_the_first_book_and_its_key(cli: Cli, features_file: Path, own_books: Path) -> None:
+@pytest.mark.parametrize("locks", [True, False])
+def test_runs_of_two_processes_share_the_first_book_and_its_key(
+    cli: Cli, features_file: Path, own_books: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
+) -> None:
+    if not locks:
+        no_locks(monkeypatch)
+    token_hex = secrets.token_hex
+
+    def slowly(length: int) -> str:
+        time.sleep(0.2)  # so that all are here at once
+        return token_hex(length)
+
+    monkeypatch.setattr(secrets, "token_hex", slowly)
     children = [
         start_copy(lambda name=name: int(cli("train", features_file, *FEW, "--out", name).status)) for name in "abc"
     ]
     assert [ended(child) for child in children] == [0, 0, 0]
     assert len(books(own_books)) == 1
     assert spent(cli, features_file)["runs"] == 3
+
+
+def test_runs_at_the_same_time_keep_the_cap_without_locks(
+    cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_locks(monkeypatch)
+
+    def check(*given: Any, **more: Any) -> None:
+        refuse_above(*given, **more)
+        time.sleep(0.5)  # so that all are here at once
+
+    monkeypatch.setattr("linprobe.commands._budget_book.refuse_above", check)
+    words = ["train", features_file, *FEW, "--eps", "1", "--cap", "2"]  # three runs cost 1.84, four 2.17
+    children = [start_copy(lambda n=n: int(cli(*words, "--out", f"run{n}").status)) for n in range(5)]
+    assert sorted(ended(child) for child in children) == [0, 0, 0, 4, 4]
+    found = spent(cli, features_file)
+    assert found["runs"] == 3
+    assert 1.8 < found["epsilon"] <= 2
+
+
+def test_without_locks_two_runs_of_one_name_are_both_counted(
+    cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    no_locks(monkeypatch)
+    words = ["train", features_file, *FEW, "--out", "run"]
+    write_run, begun = run_folder.write_run, tmp_path / "begun"
+
+    def beside_another(*given: Any, **more: Any) -> Any:
+        if not begun.exists():
+            begun.touch()
+            outcomes.append(cli(*words))
+        return write_run(*given, **more)
+
+    outcomes: list[Any] = []
+    monkeypatch.setattr(run_folder, "write_run", beside_another)
+    outcomes.append(cli(*words))
+    assert [outcome.status for outcome in outcomes] == [0, 2]
+    assert "has no file locks: let no other process train into run" in outcomes[0].stderr
+    assert "was made by another process meanwhile; this run is complete" in outcomes[1].stderr
+    assert cli("verify", "run").status == 0
+    assert spent(cli, features_file)["runs"] == 2
 
 
 def test_a_book_that_cannot_be_written_stops_the_run(

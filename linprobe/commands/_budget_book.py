@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from linprobe.accounting import book
 from linprobe.accounting.book import Cap, Check, Contents, Entry
@@ -20,7 +23,7 @@ from linprobe.accounting.selection import SelectionEvent
 from linprobe.accounting.spending import Spending, refuse_above, spending
 from linprobe.atomic_files import alone, replace_when_complete
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.row_commitment import row_commitment
+from linprobe.data.row_commitment import raw_row_commitment, row_commitment
 from linprobe.errors import DataError, LinprobeError
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
@@ -47,8 +50,9 @@ def books_folder() -> Path:
 def book_of(features: FeatureReader, given: Path | None = None) -> Path:
     """The budget book of a feature file: `given`, or by default the one of its training rows.
 
-    The name is a keyed commitment to all training rows, public shots among them included, in any order and with any
-    labels. The key lies beside the books, so that their names tell nobody else whether a set of rows was used.
+    The name is a keyed commitment to all training rows, public shots among them included, in any order, with any
+    labels and times any power of 2. The key lies beside the books, so that their names tell nobody else whether a set
+    of rows was used. The book takes over the one of format 1, whose name is a commitment to the rows as they are.
 
     Raises:
         DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
@@ -56,11 +60,21 @@ def book_of(features: FeatureReader, given: Path | None = None) -> Path:
     if given is not None:
         return given
     folder = books_folder()
-    return folder / f"{row_commitment(_key(folder), (x for x, _ in features.blocks('train')))}{SUFFIX}"
+    key = _key(folder)
+
+    def named(commitment: Callable[[bytes, Iterable[NDArray[np.floating]]], str]) -> Path:
+        return folder / f"{commitment(key, (x for x, _ in features.blocks('train')))}{SUFFIX}"
+
+    path = named(row_commitment)
+    if any(book.is_old(other) for other in folder.glob(f"*{SUFFIX}")):
+        old = named(raw_row_commitment)
+        if book.is_old(old):
+            book.take_over(path, old)
+    return path
 
 
 def existing_book(features: FeatureReader, given: Path | None = None) -> Path | None:
-    """`book_of` without a write: None if there is no book of any rows yet, and none was given."""
+    """`book_of`, which makes no key: None if there is no book of any rows yet, and none was given."""
     if given is not None:
         return given
     folder = books_folder()
@@ -86,16 +100,10 @@ def _key(folder: Path) -> bytes:
     path = folder / KEY
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with alone(folder):
-            if not path.exists():
-                if any(folder.glob(f"*{SUFFIX}")):
-                    raise DataError(
-                        f"{folder} holds budget books without their key; restore {path} from a copy, or give --book "
-                        "FILE with the book of these rows"
-                    )
-                with replace_when_complete(path, "w", private=True) as stream:
-                    stream.write(secrets.token_hex(KEY_BYTES))
-            text = path.read_text(encoding="utf-8", errors="replace")
+        if not path.exists():
+            with alone(folder):
+                _make_key(path)
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise _unusable(folder, error) from None
     try:
@@ -105,6 +113,18 @@ def _key(folder: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise DataError(f"{path} is not the key of budget books; restore it from a copy, or give --book FILE")
     return key
+
+
+def _make_key(path: Path) -> None:
+    if path.exists():  # made by another process meanwhile
+        return
+    if any(path.parent.glob(f"*{SUFFIX}")):
+        raise DataError(
+            f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE with "
+            "the book of these rows"
+        )
+    with replace_when_complete(path, "w", private=True) as stream:
+        stream.write(secrets.token_hex(KEY_BYTES))
 
 
 def _unusable(folder: Path, error: OSError) -> LinprobeError:
@@ -251,7 +271,7 @@ def charged_selection(
 def preview(
     features: FeatureReader, given: Path | None, entries: Sequence[Entry], cap: float | None = None
 ) -> tuple[Path | None, Spending]:
-    """The book that runs would be charged to, and the cost of its runs with these. Nothing is written.
+    """The book that runs would be charged to, and the cost of its runs with these. Nothing is charged.
 
     Returns: None for the book if there is none of these rows yet, and none was given.
 

@@ -36,7 +36,7 @@ class BudgetRequest:
 
 
 def budget(request: BudgetRequest) -> dict[str, Any]:
-    """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is written.
+    """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is charged.
 
     Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, epsilon (None if it has no
         bound), delta, gdp_mu, zcdp_rho, accountant, epsilon_by_unit (epsilon for each unit that any run protects), cap,

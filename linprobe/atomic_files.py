@@ -6,17 +6,19 @@ import csv
 import errno
 import json
 import os
+import platform
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from linprobe.errors import LinprobeError, UsageError, printable
+from linprobe.errors import LinprobeError, PrivacyError, UsageError, printable
 
 try:
     import fcntl
@@ -27,23 +29,28 @@ PRIVATE_MODE, PRIVATE_FOLDER = 0o600, 0o700
 MOST_TEXT = 1 << 26  # bytes of a JSON file: a manifest of many classes has megabytes
 LONGEST_NAME = 255 - len("..01234567.partial")  # bytes of the name of an output
 FORMULAS = ("=", "+", "-", "@")
+HELD = ".{}.held"  # name of the file that is a lock where the file system has none
+PATIENCE, POLL = 60.0, 0.02  # seconds
 _held: set[int] = set()  # descriptors locked by `held`
 
 
-def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = LinprobeError, *, wait: bool = False) -> None:
-    """Lock an open file or folder until it is closed; no effect on a system or file system without locks.
+def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = LinprobeError, *, wait: bool = False) -> bool:
+    """Lock an open file or folder until it is closed; False on a system or file system without locks.
+
+    Network file systems lock a file only if it is open for writing, and no folder.
 
     Raises:
         `error`: another process holds the lock; `busy` is the message. Not with `wait`, which waits for the lock.
     """
     if fcntl is None:
-        return
+        return False
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise error(busy) from None
     except OSError:  # a file system without locks
-        return
+        return False
+    return True
 
 
 @contextmanager
@@ -60,7 +67,7 @@ def held(
     The previous holder may have removed or renamed `path` before the lock was obtained; the caller checks.
 
     Yields:
-        The open descriptor; None on a system without locks.
+        The open descriptor; None on a system or file system without locks.
 
     Raises:
         `error`: another process holds the lock; `busy` is the message. With `wait` the block begins when it is free.
@@ -68,15 +75,62 @@ def held(
     if fcntl is None:
         yield None
         return
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o666)
+    flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY if path.is_dir() else os.O_RDWR
+    descriptor = os.open(path, flags, 0o666)
     _held.add(descriptor)
     try:
-        lock(descriptor, busy, error, wait=wait)
-        yield descriptor
+        yield descriptor if lock(descriptor, busy, error, wait=wait) else None
     finally:
         if descriptor in _held:
             _held.discard(descriptor)
             os.close(descriptor)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold an existing file or folder inside the block, which begins when no other process holds it.
+
+    On a file system without locks a file `.NAME.held` is the lock: to make a file that must not exist is atomic on
+    network file systems too. A process that is killed inside the block leaves that file behind. Another machine may be
+    at work, so no process removes the file of another one.
+
+    Raises:
+        PrivacyError: another process has held it for `PATIENCE` seconds.
+    """
+    with held(path, wait=True) as locked:
+        if locked is not None:
+            yield
+            return
+        real = path.resolve()
+        mark = real / HELD.format("lock") if real.is_dir() else real.with_name(HELD.format(real.name))
+        descriptor = _marked(mark)
+        try:
+            os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+            yield
+        finally:
+            mine = mark.exists() and os.path.samestat(os.fstat(descriptor), mark.stat())
+            os.close(descriptor)
+            if mine:  # nobody has removed it
+                mark.unlink(missing_ok=True)
+
+
+def _marked(mark: Path) -> int:
+    """Make a file as soon as there is none of its name; returns its open descriptor."""
+    theirs, until = 0, 0.0
+    while True:
+        with suppress(FileExistsError):
+            return os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE)
+        with suppress(FileNotFoundError):
+            made = mark.stat().st_mtime_ns
+            if made != theirs:
+                theirs, until = made, time.monotonic() + PATIENCE
+            elif time.monotonic() > until:
+                maker = printable(mark.read_text(encoding="utf-8", errors="replace"))[:80]
+                raise PrivacyError(
+                    f"lock file {mark} of {maker or 'a process'} is still there after {PATIENCE:g} seconds; nothing "
+                    "was spent; remove it if that process has ended"
+                )
+        time.sleep(POLL)
 
 
 def _release_in_child() -> None:

@@ -306,7 +306,7 @@ class LinearProbe(LinearClassifier):
             trained = train(sources, settings, runtime, ledger=ledger, on_budget=budgets.append)
         finally:  # a fit that failed has released something too
             if hashes is not None and settings.insecure_seed is None:
-                self._warn_of_refit(hashes, budgets[-1:])
+                self._warn_of_refit(hashes, budgets[-1:], sources.unit)
         self.n_features_in_ = sources.private.n_features
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(trained.weights, -1, -2)), trained.bias
         self.history_, self.n_iter_ = trained.history, max(1, trained.n_steps)
@@ -316,9 +316,9 @@ class LinearProbe(LinearClassifier):
         return self
 
     @staticmethod
-    def _warn_of_refit(hashes: NDArray[np.uint64], budgets: Sequence[Budget | None]) -> None:
+    def _warn_of_refit(hashes: NDArray[np.uint64], budgets: Sequence[Budget | None], unit: str) -> None:
         for budget in budgets:
-            text = None if budget is None else refit_warning(hashes, budget.releases, budget.delta)
+            text = None if budget is None else refit_warning(hashes, budget.releases, budget.delta, unit)
             if text is not None:
                 warnings.warn(text, PrivacyWarning, stacklevel=4)
 

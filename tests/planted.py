@@ -1,7 +1,10 @@
-"""A fault that several tests plant in the product."""
+"""Faults that several tests plant in the product, or in the system under it."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +13,27 @@ import pytest
 
 from linprobe.data.blocks import Block
 from linprobe.gradients.unit_sums import ClippedUnits, UnitClip
+
+
+def no_locks(patch: pytest.MonkeyPatch, number: int = errno.ENOLCK) -> None:
+    """The file system has no locks, as some network file systems."""
+
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    patch.setattr("fcntl.flock", flock)
+
+
+def locks_of_nfs(patch: pytest.MonkeyPatch) -> None:
+    """The file system locks what is open for writing, and no folder, as NFS under Linux."""
+    real = fcntl.flock
+
+    def flock(opened: Any, operation: int) -> None:
+        if fcntl.fcntl(opened, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(opened, operation)
+
+    patch.setattr("fcntl.flock", flock)
 
 
 def clip_by_row(patch: pytest.MonkeyPatch) -> None:

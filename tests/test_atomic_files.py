@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from linprobe.atomic_files import held, write_csv, write_json
-from linprobe.errors import LinprobeError
+from linprobe import atomic_files
+from linprobe.atomic_files import alone, held, write_csv, write_json
+from linprobe.errors import LinprobeError, PrivacyError
+from tests.planted import locks_of_nfs, no_locks
+from tests.processes import ended, start_copy
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -45,6 +51,61 @@ def test_private_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {}, private=True)
     write_csv(tmp_path / "a.csv", [{"a": 1}], private=True)
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("fault", [None, no_locks, locks_of_nfs])
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_one_process_at_a_time_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, fault: Callable[[pytest.MonkeyPatch], None] | None
+) -> None:
+    if fault is not None:
+        fault(monkeypatch)
+    counter, path = tmp_path / "counter", tmp_path / "held"
+    counter.write_text("0")
+    path.touch() if what == "file" else path.mkdir()
+
+    def count() -> int:
+        for _ in range(10):
+            with alone(path):
+                number = int(counter.read_text())
+                time.sleep(0.002)
+                counter.write_text(str(number + 1))
+        return 0
+
+    assert [ended(child) for child in [start_copy(count) for _ in range(4)]] == [0] * 4
+    assert counter.read_text() == "40"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["counter", "held"]
+    with alone(path):
+        marks = len(list(tmp_path.rglob(".*.held")))
+    assert marks == (fault is no_locks or (fault is locks_of_nfs and what == "folder"))
+
+
+def test_the_lock_file_of_a_killed_process_stays_until_a_person_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_locks(monkeypatch)
+    monkeypatch.setattr(atomic_files, "PATIENCE", 0.1)
+    path = tmp_path / "held"
+    path.touch()
+
+    def killed() -> int:
+        with alone(path):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    child = start_copy(killed)
+    assert ended(child) == -signal.SIGKILL
+    told = rf"lock file .*\.held\.held of process {child} on .* is still there after 0\.1 seconds; nothing was spent"
+    for _ in range(2):
+        with pytest.raises(PrivacyError, match=told), alone(path):
+            pass
+    (tmp_path / ".held.held").unlink()
+    with pytest.raises(KeyError), alone(path):
+        raise KeyError
+    with alone(path):
+        (tmp_path / ".held.held").unlink()
+        (tmp_path / ".held.held").touch()  # of the next process
+    assert (tmp_path / ".held.held").exists()
 
 
 def test_a_lock_has_one_holder_and_creates_no_file_unless_asked(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ def test_a_large_delta_is_warned_of(rows) -> None:
         make("noisy-gd", delta=2e-3, n_steps=1).fit(x, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrivacyWarning)
-        make("noisy-gd", delta=4e-4, n_steps=1).fit(2 * x, y)  # other rows: the first were fitted before
+        make("noisy-gd", delta=4e-4, n_steps=1).fit(x + 1, y)  # other rows: the first were fitted before
         make("non-private").fit(x, y)
 
 
@@ -351,6 +351,8 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
     with pytest.warns(PrivacyWarning, match=f"in 2 fits .* together cost epsilon {together(2, probe)} at delta 1e-05;"):
         clone(probe).fit(x[:120].astype(np.float32), 2 - y[:120])
     with pytest.warns(PrivacyWarning, match="in 3 fits"):
+        clone(probe).fit(4 * x[:119], y[:119])  # training divides rows by their norms
+    with pytest.warns(PrivacyWarning, match="in 3 fits"):
         probe.fit(np.concatenate([x[119:120], -x]), np.append(y[119], y))
     with monkeypatch.context() as patch:  # a fit that fails has released something too
         patch.setattr("linprobe.training.engine.check_weights", mock.Mock(side_effect=DivergedError("diverged")))
@@ -359,6 +361,20 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
     with pytest.warns(PrivacyWarning, match="in 5 fits"):
         probe.fit(x[119:], y[119:])
     assert linprobe.PrivacyWarning is PrivacyWarning
+
+
+def test_a_fit_by_record_after_one_by_owner_is_warned_of_with_the_figure_of_a_record(rows) -> None:
+    x, y, *_ = rows
+    probe = make("noisy-gd", n_steps=2, condition="none").fit(x, y, owners=np.arange(240) // 3)
+    halved = [
+        Releases(**(one | {"noise_multiplier": one["noise_multiplier"] / 2})) for one in probe.privacy_["releases"]
+    ]
+    alone = [Releases(**one) for one in probe.privacy_["releases"]]
+    epsilon = rounded_up(composed_epsilon([*halved, *alone], 1e-5, "gdp"))
+    with pytest.warns(
+        PrivacyWarning, match=f"cost epsilon {epsilon} at delta 1e-05 for a record; no epsilon covers a p"
+    ):
+        clone(probe).fit(x, y)
 
 
 def test_cross_validation_and_searches_are_warned_of_with_what_they_cost(rows) -> None:

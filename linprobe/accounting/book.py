@@ -4,6 +4,9 @@ A line is on the disk before the run reads a private row, with everything that t
 ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
 under-count. A run that is resumed keeps its id, so that it is counted once.
 
+Formats 1 and 2 have the same lines. Default books of format 1 are named by the rows as they are, those of format 2 by
+rows without their scale.
+
 The line of a private selection has no time, and no second line says that it ended early. The number of its runs is
 secret, so the book must not tell how long it took or how far it came.
 """
@@ -12,21 +15,21 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.events import INHERITED, Releases
+from linprobe.accounting.events import INHERITED, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.atomic_files import PRIVATE_MODE, held
+from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
 
-BOOK_FORMAT = 1
-RECORD = "record"
+OLD_FORMAT, BOOK_FORMAT = 1, 2
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
 MOST_BYTES = 1 << 28
 MOST_RELEASES = 10**9
@@ -104,8 +107,7 @@ def read_book(path: Path) -> Contents:
         if not path.exists():
             return Contents()
         _refuse_special(path)
-        with held(path, wait=True):
-            written = path.read_bytes()
+        written = path.read_bytes()  # without a lock: a line that is being written has no end yet
     except OSError as error:
         raise DataError(f"budget book {path} cannot be read ({error.strerror}); restore it from a copy") from None
     return _parsed(path, written)
@@ -175,7 +177,51 @@ def set_cap(path: Path, cap: Cap) -> None:
     Raises: as `charge`.
     """
     with _opened(path) as (descriptor, _):
-        _append(path, descriptor, {"entry": "cap", "epsilon": cap.epsilon, "delta": cap.delta})
+        _append(path, descriptor, _cap_line(cap))
+
+
+def is_old(path: Path) -> bool:
+    """Whether a file is a book of format 1, and no link to a book that took it over."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    first = json.dumps({"book": OLD_FORMAT}).encode()
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(first)) == first
+    except OSError:
+        return False
+
+
+def take_over(path: Path, old: Path) -> None:
+    """Add the runs of `old`, a book of format 1 in the same folder, to the book `path`; `old` becomes a link to it.
+
+    A crash in between leaves `old` as it is, and the next call adds what is missing. The smaller cap stays.
+
+    Raises:
+        DataError: a damaged book. LinprobeError: one that cannot be written.
+    """
+    with _opened(path) as (descriptor, contents):
+        if not is_old(old):  # another process was first
+            return
+        with _opened(old) as (_, theirs):
+            for run, entry in theirs.entries.items():
+                known = contents.entries.get(run)
+                if known is None:
+                    _append(path, descriptor, _run_line(replace(entry, releases=entry.total, further=())))
+                elif known.total != entry.total:  # it was charged here and there: count both
+                    _append(path, descriptor, {"entry": "more", "run": run, "releases": _listed(entry.total)})
+            if theirs.cap is not None and (contents.cap is None or theirs.cap.epsilon < contents.cap.epsilon):
+                _append(path, descriptor, _cap_line(theirs.cap))
+            link = old.with_name(f".{old.name}.{secrets.token_hex(4)}.partial")
+            try:
+                link.symlink_to(path.name)
+                link.replace(old)
+            except OSError as error:
+                link.unlink(missing_ok=True)
+                raise LinprobeError(
+                    f"budget book {old} cannot become a link to {path} ({error.strerror}), so nothing was spent; give "
+                    "--book FILE, or set XDG_STATE_HOME to a folder on another file system"
+                ) from None
 
 
 def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple[Releases, ...]:
@@ -222,31 +268,38 @@ def _run_line(entry: Entry) -> dict[str, Any]:
     }
 
 
+def _cap_line(cap: Cap) -> dict[str, Any]:
+    return {"entry": "cap", "epsilon": cap.epsilon, "delta": cap.delta}
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
-    """Open or make a book, and lock it inside the block. A torn last line is removed: its run never began."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.exists():
-            _refuse_special(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
-    except OSError as error:
-        raise LinprobeError(
-            f"budget book {path} cannot be written ({error.strerror}), so nothing was spent; give --book a writable "
-            "file, or set XDG_STATE_HOME to a writable folder"
-        ) from None
-    try:
-        with held(path, wait=True):
+    """Open or make a book, and hold it inside the block. A torn last line is removed: its run never began."""
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            while True:
+                if path.exists():
+                    _refuse_special(path)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
+                stack.callback(os.close, descriptor)
+                stack.enter_context(alone(path))
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    break
+                stack.close()  # another process took this book over meanwhile
             written = path.read_bytes()
-            contents = _parsed(path, written)
-            whole = written.rfind(b"\n") + 1
-            if whole < len(written):
-                os.ftruncate(descriptor, whole)
-            if not whole:
-                _append(path, descriptor, {"book": BOOK_FORMAT})
-            yield descriptor, contents
-    finally:
-        os.close(descriptor)
+        except OSError as error:
+            raise LinprobeError(
+                f"budget book {path} cannot be written or locked ({error.strerror}), so nothing was spent; give --book "
+                "a writable file, or set XDG_STATE_HOME to a writable folder"
+            ) from None
+        contents = _parsed(path, written)
+        whole = written.rfind(b"\n") + 1
+        if whole < len(written):
+            os.ftruncate(descriptor, whole)
+        if not whole:
+            _append(path, descriptor, {"book": BOOK_FORMAT})
+        yield descriptor, contents
 
 
 def _append(path: Path, descriptor: int, line: dict[str, Any]) -> None:
@@ -283,8 +336,8 @@ def _parsed(path: Path, written: bytes) -> Contents:
         try:
             fields = json.loads(line.decode(), parse_constant=_no_such_number)
             if number == 1:
-                if fields != {"book": BOOK_FORMAT}:
-                    raise ValueError(f"it does not begin with the words of a book of format {BOOK_FORMAT}")
+                if fields not in ({"book": OLD_FORMAT}, {"book": BOOK_FORMAT}):
+                    raise ValueError(f"it does not begin with the words of a book of format 1 or {BOOK_FORMAT}")
             elif fields["entry"] == "run":
                 entry = _entry(fields)
                 before = entries.get(entry.run)
@@ -338,6 +391,8 @@ def _texts(fields: dict[str, Any], *names: str) -> dict[str, Any]:
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"{name} is {text!r}")
+    if texts["unit"] not in UNITS:
+        raise ValueError(f"unit is {texts['unit'][:40]!r}; allowed: {', '.join(UNITS)}")
     return texts
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+UNITS = RECORD, OWNER = "record", "owner"  # what a guarantee protects
 INHERITED = "inherited"  # purpose of the releases of the run that a run started from
 
 

@@ -6,9 +6,17 @@ Every figure that linprobe prints, draws or states in words is from here. JSON o
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
+from linprobe.accounting.events import OWNER, RECORD
+
 DIGITS = 6
+ONE = {RECORD: "a record", OWNER: "a person"}
+NO_EPSILON = {
+    RECORD: "no epsilon covers a record (a run by owner took Poisson samples)",
+    OWNER: "no epsilon covers a person (a run by record protects single rows)",
+}
 OF_SAMPLES = "no GDP mu or zCDP rho: Poisson samples"
 
 
@@ -30,6 +38,16 @@ def gaussian_words(gdp_mu: float | None, zcdp_rho: float | None) -> str:
     if gdp_mu is None:
         return f"{OF_SAMPLES} or private selection"
     return f"GDP mu {rounded_up(gdp_mu)}, zCDP rho {rounded_up(zcdp_rho)}"
+
+
+def cost_in_words(epsilon_by_unit: Mapping[str, float], delta: float) -> str:
+    """What several runs cost together; with the unit of each figure if they protect several units."""
+    texts = {unit: f"epsilon {rounded_up(cost)} at delta {rounded_up(delta)}" for unit, cost in epsilon_by_unit.items()}
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    finite = {unit for unit, cost in epsilon_by_unit.items() if math.isfinite(cost)}
+    words = [f"{text} for {ONE[unit]}" if unit in finite else NO_EPSILON[unit] for unit, text in texts.items()]
+    return ("" if finite else "no finite epsilon: ") + "; ".join(words)
 
 
 def _rounded(value: float | None, digits: int, towards: str) -> str:

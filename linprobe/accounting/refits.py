@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.spending import composed
+from linprobe.accounting.events import UNITS, Releases
+from linprobe.accounting.figures import cost_in_words
+from linprobe.accounting.spending import composed, of_unit
 
 MOST_HISTORIES = 64  # of the records of one fit; above, all get the bound on all
-Kinds = Counter[tuple[float, float]]
+Kinds = Counter[tuple[str, float, float]]  # unit, noise multiplier and sampling rate of releases
 
 
 class Fits:
@@ -31,21 +31,23 @@ class Fits:
         self._table: list[tuple[int, Kinds]] = [(0, Counter())]  # number of fits, and their releases; first: none
         self._lock = threading.Lock()
 
-    def add(self, hashes: NDArray[np.uint64], releases: Iterable[Releases]) -> tuple[int, list[Releases]]:
-        """Remember one fit on the records with these hashes, any shape (n,).
+    def add(
+        self, hashes: NDArray[np.uint64], releases: Iterable[Releases], unit: str
+    ) -> tuple[int, dict[str, list[Releases]]]:
+        """Remember one fit on the records with these hashes, any shape (n,). Its guarantee is for `unit`.
 
         Two records with the same hash count as one that was in the fits of both.
 
         Returns: the largest number of fits that any of the records was in, this one included, and releases that bound
-            those of every one of them.
+            those of every one of them, by the unit that they protect.
         """
         new: Kinds = Counter()
         for release in releases:
-            new[release.noise_multiplier, release.sampling_rate] += release.count
+            new[unit, release.noise_multiplier, release.sampling_rate] += release.count
         with self._lock:
             return self._added(np.unique(hashes), new)
 
-    def _added(self, hashes: NDArray[np.uint64], new: Kinds) -> tuple[int, list[Releases]]:
+    def _added(self, hashes: NDArray[np.uint64], new: Kinds) -> tuple[int, dict[str, list[Releases]]]:
         everyone = np.union1d(self._hashes, hashes)
         history = np.zeros(len(everyone), dtype=np.int64)
         history[np.searchsorted(everyone, self._hashes)] = self._history
@@ -62,19 +64,25 @@ class Fits:
         table = [*self._table, *histories]
         used, places = np.unique(np.append(0, history), return_inverse=True)
         self._hashes, self._history, self._table = everyone, places[1:], [table[place] for place in used.tolist()]
-        return fits, [Releases("", *kind, count) for kind, count in bound.items()]
+        by_unit: dict[str, list[Releases]] = {}
+        for (unit, sigma, rate), count in bound.items():
+            by_unit.setdefault(unit, []).append(Releases("", sigma, rate, count))
+        return fits, by_unit
 
 
 FITS = Fits()
 
 
-def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delta: float) -> str | None:
+def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delta: float, unit: str) -> str | None:
     """Remember a fit of this process; one line on the cost of all, if any record was in an earlier fit."""
-    fits, bound = FITS.add(hashes, releases)
+    fits, bound = FITS.add(hashes, releases, unit)
     if fits < 2:
         return None
-    epsilon, _ = composed(bound, delta, rough=True)  # every further fit would wait for the last digits
+    costs = {}
+    for one in (unit for unit in UNITS if unit in bound):
+        costing = [release for protected in bound for release in of_unit(bound[protected], protected, one)]
+        costs[one], _ = composed(costing, delta, rough=True)  # every further fit would wait for the last digits
     return (
-        f"some of these rows were in {fits} fits of this process, which together cost epsilon {rounded_up(epsilon)} at "
-        f"delta {rounded_up(delta)}; a choice among the fits is a release of all of them"
+        f"some of these rows were in {fits} fits of this process, which together cost {cost_in_words(costs, delta)}; a "
+        "choice among the fits is a release of all of them"
     )

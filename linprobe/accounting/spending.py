@@ -2,7 +2,13 @@
 
 Sums over all rows compose exactly, as Gaussian differential privacy. If any run took Poisson samples, privacy-loss
 distributions compose everything, or above `MOST_KINDS` kinds of releases the faster Renyi bound. Every figure is an
-upper bound for a record that was private in all runs.
+upper bound for a record, or a person, that was private in all runs.
+
+Runs that protect records and runs that protect people have different neighbours, so a figure is for one unit. A run by
+record bounds nothing for a person, whose number of rows is unknown. A run by owner bounds the loss of a record: without
+one row, the clipped sum of its person is another one. Both have a norm of at most the sensitivity, so they differ by at
+most twice the sensitivity. A sum over all people therefore counts for a record with half its noise multiplier, in a
+private selection as well. For a Poisson sample of people there is no such rule here, and no epsilon.
 
 A private selection is no Gaussian release. Basic composition joins k selections and everything else: each part has an
 equal share of delta, and the epsilons add up,
@@ -17,13 +23,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from linprobe.accounting.accountants import ACCOUNTANTS, choose_accountant, composed_epsilon, gaussian_figures, gdp_mu
-from linprobe.accounting.book import RECORD, Cap, Contents, Entry
-from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.book import Cap, Contents, Entry
+from linprobe.accounting.events import OWNER, RECORD, UNITS, Releases
+from linprobe.accounting.figures import NO_EPSILON, ONE, rounded_up
 from linprobe.accounting.selection import selection_epsilon
 from linprobe.errors import PrivacyError
 
@@ -41,6 +47,7 @@ class Spending:
         epsilon, delta: of all `runs` together; infinity if it cannot be bounded.
         gdp_mu, zcdp_rho: the same; None if any release was sampled, or any run was a private selection.
         accountant: of record, in words.
+        epsilon_by_unit: epsilon for each unit that any run protects.
     """
 
     runs: int
@@ -51,6 +58,7 @@ class Spending:
     gdp_mu: float | None
     zcdp_rho: float | None
     accountant: str
+    epsilon_by_unit: dict[str, float]
 
 
 def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:
@@ -58,25 +66,57 @@ def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:
     private = [entry for entry in entries if entry.private and entry.counts]
     if delta is None:
         delta = max((entry.delta for entry in private if entry.delta is not None), default=0.0)
-    epsilon, accountant = together(private, delta)
-    releases = [release for entry in private for release in entry.total]
+    units = units_of(private)
+    costs = {unit: together(private, delta, unit) for unit in units}
+    epsilon, accountant = costs[units[0]]
     selects = any(entry.selection is not None for entry in private)
-    units = {entry.unit for entry in private}
     return Spending(
         runs=len(private),
         not_private_runs=sum(not entry.private for entry in entries),
-        unit=units.pop() if len(units) == 1 else RECORD,
+        unit=units[0],
         epsilon=epsilon,
         delta=delta,
-        **(dict.fromkeys(("gdp_mu", "zcdp_rho")) if selects else gaussian_figures(releases)),
+        **(dict.fromkeys(("gdp_mu", "zcdp_rho")) if selects else gaussian_figures(_releases(private, units[0]))),
         accountant=accountant,
+        epsilon_by_unit={unit: cost for unit, (cost, _) in costs.items()},
     )
 
 
-def together(entries: Sequence[Entry], delta: float) -> tuple[float, str]:
-    """Epsilon of private `entries` together at `delta`, an upper bound, and its accountant in words."""
-    selections = [entry.selection for entry in entries if entry.selection is not None]
-    releases = [release for entry in entries for release in entry.total]
+def units_of(entries: Iterable[Entry]) -> list[str]:
+    """The units that the private ones of `entries` protect, `record` first; `record` without any."""
+    found = {entry.unit for entry in entries if entry.private} or {RECORD}
+    return [unit for unit in UNITS if unit in found]
+
+
+def of_unit(releases: Iterable[Releases], protected: str, unit: str) -> tuple[Releases, ...]:
+    """Releases that cost a `unit` at least what `releases` do, whose guarantee is for `protected`.
+
+    Guarantee: for a record, sums over all people with half their noise multiplier, rounded down. Where nothing bounds
+    the cost, the noise multiplier is 0, and epsilon is infinite.
+    """
+    if protected == unit:
+        return tuple(releases)
+    return tuple(
+        replace(release, noise_multiplier=math.nextafter(release.noise_multiplier / 2, 0))
+        if unit == RECORD and release.sampling_rate == 1
+        else replace(release, noise_multiplier=0.0, sampling_rate=1.0)
+        for release in releases
+    )
+
+
+def _releases(entries: Iterable[Entry], unit: str) -> list[Releases]:
+    """All releases but those of selections, as `of_unit`."""
+    return [release for entry in entries for release in of_unit(entry.total, entry.unit, unit)]
+
+
+def together(entries: Sequence[Entry], delta: float, unit: str) -> tuple[float, str]:
+    """Epsilon of private `entries` together for a `unit` at `delta`, an upper bound, and its accountant in words."""
+    selections = [
+        replace(entry.selection, runs=tuple(of_unit(run, entry.unit, unit) for run in entry.selection.runs))
+        for entry in entries
+        if entry.selection is not None
+    ]
+    releases = _releases(entries, unit)
     if not selections:
         epsilon, accountant = composed(releases, delta)
         return epsilon, ACCOUNTANTS[accountant]
@@ -123,23 +163,32 @@ def _merged(releases: Sequence[Releases]) -> list[Releases]:
     return kinds
 
 
-def refuse_above(cap: Cap, others: Contents, entry: Entry, finished: Entry | None = None) -> None:
+def refuse_above(
+    cap: Cap, others: Contents, entry: Entry, finished: Entry | None = None, *, unit: str | None = None
+) -> None:
     """Raise PrivacyError if `entry` and all other entries of a book cost more than `cap` together.
 
-    `finished` is the entry before a histogram of its run was added; None for a new run.
+    Args:
+        finished: the entry before a histogram of its run was added; None for a new run.
+        unit: what the cap protects; None for every unit that any of the runs protects.
     """
     if not entry.private:
         raise PrivacyError(
             f"cap is epsilon {cap.epsilon:.9g}, and no epsilon covers a run of {entry.method} without secret noise; "
             "nothing was spent; leave that run out (in compare: --no-baselines)"
         )
-    spent = spending([*others.counted, entry], cap.delta)
-    if spent.epsilon > cap.epsilon:
+    costs = spending([*others.counted, entry], cap.delta).epsilon_by_unit
+    for above in (one for one in costs if unit in (None, one) and costs[one] > cap.epsilon):
+        if len(costs) > 1 and math.isinf(costs[above]):
+            mixed = len(units_of(others.counted)) > 1
+            step = "use other rows" if mixed else f"give --unit {OWNER if entry.unit == RECORD else RECORD}"
+            raise PrivacyError(f"cap is epsilon {cap.epsilon:.9g}, and {NO_EPSILON[above]}; nothing was spent; {step}")
         added, flag = ("this one", "--eps") if finished is None else ("the histogram", "--publish-epsilon")
         before = spending(others.counted if finished is None else [*others.counted, finished], cap.delta)
         runs = f"{before.runs} run{'' if before.runs == 1 else 's'}"
+        after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
         raise PrivacyError(
             f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; what these rows have spent is "
-            f"{rounded_up(before.epsilon)} in {runs}, with {added} it would be {rounded_up(spent.epsilon)}; nothing "
-            f"was spent; give a smaller {flag}, or raise the cap"
+            f"{rounded_up(before.epsilon)} in {runs}, with {added} it would be {after}; nothing was spent; give a "
+            f"smaller {flag}, or raise the cap"
         )

@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
         ] = None,
         set_cap: Annotated[
             float | None,
-            typer.Option(metavar="E", help="Set the cap of the book: epsilon of all runs together, at --delta."),
+            typer.Option(
+                metavar="E", help="Set the cap of the book: epsilon of all runs together for every unit, at --delta."
+            ),
         ] = None,
         book: Annotated[
             Path | None, typer.Option(help="Budget book of the feature file. [default: as for `linprobe train`]")
@@ -41,7 +43,7 @@ def register(app: typer.Typer) -> None:
         stdout carries that epsilon, rounded up. The book is private: it tells that the rows were used, and when.
         """
         from linprobe.cli import _terminal
-        from linprobe.commands.budget import BudgetRequest, budget, rounded_up
+        from linprobe.commands.budget import NO_EPSILON, BudgetRequest, budget, rounded_up
         from linprobe.commands.figures import guarantee_rows
 
         found = budget(BudgetRequest(source, book, delta, set_cap))
@@ -53,6 +55,10 @@ def register(app: typer.Typer) -> None:
             at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
             created = entry["created"] or "private selection, time secret"
             _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}")
+        by_unit = found["epsilon_by_unit"]
+        for unit in by_unit if len(by_unit) > 1 else ():
+            if by_unit[unit] is None:
+                _terminal.note(NO_EPSILON[unit])
         cap = "-" if found["cap"] is None else f"{rounded_up(found['cap'])} at delta {rounded_up(found['cap_delta'])}"
         _terminal.table(
             "no budget book yet" if found["book"] is None else f"budget book {found['book']}",

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from linprobe.accounting import book
 from linprobe.accounting.book import Cap, Check, Contents, Entry
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import Releases, grouped
-from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.figures import cost_in_words
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.accounting.spending import Spending, refuse_above, spending
-from linprobe.atomic_files import held, replace_when_complete
+from linprobe.atomic_files import alone, replace_when_complete
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.row_commitment import row_commitment
+from linprobe.data.row_commitment import raw_row_commitment, row_commitment
 from linprobe.errors import DataError, LinprobeError
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
@@ -47,8 +50,9 @@ def books_folder() -> Path:
 def book_of(features: FeatureReader, given: Path | None = None) -> Path:
     """The budget book of a feature file: `given`, or by default the one of its training rows.
 
-    The name is a keyed commitment to all training rows, public shots among them included, in any order and with any
-    labels. The key lies beside the books, so that their names tell nobody else whether a set of rows was used.
+    The name is a keyed commitment to all training rows, public shots among them included, in any order, with any
+    labels and times any power of 2. The key lies beside the books, so that their names tell nobody else whether a set
+    of rows was used. The book takes over the one of format 1, whose name is a commitment to the rows as they are.
 
     Raises:
         DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
@@ -56,11 +60,21 @@ def book_of(features: FeatureReader, given: Path | None = None) -> Path:
     if given is not None:
         return given
     folder = books_folder()
-    return folder / f"{row_commitment(_key(folder), (x for x, _ in features.blocks('train')))}{SUFFIX}"
+    key = _key(folder)
+
+    def named(commitment: Callable[[bytes, Iterable[NDArray[np.floating]]], str]) -> Path:
+        return folder / f"{commitment(key, (x for x, _ in features.blocks('train')))}{SUFFIX}"
+
+    path = named(row_commitment)
+    if any(book.is_old(other) for other in folder.glob(f"*{SUFFIX}")):
+        old = named(raw_row_commitment)
+        if book.is_old(old):
+            book.take_over(path, old)
+    return path
 
 
 def existing_book(features: FeatureReader, given: Path | None = None) -> Path | None:
-    """`book_of` without a write: None if there is no book of any rows yet, and none was given."""
+    """`book_of`, which makes no key: None if there is no book of any rows yet, and none was given."""
     if given is not None:
         return given
     folder = books_folder()
@@ -86,16 +100,10 @@ def _key(folder: Path) -> bytes:
     path = folder / KEY
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with held(folder, wait=True):
-            if not path.exists():
-                if any(folder.glob(f"*{SUFFIX}")):
-                    raise DataError(
-                        f"{folder} holds budget books without their key; restore {path} from a copy, or give --book "
-                        "FILE with the book of these rows"
-                    )
-                with replace_when_complete(path, "w", private=True) as stream:
-                    stream.write(secrets.token_hex(KEY_BYTES))
-            text = path.read_text(encoding="utf-8", errors="replace")
+        if not path.exists():
+            with alone(folder):
+                _make_key(path)
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise _unusable(folder, error) from None
     try:
@@ -105,6 +113,18 @@ def _key(folder: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise DataError(f"{path} is not the key of budget books; restore it from a copy, or give --book FILE")
     return key
+
+
+def _make_key(path: Path) -> None:
+    if path.exists():  # made by another process meanwhile
+        return
+    if any(path.parent.glob(f"*{SUFFIX}")):
+        raise DataError(
+            f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE with "
+            "the book of these rows"
+        )
+    with replace_when_complete(path, "w", private=True) as stream:
+        stream.write(secrets.token_hex(KEY_BYTES))
 
 
 def _unusable(folder: Path, error: OSError) -> LinprobeError:
@@ -124,7 +144,8 @@ class RunCharge:
         check: called before the first charge; an error that it raises leaves the book as it is.
         folder: of the unfinished run. out: the run folder that it becomes.
         settings, ledger: of the run.
-        cap: largest epsilon at the run's delta of all runs in the book; None for the cap in the book alone.
+        cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
+            the book alone.
         progress: told in one line what this run and earlier ones cost together.
         group: processes that train together; rank 0 writes.
         unit: what the guarantee of the run protects.
@@ -250,7 +271,7 @@ def charged_selection(
 def preview(
     features: FeatureReader, given: Path | None, entries: Sequence[Entry], cap: float | None = None
 ) -> tuple[Path | None, Spending]:
-    """The book that runs would be charged to, and the cost of its runs with these. Nothing is written.
+    """The book that runs would be charged to, and the cost of its runs with these. Nothing is charged.
 
     Returns: None for the book if there is none of these rows yet, and none was given.
 
@@ -266,13 +287,13 @@ def preview(
 
 
 def _check_caps(cap: float | None, delta: float) -> Check:
-    """Refuses an entry above the cap of its book, or above `cap` at `delta`."""
+    """Refuses an entry above the cap of its book for any unit, or above `cap` at `delta` for its own unit."""
 
     def check(others: Contents, entry: Entry) -> None:
         if others.cap is not None:
             refuse_above(others.cap, others, entry)
         if cap is not None:
-            refuse_above(Cap(cap, delta), others, entry)
+            refuse_above(Cap(cap, delta), others, entry, unit=entry.unit)
 
     return check
 
@@ -289,7 +310,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> Non
         return
     spent = spending([*others.counted, entry])
     runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on these rows together cost"
-    text = f"{runs} epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"
+    text = f"{runs} {cost_in_words(spent.epsilon_by_unit, spent.delta)}"
     if spent.not_private_runs:
         noun = "run" if spent.not_private_runs == 1 else "runs"
         text += f", and no epsilon covers {spent.not_private_runs} {noun} without privacy on these rows"

@@ -84,6 +84,7 @@ class ComparisonFolder:
             epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.
         """
         spent = asdict(spending(self.entries(), delta))
+        del spent["epsilon_by_unit"]  # all runs of a comparison have one unit
         return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
 
     def entries(self) -> list[Entry]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.figures import cost_in_words
 
 if TYPE_CHECKING:
     from linprobe.accounting.calibrate import Budget
@@ -70,7 +71,10 @@ def counted(count: int, noun: str) -> str:
 
 def together_facts(spent: Spending | None) -> dict[str, Any] | None:
     """What all runs of a budget book would have cost, JSON-ready."""
-    return None if spent is None else {"runs": spent.runs, "epsilon": spent.epsilon, "delta": spent.delta}
+    if spent is None:
+        return None
+    finite = {unit: epsilon if math.isfinite(epsilon) else None for unit, epsilon in spent.epsilon_by_unit.items()}
+    return {"runs": spent.runs, "epsilon": finite[spent.unit], "delta": spent.delta, "epsilon_by_unit": finite}
 
 
 def together_line(spent: Spending | None, least: int = 2) -> Lines:
@@ -78,9 +82,7 @@ def together_line(spent: Spending | None, least: int = 2) -> Lines:
     if spent is None or spent.runs < least:
         return []
     noun = counted(spent.runs, "run")
-    return [
-        ("together", f"epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)} for {noun} on these rows")
-    ]
+    return [("together", f"{noun} on these rows cost {cost_in_words(spent.epsilon_by_unit, spent.delta)}")]
 
 
 def written(*texts: str, book: Path | None) -> Lines:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.book import Cap, Contents, read_book, set_cap
+from linprobe.accounting.figures import NO_EPSILON as NO_EPSILON
 from linprobe.accounting.figures import rounded_up as rounded_up
 from linprobe.accounting.spending import spending, together
 from linprobe.commands._budget_book import book_of, existing_book
@@ -35,11 +36,12 @@ class BudgetRequest:
 
 
 def budget(request: BudgetRequest) -> dict[str, Any]:
-    """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is written.
+    """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is charged.
 
     Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, epsilon (None if it has no
-        bound), delta, gdp_mu, zcdp_rho, accountant, cap, cap_delta (None without a cap), entries (one object for each
-        run: run, name, method, created (None for a private selection), unit, private, epsilon, delta).
+        bound), delta, gdp_mu, zcdp_rho, accountant, epsilon_by_unit (epsilon for each unit that any run protects), cap,
+        cap_delta (None without a cap), entries (one object for each run: run, name, method, created (None for a private
+        selection), unit, private, epsilon, delta).
 
     Raises:
         DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
@@ -78,7 +80,7 @@ def _described(path: Path | None, contents: Contents, delta: float | None) -> di
     for entry in contents.counted:
         epsilon = None
         if entry.private and entry.delta is not None:
-            epsilon = _finite(together([entry], entry.delta)[0])
+            epsilon = _finite(together([entry], entry.delta, entry.unit)[0])
         stated = {name: getattr(entry, name) for name in ("run", "name", "method", "created", "unit", "private")}
         entries.append({**stated, "epsilon": epsilon, "delta": entry.delta})
     cap = contents.cap
@@ -88,6 +90,7 @@ def _described(path: Path | None, contents: Contents, delta: float | None) -> di
         "epsilon": _finite(spent.epsilon),
         "gdp_mu": _finite(spent.gdp_mu),
         "zcdp_rho": _finite(spent.zcdp_rho),
+        "epsilon_by_unit": {unit: _finite(epsilon) for unit, epsilon in spent.epsilon_by_unit.items()},
         "cap": None if cap is None else cap.epsilon,
         "cap_delta": None if cap is None else cap.delta,
         "entries": entries,

@@ -79,8 +79,8 @@ def dry_run(
     """What `pdp_report` would read, spend and write. Its facts are public; no loss of a record is among them.
 
     Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
-        noise_std, epsilon_after, file and signed; together (runs, epsilon and delta of all runs of the budget book with
-        the histogram); book; private_files (those of `csv` and `plot`).
+        noise_std, epsilon_after, file and signed; together (runs, epsilon, delta and epsilon_by_unit of all runs of the
+        budget book with the histogram); book; private_files (those of `csv` and `plot`).
 
     Raises:
         UsageError: with `recover`, which spends nothing. LinprobeError: as `pdp_report`.

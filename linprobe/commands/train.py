@@ -246,7 +246,8 @@ def opened(
     request = replace(request, public_shots=shots, out=out)
     with ExitStack() as stack:
         if group.rank == 0:
-            stack.enter_context(claimed(out))
+            if not stack.enter_context(claimed(out)):
+                progress.note(f"{out.absolute().parent} has no file locks: let no other process train into {out}")
             unfinished = run_folder.unfinished_folders(out)
             if request.resume and not unfinished:
                 progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")

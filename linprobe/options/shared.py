@@ -88,7 +88,8 @@ class RunOptions:
     )
     cap: float | None = option(
         None,
-        "Largest epsilon, at this run's delta, of all runs on these rows together; above it the run is refused.",
+        "Largest epsilon, for this run's unit and delta, of all runs on these rows together; above it the run is "
+        "refused.",
         unset="the cap in the budget book, if it has one",
         above=0,
         most=1e6,

@@ -16,7 +16,7 @@ RUN_MARKS = (MANIFEST, LEDGER)  # every run folder has both
 
 
 @contextmanager
-def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite: bool | None = None) -> Iterator[None]:
+def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite: bool | None = None) -> Iterator[bool]:
     """Hold the name of an output, by a lock on `.NAME.lock` beside it.
 
     The system releases the lock of a killed process, so a lock file that was left behind blocks nobody. Parent
@@ -25,6 +25,8 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
     Args:
         what: the kind of output, and flag: the one that names it, for messages.
         overwrite: whether the output may exist already; None if the command never replaces one.
+
+    Yields: whether the name is held; False on a file system without locks, where two processes may make one output.
 
     Raises:
         UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process holds
@@ -41,14 +43,14 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
         with ExitStack() as stack:
             try:
                 out.parent.mkdir(parents=True, exist_ok=True)
-                while not _hold(lock_file, out, what, stack):
+                while (locked := _hold(lock_file, out, what, stack)) is None:
                     stack.close()
             except OSError as error:
                 raise LinprobeError(f"{what} {out} cannot be made ({error.strerror}); {advice(error, flag)}") from None
             stack.callback(lock_file.unlink, missing_ok=True)
             # the process that held the name before may have made it
             refuse_existing(out, what, overwrite=overwrite)
-            yield
+            yield locked
     finally:
         for parent in new_parents:
             with suppress(OSError):  # not empty
@@ -73,11 +75,13 @@ def _refuse_inside_run(out: Path, what: str) -> None:
             )
 
 
-def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool:
-    """Lock the file until the stack is closed; false if its last holder removed it in the meantime."""
+def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | None:
+    """Lock the file until the stack is closed: whether there are locks; None if its last holder has just removed it."""
     busy = (
         f"{what} {out} is being made by another process; nothing was read or spent here; "
         "wait for it, or give another name"
     )
     descriptor = stack.enter_context(held(lock_file, busy, create=True, error=UsageError))
-    return descriptor is None or (lock_file.exists() and os.path.samestat(os.fstat(descriptor), lock_file.stat()))
+    if descriptor is None:
+        return False
+    return True if lock_file.exists() and os.path.samestat(os.fstat(descriptor), lock_file.stat()) else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from linprobe.accounting.book import RECORD as RECORD
-
-OWNER = "owner"
+from linprobe.accounting.events import OWNER as OWNER
+from linprobe.accounting.events import RECORD as RECORD
+from linprobe.accounting.figures import ONE as ONE
 
 ADJACENCIES = {
     RECORD: "zero-out adjacency (one private record is present, or its place is empty; the number of places is public)",
@@ -21,7 +21,6 @@ PLAINLY = {
 }
 PROTECTED = {RECORD: "the private rows", OWNER: "people, each with all of their private rows"}
 COUNTED = {RECORD: "number of private records", OWNER: "number of people with private rows"}
-ONE = {RECORD: "a record", OWNER: "a person"}
 NOUNS = {RECORD: "rows", OWNER: "people"}
 
 

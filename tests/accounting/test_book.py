@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
 import stat
+import time
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -18,6 +24,7 @@ from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.accounting.spending import composed, refuse_above, spending
 from linprobe.errors import DataError, LinprobeError, PrivacyError
+from tests.planted import no_locks
 from tests.processes import ended, start_copy
 
 STEPS = Releases("gradient", 9.833, 1.0, 50)  # epsilon 3 at delta 1e-5
@@ -92,6 +99,98 @@ def test_inherited_releases_count_once_if_the_first_run_is_in_the_book(path: Pat
     assert read_book(path).entries["fourth"].total == (inherited, mine)
 
 
+@pytest.fixture
+def old(path: Path) -> Path:
+    """A book of format 1 with three runs, and no other book."""
+    book.charge(path, entry("a"))
+    book.charge(path, entry("b", delta=1e-6))
+    book.settle(path, "b", [replace(STEPS, count=20)])
+    book.add(path, entry("b"), [Releases("histogram", 10.0, 1.0, 1)])
+    book.charge(path, selection("c"))
+    lines = path.read_text().splitlines(keepends=True)
+    assert lines[0] == '{"book": 2}\n'
+    made = path.rename(path.with_name("old.jsonl"))
+    made.write_text("".join(['{"book": 1}\n', *lines[1:]]))
+    return made
+
+
+def totals(path: Path) -> dict[str, tuple[Releases, ...]]:
+    return {run: one.total for run, one in read_book(path).entries.items()}
+
+
+def test_a_book_of_format_1_is_taken_over_once(path: Path, old: Path) -> None:
+    before, spent = totals(old), spending(read_book(old).counted)
+    assert book.is_old(old)
+    book.take_over(path, old)
+    assert totals(path) == before
+    assert spending(read_book(path).counted) == spent
+    assert [one.created for one in read_book(path).entries.values()][2] is None
+    content = path.read_bytes()
+    assert not book.is_old(old)
+    book.take_over(path, old)
+    assert path.read_bytes() == content
+    book.charge(old, entry("d"))  # given by hand: the same book
+    assert list(read_book(path).entries) == list(read_book(old).entries) == ["a", "b", "c", "d"]
+    assert sorted(one.name for one in path.parent.iterdir()) == [old.name, path.name]
+
+
+def test_a_second_book_of_the_same_rows_adds_its_runs_and_the_smaller_cap_stays(path: Path, old: Path) -> None:
+    book.charge(path, entry("d"))
+    for here, there, kept in ((4.0, 9.0, 4.0), (4.0, 3.0, 3.0)):
+        book.set_cap(path, Cap(here, DELTA))
+        theirs = old.with_name(f"{there}.jsonl")
+        theirs.write_bytes(old.read_bytes())
+        book.set_cap(theirs, Cap(there, DELTA))
+        book.take_over(path, theirs)
+        assert read_book(path).cap == Cap(kept, DELTA)
+        assert list(read_book(path).entries) == ["d", "a", "b", "c"]
+    assert totals(path) == {"d": (STEPS,), **totals(old)}
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_takeover_that_is_killed_loses_and_doubles_nothing(path: Path, old: Path, place: int) -> None:
+    before = totals(old)
+    append = book._append
+
+    def killed(*given: Any, **_: Any) -> None:
+        if len(read_book(path).entries) == place:
+            os.kill(os.getpid(), signal.SIGKILL)
+        append(*given)
+
+    def take_over() -> int:
+        with mock.patch.object(book, "_append", killed), mock.patch.object(Path, "symlink_to", killed):
+            book.take_over(path, old)
+        return 0
+
+    assert ended(start_copy(take_over)) == -signal.SIGKILL
+    assert totals(old) == before
+    book.take_over(path, old)
+    assert totals(path) == before
+    book.charge(path, entry("d"))
+    assert totals(old) == {**before, "d": (STEPS,)}
+
+
+def test_a_book_that_is_taken_over_while_others_write_to_it_loses_nothing(path: Path, old: Path) -> None:
+    def work(number: int) -> int:
+        for place in range(5):
+            book.charge(old, entry(f"{number} {place}"))
+            if number == place:
+                book.take_over(path, old)
+        return 0
+
+    children = [start_copy(lambda number=number: work(number)) for number in range(4)]
+    assert [ended(child) for child in children] == [0] * 4
+    assert set(totals(path)) == {*"abc", *(f"{number} {place}" for number in range(4) for place in range(5))}
+
+
+def test_a_file_system_without_links_keeps_the_old_book(path: Path, old: Path) -> None:
+    refused = OSError(errno.EPERM, os.strerror(errno.EPERM))
+    with mock.patch.object(Path, "symlink_to", side_effect=refused), pytest.raises(LinprobeError, match="nothing was"):
+        book.take_over(path, old)
+    assert book.is_old(old)
+    assert totals(old) == totals(path)
+
+
 def test_a_torn_last_line_is_dropped(path: Path) -> None:
     book.charge(path, entry("a"))
     with path.open("ab") as stream:
@@ -101,20 +200,52 @@ def test_a_torn_last_line_is_dropped(path: Path) -> None:
     assert list(read_book(path).entries) == ["a", "c"]
 
 
-def test_processes_at_the_same_time_lose_no_entry_and_keep_the_cap(path: Path) -> None:
+@pytest.mark.parametrize("locks", [None, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_processes_at_the_same_time_lose_no_entry_and_keep_the_cap(
+    path: Path, monkeypatch: pytest.MonkeyPatch, locks: int | None
+) -> None:
+    if locks is not None:
+        no_locks(monkeypatch, locks)
     cap = Cap(4.5, DELTA)  # two runs fit, three do not
     refuse_above(cap, Contents(), entry("none"))  # imports before the processes part
 
+    def check(others: Contents, new: Entry) -> None:
+        refuse_above(cap, others, new)
+        time.sleep(0.05)  # so that all are here at once
+
     def charge(number: int) -> int:
         try:
-            book.charge(path, entry(f"run {number}"), lambda *both: refuse_above(cap, *both))
+            book.charge(path, entry(f"run {number}"), check)
         except PrivacyError:
             return 4
         return 0
 
-    children = [start_copy(lambda number=number: charge(number)) for number in range(4)]
-    assert sorted(ended(child) for child in children) == [0, 0, 4, 4]
+    children = [start_copy(lambda number=number: charge(number)) for number in range(8)]
+    assert sorted(ended(child) for child in children) == [0, 0, *[4] * 6]
     assert len(read_book(path).counted) == 2
+    assert [path] == list(path.parent.iterdir())
+
+
+def test_no_process_cuts_the_line_of_another_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_locks(monkeypatch)
+    write = os.write
+
+    def slowly(descriptor: int, text: bytes) -> int:
+        time.sleep(0.001)
+        return write(descriptor, text[:50])
+
+    monkeypatch.setattr(os, "write", slowly)
+
+    def charge(number: int) -> int:
+        for place in range(5):
+            book.charge(path, entry(f"run {number} {place}"))
+        return 0
+
+    children = [start_copy(lambda number=number: charge(number)) for number in range(4)]
+    for child in children:
+        read_book(path)  # while others write
+        assert ended(child) == 0
+    assert len(read_book(path).entries) == 20
 
 
 RUN = json.dumps(book._run_line(entry("a"))).encode()
@@ -129,7 +260,7 @@ HOSTILE = {
     "a selection in words": b'{"book": 1}\n{"entry": "selection", "selection": "all"}\n',
     "not a book": b"id,label\n",
     "binary": b"\x89HDF\r\n\x1a\n\xff\xfe\n",
-    "another format": b'{"book": 2}\n',
+    "another format": b'{"book": 3}\n',
     "no first line": RUN + b"\n",
     "not an object": b'{"book": 1}\n[1, 2]\n',
     "a number": b'{"book": 1}\n7\n',
@@ -151,6 +282,7 @@ HOSTILE = {
     "a delta of 2": RUN.replace(b'"delta": 1e-05', b'"delta": 2'),
     "no delta": RUN.replace(b'"delta": 1e-05', b'"delta": null'),
     "private in words": RUN.replace(b'"private": true', b'"private": "true"'),
+    "an unknown unit": RUN.replace(b'"unit": "record"', b'"unit": "household"'),
     "a name that is a number": RUN.replace(b'"name": "/runs/a"', b'"name": 1'),
     "deep nesting": b'{"book": 1}\n' + b"[" * 100_000 + b"\n",
     "a negative cap": b'{"book": 1}\n{"entry": "cap", "epsilon": -1, "delta": 1e-5}\n',
@@ -260,7 +392,7 @@ def test_delta_and_unit_are_those_that_hold_for_every_run() -> None:
     assert spending([people]).delta == 1e-6
     both = spending([people, entry("b")])
     assert (both.unit, both.delta, both.runs) == ("record", DELTA, 2)
-    assert spending([people, entry("b")], 1e-7).epsilon > both.epsilon
+    assert spending([people, entry("b")], 1e-7).epsilon > both.epsilon > 7
     assert spending([]).epsilon == 0
     assert spending([entry("a", private=False, delta=None)]).not_private_runs == 1
 

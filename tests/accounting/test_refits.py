@@ -17,23 +17,23 @@ def records(*places: int) -> np.ndarray:
     return np.array(places, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
 
-def totals(bound: list[Releases]) -> dict[float, int]:
-    return {release.noise_multiplier: release.count for release in bound}
+def totals(bound: dict[str, list[Releases]]) -> dict[float, int]:
+    return {release.noise_multiplier: release.count for release in bound["record"]}
 
 
 def test_folds_cost_the_records_that_are_in_most_of_them() -> None:
     fits = refits.Fits()
     folds = [records(2, 3, 4, 5), records(0, 1, 4, 5), records(0, 1, 2, 3)]
-    assert [fits.add(fold, [STEPS])[0] for fold in folds] == [1, 2, 2]
-    count, bound = fits.add(records(*range(6)), [OTHER])  # the refit on all rows
+    assert [fits.add(fold, [STEPS], "record")[0] for fold in folds] == [1, 2, 2]
+    count, bound = fits.add(records(*range(6)), [OTHER], "record")  # the refit on all rows
     assert count == 3
     assert totals(bound) == {10.0: 100, 5.0: 20}
 
 
 def test_other_rows_are_not_charged() -> None:
     fits = refits.Fits()
-    fits.add(records(0, 1), [STEPS])
-    assert fits.add(records(2, 3), [STEPS]) == (1, [Releases("", 10.0, 1.0, 50)])
+    fits.add(records(0, 1), [STEPS], "record")
+    assert fits.add(records(2, 3), [STEPS], "record") == (1, {"record": [Releases("", 10.0, 1.0, 50)]})
 
 
 @pytest.mark.parametrize("most", [1, 64])
@@ -43,7 +43,7 @@ def test_no_record_is_charged_less_than_its_fits(monkeypatch: pytest.MonkeyPatch
     spent = [Counter() for _ in range(30)]
     for _ in range(40):
         chosen, kind = g.choice(30, 12, replace=False), (STEPS, OTHER)[g.integers(2)]
-        count, bound = fits.add(records(*chosen.tolist()), [kind])
+        count, bound = fits.add(records(*chosen.tolist()), [kind], "record")
         for place in chosen:
             spent[place][kind.noise_multiplier] += kind.count
         largest = Counter()
@@ -58,6 +58,6 @@ def test_no_record_is_charged_less_than_its_fits(monkeypatch: pytest.MonkeyPatch
 def test_memory_grows_with_records_and_not_with_fits() -> None:
     fits, g = refits.Fits(), np.random.default_rng(1)
     for _ in range(200):
-        fits.add(records(*g.choice(50, 25, replace=False).tolist()), [STEPS])
+        fits.add(records(*g.choice(50, 25, replace=False).tolist()), [STEPS], "record")
     assert len(fits._table) <= 51
     assert len(fits._hashes) == len(fits._history) == 50

@@ -6,11 +6,13 @@ import errno
 import json
 import os
 import re
+import secrets
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,13 @@ import pytest
 
 from linprobe.accounting.book import read_book
 from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.spending import refuse_above
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.row_commitment import raw_row_commitment
+from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.planted import no_locks
 from tests.processes import ended, start_copy
 
 FEW = [*NOISY, "--centre", "none", "--steps", "3"]
@@ -133,6 +139,71 @@ def test_the_book_of_the_rows_is_found_under_other_labels_ids_and_order(
     assert spent(cli, tmp_path / "other.h5")["runs"] == 1
     assert cli("train", features_file, *FEW, "--public-shots", "2", "--out", "b").status == 0
     assert spent(cli, tmp_path / "other.h5")["runs"] == 2
+
+
+def times(factor: float, source: Path, out: Path) -> Path:
+    """A feature file with the rows of another one times a factor."""
+    with FeatureFile(source) as features, FeatureWriter(out, features.description) as writer:
+        for group, size in features.sizes.items():
+            rows = np.concatenate([rows for rows, _ in features.blocks(group)])
+            ids = [name for batch in features.id_batches(group) for name in batch]
+            writer.write_group(group, size, rows.shape[1], [np.float32(factor) * rows], features.labels(group), ids)
+    return out
+
+
+def test_a_rescaled_file_has_the_book_of_its_rows(
+    cli: Cli, refused: Cli, features_file: Path, own_books: Path, tmp_path: Path
+) -> None:
+    assert cli("train", features_file, *FEW, "--out", "a").status == 0
+    for factor in (4, 2.0**-20):
+        other = times(factor, features_file, tmp_path / f"{factor}.h5")
+        assert spent(cli, other)["runs"] == 1
+        refused(
+            cli("train", other, *FEW, "--cap", "3.5", "--out", "b"), 4, ["what these rows have spent is 3 in 1 run"]
+        )
+    assert spent(cli, times(3, features_file, tmp_path / "3.h5"))["runs"] == 0
+    assert len(books(own_books)) == 1
+
+
+def made_old(own_books: Path, source: Path) -> Path:
+    """The only book of format 2, under the name and with the first line that version 0.2 gave it."""
+    (path,) = [path for path in books(own_books) if path.read_text().startswith('{"book": 2}')]
+    with FeatureFile(source) as features:
+        key = bytes.fromhex((own_books / "key").read_text())
+        old = own_books / f"{raw_row_commitment(key, (rows for rows, _ in features.blocks('train')))}.jsonl"
+    old.write_text(path.read_text().replace('{"book": 2}', '{"book": 1}', 1))
+    path.unlink()
+    return old
+
+
+def test_a_book_of_version_0_2_is_found_and_goes_on(
+    cli: Cli, refused: Cli, features_file: Path, own_books: Path, tmp_path: Path
+) -> None:
+    four = times(4, features_file, tmp_path / "4.h5")
+    for name, source in (("a", features_file), ("b", four)):
+        assert cli("train", source, *FEW, "--out", name).status == 0
+        old = made_old(own_books, source)
+    assert len(books(own_books)) == 2
+    refused(cli("train", features_file, *FEW, "--cap", "4.4", "--out", "c"), 4, ["is 3 in 1 run", "it would be 4.46"])
+    assert spent(cli, four)["runs"] == spent(cli, features_file)["runs"] == 2  # the book of the rescaled file joins
+    assert spent(cli, old)["runs"] == 2
+    assert cli("train", features_file, *FEW, "--book", old, "--out", "c").status == 0
+    before = spent(cli, four)["epsilon"]
+    assert cli("pdp-report", "b", "--publish-epsilon", "0.5").status == 0
+    found = spent(cli, four)
+    assert [Path(entry["name"]).name for entry in found["entries"]] == ["a", "b", "c"]
+    assert found["epsilon"] > before > 5.6
+    with mock.patch("linprobe.commands._budget_book.raw_row_commitment", side_effect=AssertionError("no old book")):
+        assert spent(cli, features_file) == found
+
+
+def test_a_book_of_format_1_given_by_hand_goes_on(cli: Cli, features_file: Path, tmp_path: Path) -> None:
+    assert cli("train", features_file, *FEW, "--book", "own.jsonl", "--out", "a").status == 0
+    book = tmp_path / "own.jsonl"
+    book.write_text(book.read_text().replace('{"book": 2}', '{"book": 1}', 1))
+    assert cli("train", features_file, *FEW, "--book", "own.jsonl", "--out", "b").status == 0
+    assert spent(cli, book)["runs"] == 2
+    assert book.read_text().startswith('{"book": 1}')
 
 
 def test_names_of_books_tell_nothing_without_the_key(
@@ -276,13 +347,66 @@ def test_a_killed_run_that_is_resumed_counts_once(cli: Cli, features_file: Path)
     assert not Path("a/run_id").exists()
 
 
-def test_runs_of_two_processes_share_the_first_book_and_its_key(cli: Cli, features_file: Path, own_books: Path) -> None:
+@pytest.mark.parametrize("locks", [True, False])
+def test_runs_of_two_processes_share_the_first_book_and_its_key(
+    cli: Cli, features_file: Path, own_books: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
+) -> None:
+    if not locks:
+        no_locks(monkeypatch)
+    token_hex = secrets.token_hex
+
+    def slowly(length: int) -> str:
+        time.sleep(0.2)  # so that all are here at once
+        return token_hex(length)
+
+    monkeypatch.setattr(secrets, "token_hex", slowly)
     children = [
         start_copy(lambda name=name: int(cli("train", features_file, *FEW, "--out", name).status)) for name in "abc"
     ]
     assert [ended(child) for child in children] == [0, 0, 0]
     assert len(books(own_books)) == 1
     assert spent(cli, features_file)["runs"] == 3
+
+
+def test_runs_at_the_same_time_keep_the_cap_without_locks(
+    cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_locks(monkeypatch)
+
+    def check(*given: Any, **more: Any) -> None:
+        refuse_above(*given, **more)
+        time.sleep(0.5)  # so that all are here at once
+
+    monkeypatch.setattr("linprobe.commands._budget_book.refuse_above", check)
+    words = ["train", features_file, *FEW, "--eps", "1", "--cap", "2"]  # three runs cost 1.84, four 2.17
+    children = [start_copy(lambda n=n: int(cli(*words, "--out", f"run{n}").status)) for n in range(5)]
+    assert sorted(ended(child) for child in children) == [0, 0, 0, 4, 4]
+    found = spent(cli, features_file)
+    assert found["runs"] == 3
+    assert 1.8 < found["epsilon"] <= 2
+
+
+def test_without_locks_two_runs_of_one_name_are_both_counted(
+    cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    no_locks(monkeypatch)
+    words = ["train", features_file, *FEW, "--out", "run"]
+    write_run, begun = run_folder.write_run, tmp_path / "begun"
+
+    def beside_another(*given: Any, **more: Any) -> Any:
+        if not begun.exists():
+            begun.touch()
+            outcomes.append(cli(*words))
+        return write_run(*given, **more)
+
+    outcomes: list[Any] = []
+    monkeypatch.setattr(run_folder, "write_run", beside_another)
+    outcomes.append(cli(*words))
+    assert [outcome.status for outcome in outcomes] == [0, 2]
+    assert "has no file locks: let no other process train into run" in outcomes[0].stderr
+    assert "was made by another process meanwhile; this run is complete" in outcomes[1].stderr
+    assert cli("verify", "run").status == 0
+    assert spent(cli, features_file)["runs"] == 2
 
 
 def test_a_book_that_cannot_be_written_stops_the_run(

@@ -20,7 +20,7 @@ from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.book import read_book
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
-from linprobe.accounting.spending import together
+from linprobe.accounting.spending import spending
 from linprobe.commands import _comparison_folder, compare
 from linprobe.commands.train import train_on
 from linprobe.runs.manifest import read_manifest
@@ -117,7 +117,7 @@ def test_sampled_runs_are_composed_as_in_their_budget_book(cli: Cli, features_fi
     compared = result_of(cli("compare", features_file, *words, "--out", "cmp", "--book", "book.jsonl", "--json"))
     assert compared["composed"]["accountant"].startswith("privacy-loss distribution")
     assert 1 < compared["composed"]["epsilon"] < 2
-    assert compared["composed"]["epsilon"] == together(read_book(Path("book.jsonl")).counted, 1e-5)[0]
+    assert compared["composed"]["epsilon"] == spending(read_book(Path("book.jsonl")).counted, 1e-5).epsilon
 
 
 def test_a_killed_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path) -> None:

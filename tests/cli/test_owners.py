@@ -13,6 +13,8 @@ import pytest
 
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
+from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.methods import METHODS
@@ -120,6 +122,55 @@ def test_the_record_is_the_default_and_the_run_says_what_it_means_for_people(cli
         assert any(0 <= float(word) - epsilon < 1e-3 * epsilon for word in note.split() if _number(word))
     asked = cli("train", owned, "--method", "noisy-gd", "--eps", 3, "--steps", 5, "--unit", "record", "--out", "other")
     assert "protects single rows" not in asked.stderr
+
+
+def test_a_run_by_record_after_one_by_owner_states_the_right_figure(trained, cli, refused, owned) -> None:
+    words = ("--method", "noisy-gd", "--condition", "none", "--steps", 3)
+    mu = trained(*words, "--unit", "owner", "--out", "a")["gdp_mu"]
+    exact = epsilon_of(5**0.5 * mu, 1e-5)
+    assert 7.6 < exact < 7.67
+    run = ("train", owned, "--eps", 3, *words, "--unit", "record", "--out", "b")
+    refused(cli(*run, "--cap", 5), 4, ["cap is epsilon 5", f"it would be {rounded_up(exact)} for a record"])
+    told = json.loads(cli(*run, "--dry-run", "--json").stdout)["together"]
+    assert told["epsilon_by_unit"] == {"record": pytest.approx(exact, rel=1e-9), "owner": None}
+    by_record = cli(*run, "--cap", 7.67)
+    assert by_record.status == 0, by_record
+    assert (
+        f"cost epsilon {rounded_up(exact)} at delta 1e-05 for a record; no epsilon covers a person" in by_record.stderr
+    )
+    found = json.loads(cli("budget", owned, "--json").stdout)
+    assert (found["unit"], found["runs"]) == ("record", 2)
+    assert found["epsilon"] == pytest.approx(exact, rel=1e-9)
+    assert found["epsilon_by_unit"] == {"record": found["epsilon"], "owner": None}
+    assert [entry["epsilon"] for entry in found["entries"]] == [pytest.approx(3, abs=1e-6)] * 2
+    shown = cli("budget", owned)
+    assert shown.stdout == f"{rounded_up(exact)}\n"
+    assert "no epsilon covers a person (a run by record protects single rows)" in shown.stderr
+
+
+def test_no_cap_holds_for_people_after_a_run_by_record(trained, cli, refused, owned) -> None:
+    words = ("--method", "noisy-gd", "--condition", "none", "--steps", 3)
+    trained(*words, "--unit", "record", "--out", "a")
+    run = ("train", owned, "--eps", 3, *words, "--unit", "owner", "--out", "b")
+    refused(cli(*run, "--cap", 1000), 4, ["no epsilon covers a person", "--unit record"])
+    assert cli("budget", owned, "--set-cap", 1000).status == 0
+    refused(cli(*run), 4, ["no epsilon covers a person", "--unit record"])
+    trained(*words, "--unit", "record", "--out", "b")
+    assert json.loads(cli("budget", owned, "--json").stdout)["runs"] == 2
+
+
+def test_a_sample_of_people_and_a_run_by_record_have_no_epsilon(trained, cli, refused, owned) -> None:
+    sampled = ("--method", "dp-sgd", "--accountant", "rdp", "--sampling-rate", 0.5, "--steps", 3)
+    trained(*sampled, "--unit", "owner", "--out", "a")
+    run = ("train", owned, "--eps", 3, "--method", "noisy-gd", "--condition", "none", "--steps", 3, "--out", "b")
+    refused(cli(*run, "--unit", "record", "--cap", 1000), 4, ["no epsilon covers a record", "--unit owner"])
+    assert json.loads(cli(*run, "--dry-run", "--json").stdout)["together"]["epsilon"] is None
+    assert "no finite epsilon: no epsilon covers a record" in cli(*run, "--unit", "record").stderr
+    found = json.loads(cli("budget", owned, "--json").stdout)
+    assert (found["epsilon"], found["epsilon_by_unit"]) == (None, {"record": None, "owner": None})
+    shown = cli("budget", owned)
+    assert shown.stdout == "-\n"
+    assert "no epsilon covers a record (a run by owner took Poisson samples)" in shown.stderr
 
 
 def _number(word: str) -> bool:

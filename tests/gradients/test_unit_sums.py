@@ -107,6 +107,32 @@ def test_neighbours_differ_by_at_most_sensitivity(seed, sizes, scale, clip_norm,
     assert moved <= whole.contributions[removed] * clip_norm + 1e-12
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("geometry", geometries(), ids=["plain", "origin", "scale"])
+def test_one_row_of_a_person_moves_the_sum_by_up_to_twice_the_sensitivity(geometry, stream) -> None:
+    def total(x, y, bounds, weights):
+        rows = streamed(x, y) if stream else ArrayRows(normalise_rows(x), y)
+        return clipped_sum(UnitRows(rows, bounds), weights, clip_norm, geometry=geometry)
+
+    def moved(person, place, x, y, bounds, weights):
+        """Without one row of a person."""
+        keep = np.arange(len(x)) != bounds[person] + place
+        fewer = bounds - (np.arange(len(bounds)) > person)
+        whole = total(x, y, bounds, weights)
+        return np.linalg.norm(whole.value - total(x[keep], y[keep], fewer, weights).value) / whole.sensitivity
+
+    clip_norm = 0.01
+    x, y, bounds, weights = people((3, 2, 7, PAIRED_ROWS + 1, 1, 2))
+    for person, size in enumerate(np.diff(bounds)):
+        assert max(moved(person, place, x, y, bounds, weights) for place in range(size)) <= 2
+    # the last person has two equal rows of two classes: without the row of the rarer answer, the gradient is opposite
+    x[-2:], y[-2:] = x[-1], [0, 1]
+    weights = np.outer(normalise_rows(x[-1:])[0], [-1.0, 0.0, -1e3, -1e3, -1e3])
+    opposite = moved(len(bounds) - 2, 0, x, y, bounds, weights)
+    assert opposite <= 2
+    assert opposite > (1.9 if geometry is PLAIN else 0)
+
+
 @pytest.mark.parametrize("observed", [True, False])
 @pytest.mark.parametrize("rate", [1.0, 0.7])
 @pytest.mark.parametrize(("d", "c"), [(512, 20), (256, 60)])

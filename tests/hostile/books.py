@@ -51,7 +51,7 @@ MADE: dict[str, Callable[[Path], Any]] = {
     "10^11 zeros": _sparse,
     "no text": lambda folder: (folder / "b.jsonl").write_bytes(b"\xff\xfe\n"),
     "deep": lambda folder: (folder / "b.jsonl").write_text("[" * 10**5 + "\n"),
-    "another first line": lambda folder: (folder / "b.jsonl").write_text('{"book": 2}\n'),
+    "another first line": lambda folder: (folder / "b.jsonl").write_text('{"book": 3}\n'),
 }
 
 

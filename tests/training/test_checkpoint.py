@@ -415,6 +415,17 @@ def test_two_runs_from_one_copy_part_at_their_next_checkpoint(
     assert len({*one, *two}) == 3 + 2 * 2
 
 
+def test_a_copy_under_another_name_is_no_second_run_that_the_book_counts_once(
+    stopped_run: TrainRequest, tmp_path: Path
+) -> None:
+    (partial,) = unfinished(stopped_run.out)
+    shutil.copytree(partial, tmp_path / ".copy.0.partial")
+    with pytest.raises(PrivacyError, match=f"{stopped_run.out} in budget book .* resumed as {tmp_path / 'copy'}"):
+        train(replace(stopped_run, out=tmp_path / "copy"), Silent())
+    train(stopped_run, Silent())
+    check_equal(stopped_run.out, tmp_path / "expected")
+
+
 def test_a_seeded_run_does_not_depend_on_when_checkpoints_are_written(features_file: Path, tmp_path: Path) -> None:
     seeded = {"method": "dp-sgd", "noise_seed": 4, "insecure_seed": True}
     for name, every in (("often", 0.0), ("never", 1e9)):

@@ -85,7 +85,11 @@ def _exit_statuses() -> str:
     rows.append(
         "| 130 | Interrupted with Ctrl-C. No result was written; `train --resume` continues from a checkpoint. |"
     )
-    introduction = "Every error is one line on stderr. `--debug` shows where it came from."
+    introduction = (
+        "Every error is one line on stderr. `--debug` shows where it came from.\n\n"
+        "If stdout cannot be written, the line says which output is complete. A stderr that cannot be written ends no\n"
+        "command."
+    )
     table = "\n".join(["| status | meaning |", "| --- | --- |", *rows])
     return f"## Exit status\n\n{introduction}\n\n{table}"
 

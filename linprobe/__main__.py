@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 
 INTERRUPTED = 130  # exit status of Ctrl-C
 
@@ -45,9 +46,11 @@ def main() -> None:
 
         status = run(sys.argv[1:])
     except KeyboardInterrupt:  # before or after the command itself
-        print(
-            "linprobe: error: interrupted before the end; files under their final names are complete", file=sys.stderr
-        )
+        with suppress(OSError):  # stderr may be full
+            print(
+                "linprobe: error: interrupted before the end; files under their final names are complete",
+                file=sys.stderr,
+            )
         status = INTERRUPTED
     sys.exit(status)
 

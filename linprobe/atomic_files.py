@@ -192,6 +192,20 @@ def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False
         raise
 
 
+def sync_folder(folder: Path) -> None:
+    """Force the names in a folder to the disk, so that a rename outlives a power cut. Not on Windows."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading.
 

@@ -139,6 +139,12 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
                         f"run {entry.run[:16]} has {name} {was!r} in budget book {path} and now {now!r}; allowed: the "
                         "same; give what the run was started with, or train anew under another name"
                     )
+            if before.name != entry.name:
+                raise PrivacyError(
+                    f"run {entry.run[:16]} is {before.name} in budget book {path}, and is resumed as {entry.name}; a "
+                    "copy gets noise of its own, so it would be a second run that the book counts once; resume it as "
+                    f"{before.name}, or train anew"
+                )
             entry = replace(entry, further=before.further, created=before.created)
         if check is not None:
             check(others, entry)

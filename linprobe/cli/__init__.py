@@ -6,9 +6,8 @@ stdout carries results only; everything for people goes to stderr. Exit status: 
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any
@@ -127,26 +126,22 @@ def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
     return f"; got {given[0]!r}" if given and str(given[0]) not in error.format_message() else ""
 
 
-def _drop_output() -> None:
-    """Drop what stdout still holds. Python would raise again when it flushes stdout at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _reader_left() -> int:
     """The exit status after the reader closed stdout, as `| head` does."""
-    _drop_output()
+    _stderr.drop_unwritten(getattr(sys.stdout, "wrapped", sys.stdout))  # typer hides this error of stdout
     return 0
 
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit status. An error is one line on stderr, with a traceback only for --debug."""
     with ExitStack() as stack:
+        stdout = stack.enter_context(_stderr.watched())
         try:
             everywhere, words = taken_out(arguments)
             stack.enter_context(_stderr.as_asked(quiet=everywhere.quiet, log=everywhere.log, words=arguments))
         except LinprobeError as error:
             return _fail(str(error), error.exit_status)
-        return _run(words, everywhere)
+        return _run(words, everywhere, stdout)
 
 
 def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
@@ -160,7 +155,7 @@ def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
     return {name: defaults_from(everywhere.config, name, commands[name].params, commands)}
 
 
-def _run(words: list[str], everywhere: Everywhere) -> int:
+def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> int:
     """`run` without the options of every command."""
     debug, defaults = everywhere.debug, dict[str, Any]()
     try:
@@ -191,11 +186,10 @@ def _run(words: list[str], everywhere: Everywhere) -> int:
             text = f"{text}{_got(error, words, defaults)}"
             stop = "" if text.endswith("?") else "."
             return _fail(f"{text}{stop}{_hint(error)} See {command} --help.", 2)
-        with suppress(ValueError):  # stdout may be no file
-            try:
-                sys.stdout.flush()
-            except OSError:  # it cannot be written, which may be the error
-                _drop_output()
+        of_stdout = error is stdout.error
+        _stderr.drop_unwritten(sys.stdout)
+        if of_stdout and isinstance(error, OSError):
+            return _fail(f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1)
         if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
             return _fail(
                 f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1

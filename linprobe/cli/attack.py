@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Overwrite, PrivateJson, RunArgument, print_private_json
+from linprobe.cli._shared import Overwrite, PrivateJson, RunArgument, print_private_json, printing
 
 
 def register(app: typer.Typer) -> None:
@@ -56,15 +56,16 @@ def register(app: typer.Typer) -> None:
         with _terminal.TerminalProgress() as progress:
             result = attack(request, progress)
         _terminal.note(result["private_output"])
-        if as_json:
-            print_private_json(result)
-            return
         of = f", {result['shadows']} shadow probes" if lira else ""
-        typer.echo(f"attack            {result['attack']}{of}")
-        typer.echo(f"{result['compared']:<18}{result['members']} members, {result['non_members']} non-members")
         interval = "" if result["auc_low"] is None else f" ({result['auc_low']:.4f} to {result['auc_high']:.4f}, 95 %)"
-        typer.echo(f"AUC               {result['auc']:.4f}{interval}")
         limits = result["tpr_limit_at_fpr"] or {}
-        for rate, found in result["tpr_at_fpr"].items():
-            limit = f", at most {limit_percent(limits[rate])} % by the guarantee" if limits else ""
-            typer.echo(f"TPR at FPR {f'{100 * float(rate):g} %':<6} {100 * found:.2f} %{limit}")
+        with printing(" and ".join(f"{path} is complete" for path in (out, plot) if path is not None), "the figures"):
+            if as_json:
+                print_private_json(result)
+                return
+            typer.echo(f"attack            {result['attack']}{of}")
+            typer.echo(f"{result['compared']:<18}{result['members']} members, {result['non_members']} non-members")
+            typer.echo(f"AUC               {result['auc']:.4f}{interval}")
+            for rate, found in result["tpr_at_fpr"].items():
+                limit = f", at most {limit_percent(limits[rate])} % by the guarantee" if limits else ""
+                typer.echo(f"TPR at FPR {f'{100 * float(rate):g} %':<6} {100 * found:.2f} %{limit}")

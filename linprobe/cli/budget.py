@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from linprobe.atomic_files import path_from
-from linprobe.cli._shared import PrivateJson, print_json
+from linprobe.cli._shared import PrivateJson, print_json, printing
 
 
 def register(app: typer.Typer) -> None:
@@ -47,8 +47,10 @@ def register(app: typer.Typer) -> None:
         from linprobe.commands.figures import guarantee_rows
 
         found = budget(BudgetRequest(source, book, delta, set_cap))
+        made = "" if set_cap is None else f"the cap is in budget book {found['book']}"
         if as_json:
-            print_json(found)
+            with printing(made, "the JSON object"):
+                print_json(found)
             return
         for entry in found["entries"]:
             epsilon = "none: not private" if not entry["private"] else rounded_up(entry["epsilon"])
@@ -71,4 +73,5 @@ def register(app: typer.Typer) -> None:
                 ("cap", cap),
             ],
         )
-        typer.echo(rounded_up(found["epsilon"]))
+        with printing(made, "epsilon"):
+            typer.echo(rounded_up(found["epsilon"]))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from linprobe.atomic_files import path_from
-from linprobe.cli._shared import DryRunFlag, Json, numbers, print_dry_run, print_json, words
+from linprobe.cli._shared import DryRunFlag, Json, numbers, print_dry_run, print_made, words
 
 
 def register(app: typer.Typer) -> None:
@@ -119,7 +119,7 @@ def register(app: typer.Typer) -> None:
         with _terminal.TerminalProgress() as progress:
             compared = compare(request, progress)
         if as_json:
-            print_json(compared)
+            print_made("comparison", compared["out"], compared)
             return
         header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]")
         _terminal.table(f"test accuracy, %, of {seeds} runs each", rows, header=header)
@@ -130,7 +130,7 @@ def register(app: typer.Typer) -> None:
         if warning is not None:
             _terminal.note(warning)
         _terminal.note(footer(compared["composed"]))
-        typer.echo(compared["out"])
+        print_made("comparison", compared["out"])
 
 
 def _distinct(name: str, text: str, kind: Any) -> list[Any]:

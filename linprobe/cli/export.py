@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Calibrate, Overwrite, RunArgument
+from linprobe.cli._shared import Calibrate, Overwrite, RunArgument, print_made
 
 
 def register(app: typer.Typer) -> None:
@@ -32,4 +32,4 @@ def register(app: typer.Typer) -> None:
         note = export(request, _terminal.TerminalProgress())
         if note["private"] == "true":
             _terminal.note(f"{note['method']}: {note['guarantee']}")
-        typer.echo(str(out))
+        print_made("file", out)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli._shared import PRIVATE_TEST, DryRunFlag, Json, numbers, print_dry_run, print_json
+from linprobe.cli._shared import PRIVATE_TEST, DryRunFlag, Json, numbers, print_dry_run, print_made
 
 _IMAGES = "Images"
 _NETWORK = "Network"
@@ -220,9 +220,9 @@ def register(app: typer.Typer) -> None:
             return
         _summary(outcome, _terminal.note)
         if as_json:
-            print_json({**vars(outcome), "file": str(outcome.file)})
+            print_made("feature file", outcome.file, {**vars(outcome), "file": str(outcome.file)})
             return
-        typer.echo(str(outcome.file))
+        print_made("feature file", outcome.file)
 
 
 def _arguments(pairs: list[str]) -> dict[str, Any]:

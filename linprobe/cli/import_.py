@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import PRIVATE_TEST, DryRunFlag, Overwrite, print_dry_run
+from linprobe.cli._shared import PRIVATE_TEST, DryRunFlag, Overwrite, print_dry_run, print_made
 
 
 def register(app: typer.Typer) -> None:
@@ -77,4 +77,4 @@ def register(app: typer.Typer) -> None:
             _terminal.note("there are no test rows: no accuracy will be measured")
         if description["class_names_from"] == "test labels":
             _terminal.note("the class list was read from the test labels, which are public; --classes declares another")
-        typer.echo(str(out))
+        print_made("feature file", out)

@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli._shared import DryRunFlag, Overwrite, PrivateJson, RunArgument, print_dry_run, print_private_json
+from linprobe.cli._shared import (
+    DryRunFlag,
+    Overwrite,
+    PrivateJson,
+    RunArgument,
+    print_dry_run,
+    print_private_json,
+    printing,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -73,14 +81,20 @@ def register(app: typer.Typer) -> None:
                 f"epsilon {rounded_up(result.published['epsilon_of_run_now'])}; it is in {result.published['file']}"
             )
             report = {**report, "published": result.published}
-        if as_json:
-            print_private_json(report)
-            return
-        typer.echo(f"{'people' if report['unit'] == 'owner' else 'records':<18}{report['records']}")
-        typer.echo(f"worst case bound  {bound.format(rounded_up(epsilon), rounded_up(report['delta']))}")
-        typer.echo(f"largest           {rounded_up(report['max'])}")
-        typer.echo(f"mean              {rounded_up(report['mean'])}")
-        for level, value in report["quantiles"].items():
-            typer.echo(f"quantile {level:<8} {rounded_up(value)}")
-        typer.echo(f"below half budget {100 * report['share_below_half']:.1f} %")
-        typer.echo(f"sorted            {result.sparkline}")
+        made = [f"{path} is complete" for path in (csv, plot) if path is not None]
+        if result.recovered is not None:
+            made.append(f"{run} is sealed")
+        if result.published is not None:
+            made.append(f"the histogram is complete in {result.published['file']}, and {run} states its cost")
+        with printing(" and ".join(made), f"the report, which linprobe pdp-report {run} prints again,"):
+            if as_json:
+                print_private_json(report)
+                return
+            typer.echo(f"{'people' if report['unit'] == 'owner' else 'records':<18}{report['records']}")
+            typer.echo(f"worst case bound  {bound.format(rounded_up(epsilon), rounded_up(report['delta']))}")
+            typer.echo(f"largest           {rounded_up(report['max'])}")
+            typer.echo(f"mean              {rounded_up(report['mean'])}")
+            for level, value in report["quantiles"].items():
+                typer.echo(f"quantile {level:<8} {rounded_up(value)}")
+            typer.echo(f"below half budget {100 * report['share_below_half']:.1f} %")
+            typer.echo(f"sorted            {result.sparkline}")

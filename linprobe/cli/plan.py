@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Json, Overwrite, numbers, print_json
+from linprobe.cli._shared import Json, Overwrite, numbers, print_json, printing
 
 _RATES = (
     "sampling rates are {!r}; allowed: numbers above 0 and at most 1 with commas between; "
@@ -57,8 +57,10 @@ def register(app: typer.Typer) -> None:
         )
         with _terminal.TerminalProgress() as progress:
             planned = plan(request, progress)
+        made = "" if plot is None else f"{plot} is complete"
         if as_json:
-            print_json(planned)
+            with printing(made, "the JSON object"):
+                print_json(planned)
             return
         chosen = planned["recommended"]
         _terminal.table(
@@ -78,4 +80,5 @@ def register(app: typer.Typer) -> None:
             header=("q", "rows per step", "steps", "noise multiplier", "noise per epoch", "epsilon", "accountant"),
         )
         _terminal.note(f"* recommended: {planned['why']}")
-        typer.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")
+        with printing(made, "the plan"):
+            typer.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")

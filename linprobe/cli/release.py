@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import DryRunFlag, Json, RunArgument, print_dry_run, print_json
+from linprobe.cli._shared import DryRunFlag, Json, RunArgument, print_dry_run, print_made
 
 
 def register(app: typer.Typer) -> None:
@@ -64,7 +64,7 @@ def register(app: typer.Typer) -> None:
             return
         released = command.release(request)
         if as_json:
-            print_json(released)
+            print_made("release", released["release"], released)
             return
         _terminal.note(f"{', '.join(released['files'])}; read {out / 'README.md'} before you publish it")
-        typer.echo(released["release"])
+        print_made("release", released["release"])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from linprobe.cli._shared import Overwrite, RunArgument
+from linprobe.cli._shared import Overwrite, RunArgument, print_made
 
 
 def register(app: typer.Typer) -> None:
@@ -36,4 +36,4 @@ def register(app: typer.Typer) -> None:
             _terminal.note(
                 "PRIVATE: the page holds figures computed from private rows without noise; do not publish it"
             )
-        typer.echo(str(html))
+        print_made("page", html)

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from linprobe.cli._flags import given_options, train_flags, with_flags
-from linprobe.cli._shared import DryRunFlag, Json, print_dry_run, print_json
+from linprobe.cli._shared import DryRunFlag, Json, print_dry_run, print_made
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
             with _terminal.TerminalProgress() as progress:
                 outcome = command.train(request, progress, group)
         if as_json:
-            print_json(outcome)
+            print_made("run", outcome["run"], outcome)
             return
         accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
         further = {
@@ -81,6 +81,6 @@ def register(app: typer.Typer) -> None:
                 ("seconds", _terminal.figure(outcome["seconds"], ".2f")),
             ],
         )
-        typer.echo(outcome["run"])
+        print_made("run", outcome["run"])
 
     app.command()(with_flags(train, parameters))

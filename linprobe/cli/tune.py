@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from linprobe.cli._flags import given_options, train_flags, with_flags
-from linprobe.cli._shared import DryRunFlag, Json, numbers, print_dry_run, print_json, words
+from linprobe.cli._shared import DryRunFlag, Json, numbers, print_dry_run, print_made, words
 
 # a seed voids the guarantee, and a checkpoint would keep what the selection must forget
 LEFT_OUT = ("noise_seed", "insecure_seed", "checkpoint_every", "resume")
@@ -78,7 +78,7 @@ def register(app: typer.Typer) -> None:
         with _terminal.TerminalProgress() as progress:
             outcome = command.tune(request, tuning, progress)
         if as_json:
-            print_json(outcome)
+            print_made("run", outcome["run"], outcome)
             return
         chosen = outcome["tuning"]
         accuracy = outcome["test_accuracy"]
@@ -92,7 +92,7 @@ def register(app: typer.Typer) -> None:
                 *guarantee_rows(outcome),
             ],
         )
-        typer.echo(outcome["run"])
+        print_made("run", outcome["run"])
 
     after = next(place for place, flag in enumerate(flags) if flag.option.name == "out")
     parameters = [flag.parameter for flag in flags]

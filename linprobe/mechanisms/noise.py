@@ -31,6 +31,7 @@ PART = 1 << 16  # numbers that one thread works on at a time, or a few more: thr
 WORDS_PER_BLOCK = 8  # 64-bit words of a ChaCha20 block
 EXTENSION = 1 << 95  # set in the nonce of the blocks with further bits
 RATCHET = b"linprobe noise: next key"
+RENEWAL = b"linprobe noise: renewed key"
 
 
 class NoiseSource:
@@ -42,7 +43,8 @@ class NoiseSource:
 
     Attributes:
         kind: where the key came from.
-        key: 32 bytes, as secret as the private rows: it determines the draws since the last `ratchet`.
+        key: 32 bytes, as secret as the private rows. It determines the draws since the last `ratchet`, and the keys of
+            later ones until a `renewed_key` takes its place.
         draws: number of streams used since the last `ratchet`.
     """
 
@@ -58,6 +60,15 @@ class NoiseSource:
         """Replace the key by a one-way function of it. The new key reveals no earlier draw."""
         self.key = hashlib.sha256(RATCHET + self.key).digest()
         self.draws = 0
+
+    def renewed_key(self) -> bytes:
+        """A key to use in place of `key`: a one-way function of it and of fresh bytes from the operating system.
+
+        `key` does not reveal it. With a seed it is `key` itself: the draws must not depend on the time of this call.
+        """
+        if self.kind == INSECURE:
+            return self.key
+        return hashlib.sha256(RENEWAL + self.key + os.urandom(32)).digest()
 
     def add_noise(self, value: NDArray[np.float64], std: float) -> NDArray[np.float64]:
         """round(value + std Z) on the grid of `grid_step(std)`, for independent real normal variates Z; same shape.

@@ -1,9 +1,16 @@
 """Checkpoints of an unfinished run: weights, optimiser, place in the ledger and in the noise, in one file of mode 0600.
 
-The file holds the key of the noise of the step under way, which is as secret as the private rows. It lies in the
-unfinished run's folder and is removed before that becomes a run. Keys of earlier steps are gone: `NoiseSource.ratchet`.
-A resumed run repeats the interrupted step with the same noise on the same rows, so it releases the same value. Other
-rows, settings or versions are refused.
+The file holds the key of the noise of the next step, which is as secret as the private rows. It lies in the unfinished
+run's folder and is removed before that becomes a run. A copy of it opens the samples and the noise from its step up to
+the next write, or to the end of the run without one:
+
+- earlier keys are gone: `NoiseSource.ratchet` is one-way;
+- later keys cannot be computed: every write mixes fresh bytes of the operating system into the key, on the disk first
+  and then in memory. A run with a seed mixes nothing in; its seed opens all of it.
+
+A resumed run repeats the releases that the ledger has beyond the checkpoint, with the same noise on the same rows, so
+it releases the same values. It writes no checkpoint until it has repeated them. Other rows, settings or versions are
+refused.
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ from numpy.typing import NDArray
 from linprobe._version import __version__
 from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import Ledger
-from linprobe.atomic_files import replace_when_complete
+from linprobe.atomic_files import replace_when_complete, sync_folder
 from linprobe.data.array_files import read_archive
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.gradients.host import ARITHMETIC
@@ -42,7 +49,7 @@ class Checkpoints:
 
     Args:
         folder: of the unfinished run.
-        source: of its noise; gets the key in the checkpoint, if there is one.
+        source: of its noise; gets the key in the checkpoint, if there is one, and another one with every write.
         ledger: synced to the disk before each checkpoint; moved to the step of a restored state.
         identity: settings and versions, which a resumed run must share. private_digest: of its private rows.
         every: seconds between checkpoints; 0 for one after every step.
@@ -70,7 +77,7 @@ class Checkpoints:
         held: slice = slice(None),
     ) -> None:
         self.path = folder / CHECKPOINT
-        self._ledger, self._group, self._held = ledger, group, held
+        self._source, self._ledger, self._group, self._held = source, ledger, group, held
         self._every, self._written_at = every, time.monotonic()
         self._latest: Mapping[str, Any] | None = None
         self._state = _read(self.path) if self.path.is_file() else None
@@ -105,14 +112,12 @@ class Checkpoints:
         state = {**self._state}
         for name in PER_RECORD:
             state[name] = state[name][self._held].copy()
-        self._latest = {**state, "history": json.loads(str(state["history"]))}
         return state
 
     def offer(self, state: Mapping[str, Any]) -> None:
         """Keep the state after a step in memory; write it if `every` seconds have passed since the last write."""
         self._latest = state
-        due = np.array(time.monotonic() - self._written_at >= self._every)
-        if self._group.broadcast(due):
+        if self._group.broadcast(np.array(self._due())):
             self._write()
 
     def withdraw(self) -> None:
@@ -120,12 +125,25 @@ class Checkpoints:
         self._latest = None
 
     def interrupted(self) -> None:
-        """Write the last complete step, if a checkpoint exists."""
-        if self.path.is_file() and self._latest is not None and self._group.size == 1:
+        """Write the last complete step, if a checkpoint exists and the next step has released nothing."""
+        if self.path.is_file() and self._latest is not None and self._group.size == 1 and self._may_write():
             self._write()
+
+    def _due(self) -> bool:
+        return time.monotonic() - self._written_at >= self._every and self._may_write()
+
+    def _may_write(self) -> bool:
+        """Whether the ledger has no release after the latest state.
+
+        A write gives the steps after it another key. A release in the ledger must be repeated with the key that it had:
+        otherwise it would be two releases, and the ledger would count one.
+        """
+        assert self._latest is not None  # noqa: S101
+        return int(self._latest["next_step"]) == len(self._ledger.events)
 
     def _write(self) -> None:
         assert self._latest is not None  # noqa: S101
+        key = np.frombuffer(self._source.renewed_key(), dtype=np.uint8)
         history = [{name: float(fact) for name, fact in facts.items()} for facts in self._latest["history"]]
         state = {name: on_host(value) for name, value in self._latest.items() if name != "history"}
         state |= {name: self._group.gather(state[name]) for name in PER_RECORD}
@@ -135,9 +153,14 @@ class Checkpoints:
                 arrays = {
                     **self._identity,
                     **state,
+                    "key": key,
                     "history": np.array(json.dumps(history)),
                 }
                 np.savez(stream, allow_pickle=False, **arrays)
+            sync_folder(self.path.parent)
+        # only now: after a power cut, the file must have the key of every release in the ledger
+        self._source.key = self._group.broadcast(key).tobytes()
+        self._latest = None
         self._written_at = time.monotonic()
 
 

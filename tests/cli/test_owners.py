@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -279,12 +280,20 @@ def test_info_and_import_count_people(cli, owned) -> None:
     assert "owners of rows: 10 train" in done.stderr
 
 
-def test_an_interrupted_run_for_people_does_not_resume_for_rows(
+def test_an_interrupted_run_for_people_does_not_resume_for_rows_or_with_other_people(
     cli, refused, owned, interrupted_at_the_third_step
 ) -> None:
     words = ["train", owned, "--method", "ngd", "--eps", 3, "--steps", 5, "--checkpoint", 0, "--out", "run"]
     cli(*words, "--unit", "owner")
     refused(cli(*words, "--resume"), 2, ["unit 'owner'"], notes=1)
+    refused(cli(*words, "--unit", "owner", "--per-owner-rows", 2, "--resume"), 4, ["other private rows"])
+    shutil.copy(owned, "other.h5")
+    with h5py.File("other.h5", "r+") as file:
+        owners = file["train/owner"]
+        place = next(place for place in range(len(owners)) if owners[place] != owners[0])
+        owners[place] = owners[0]  # a row of the second person is now the first person's
+    others = ["train", "other.h5", *words[2:], "--unit", "owner", "--resume"]
+    refused(cli(*others), 4, ["other private rows"])
     done = cli(*words, "--unit", "owner", "--resume", "--json")
     assert json.loads(done.stdout)["n_units"] == PEOPLE
     assert cli("verify", "run").status == 0

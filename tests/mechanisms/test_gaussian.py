@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from linprobe.mechanisms import noise as noise_module
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.first_look import GRID_BITS
 from linprobe.mechanisms.gaussian import GaussianMechanism
@@ -84,6 +85,20 @@ def test_a_new_key_does_not_give_earlier_draws_and_follows_from_the_old_one_alon
     other.ratchet()
     assert source.key == other.key != before
     assert source.draws == 0
+
+
+def test_a_renewed_key_needs_the_old_key_and_fresh_bytes_and_a_seed_has_neither(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = NoiseSource()
+    before = source.key
+    assert len({before, source.renewed_key(), source.renewed_key()}) == 3
+    assert source.key == before
+    monkeypatch.setattr(noise_module.os, "urandom", lambda n: bytes(n))  # an operating system that repeats itself
+    one, two = source.renewed_key(), NoiseSource().renewed_key()
+    assert len({before, one, two}) == 3
+    seeded = NoiseSource(7)
+    assert seeded.renewed_key() == seeded.key
 
 
 def test_threads_and_parts_change_no_number() -> None:

@@ -107,6 +107,7 @@ def test_both_sources_draw_the_same_in_turn_and_never_the_same_twice(name: str) 
         np.testing.assert_array_equal(shared.bernoulli(0.4, 77), host.bernoulli(0.4, 77))  # of a sample, on the host
         shared.ratchet()
         host.ratchet()
+        shared.key = host.key = NoiseSource().renewed_key()  # as after a checkpoint
     another, zeros = DeviceNoise(shared, torch.device(name)), torch.zeros(64, dtype=torch.float64, device=name)
     drawn = torch.cat([source.add_noise(zeros, 1.0) for source in (noise, another, noise, another)])
     assert len(drawn.unique()) == 256

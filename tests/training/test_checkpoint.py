@@ -11,7 +11,7 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
+from linprobe.training import checkpoint
+from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.settings import Settings
 from tests.conftest import Outcome
 from tests.processes import ended, start_copy
@@ -133,7 +135,11 @@ def check_equal(run: Path, expected: Path) -> None:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make the operating system return this noise key from now on."""
+    """Make the operating system return this noise key from now on.
+
+    Writing a checkpoint does not renew the key, so that runs with other checkpoints are equal.
+    """
+    monkeypatch.setattr(NoiseSource, "renewed_key", lambda self: self.key)
 
     def give(number: int) -> None:
         monkeypatch.setattr(noise.os, "urandom", lambda n: bytes([number]) * n)
@@ -158,18 +164,21 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     with pytest.raises(KeyboardInterrupt):
         train(request, Stops(2))
     keys(2)
+    rarely = replace(request, resume=True, checkpoint_every=1e9)
+    with pytest.raises(KeyboardInterrupt):  # between two steps: the last one is written
+        train(rarely, Stops(2))
     real, drawn = NoiseSource.add_noise, []
 
-    def stops_before_the_third(self: NoiseSource, value: Any, std: float) -> Any:
+    def stops_before_the_second(self: NoiseSource, value: Any, std: float) -> Any:
         drawn.append(value.shape)
-        if len(drawn) == 3:
+        if len(drawn) == 2:
             raise KeyboardInterrupt
         return real(self, value, std)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(NoiseSource, "add_noise", stops_before_the_third)
+    with monkeypatch.context() as patch:  # within a step: it must be repeated, so nothing is written
+        patch.setattr(NoiseSource, "add_noise", stops_before_the_second)
         with pytest.raises(KeyboardInterrupt):
-            train(replace(request, resume=True, checkpoint_every=1e9), Silent())
+            train(rarely, Silent())
     keys(3)
     watch = Stops(-1)
     train(replace(request, resume=True), watch)
@@ -320,16 +329,148 @@ def key_chain(first: bytes, n: int) -> list[bytes]:
     return chain
 
 
-def test_a_checkpoint_opens_only_the_step_under_way(stopped_run: TrainRequest) -> None:
-    """Keys of the steps before are in no file, and the key in the checkpoint does not lead back to them."""
+class Steps(Silent):
+    """Notes the key of the noise of every step, and copies the checkpoint after every write into a folder."""
+
+    def __init__(self, out: Path, copies: Path, patch: pytest.MonkeyPatch) -> None:
+        self.out, self.copies, self.keys = out, copies, []
+        real = NoiseSource.add_noise
+
+        def noted(source: NoiseSource, value: Any, std: float) -> Any:
+            self.keys.append(source.key)
+            return real(source, value, std)
+
+        patch.setattr(NoiseSource, "add_noise", noted)
+
+    def step(self, count: int = 1) -> None:
+        (partial,) = unfinished(self.out)
+        if (partial / CHECKPOINT).exists():
+            with np.load(partial / CHECKPOINT) as state:
+                done = int(state["done"])
+            if not (self.copies / str(done)).exists():
+                shutil.copytree(partial, self.copies / str(done))
+
+    def opened(self, done: int) -> list[int]:
+        """Steps whose noise the copy after `done` steps opens."""
+        with np.load(self.copies / str(done) / CHECKPOINT) as state:
+            chain = key_chain(state["key"].tobytes(), 2 * STEPS)
+        return [step for step, key in enumerate(self.keys, start=1) if key in chain]
+
+
+def due_after(patch: pytest.MonkeyPatch, steps: Collection[int]) -> None:
+    """Make a checkpoint due after these steps, and after no other."""
+    due = Checkpoints._due
+
+    def decided(self: Checkpoints) -> bool:
+        self._every = 0.0 if int(self._latest["done"]) in steps else 1e9
+        return due(self)
+
+    patch.setattr(Checkpoints, "_due", decided)
+
+
+@pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
+def test_a_copied_checkpoint_opens_the_steps_up_to_the_next_one(
+    method: str,
+    features_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = asked(features_file, tmp_path / "run", method)
+    due_after(monkeypatch, (2, 5))
+    watch = Steps(request.out, tmp_path / "copies", monkeypatch)
+    train(request, watch)
+    assert sorted(path.name for path in (tmp_path / "copies").iterdir()) == ["2", "5"]
+    assert watch.opened(2) == [3, 4, 5]
+    assert watch.opened(5) == [6, 7]
+
+
+def test_every_write_closes_the_checkpoint_before(
+    features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = asked(features_file, tmp_path / "run")
+    watch = Steps(request.out, tmp_path / "copies", monkeypatch)
+    train(request, watch)
+    assert [watch.opened(done) for done in range(1, STEPS)] == [[done + 1] for done in range(1, STEPS)]
+
+
+def test_two_runs_from_one_copy_part_at_their_next_checkpoint(
+    features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = asked(features_file, tmp_path / "run", "dp-sgd")
+    watch = Steps(request.out, tmp_path / "copies", monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        train(request, Stops(2))
+    watch.step()
+    due_after(monkeypatch, (5,))
+    found = []
+    for name in ("one", "two"):
+        out = tmp_path / name / "run"
+        shutil.copytree(tmp_path / "copies" / "2", out.with_name(".run.0.partial"))
+        watch.keys = []
+        train(replace(request, out=out, resume=True, book=tmp_path / f"{name}.book"), Silent())
+        found.append(watch.keys)
+    one, two = found
+    assert one[:3] == two[:3]
+    assert set(one[3:]).isdisjoint(two[3:])
+    assert len({*one, *two}) == 3 + 2 * 2
+
+
+def test_a_copy_under_another_name_is_no_second_run_that_the_book_counts_once(
+    stopped_run: TrainRequest, tmp_path: Path
+) -> None:
     (partial,) = unfinished(stopped_run.out)
-    *used, current = key_chain(bytes([1]) * 32, 1 + 3)
-    with np.load(partial / CHECKPOINT, allow_pickle=False) as archive:
-        assert archive["key"].tobytes() == current
-        assert int(archive["draws"]) == 0
-    for path in partial.iterdir():
-        assert all(key not in path.read_bytes() for key in used)
-    assert set(used).isdisjoint(key_chain(current, 20))
+    shutil.copytree(partial, tmp_path / ".copy.0.partial")
+    with pytest.raises(PrivacyError, match=f"{stopped_run.out} in budget book .* resumed as {tmp_path / 'copy'}"):
+        train(replace(stopped_run, out=tmp_path / "copy"), Silent())
+    train(stopped_run, Silent())
+    check_equal(stopped_run.out, tmp_path / "expected")
+
+
+def test_a_seeded_run_does_not_depend_on_when_checkpoints_are_written(features_file: Path, tmp_path: Path) -> None:
+    seeded = {"method": "dp-sgd", "noise_seed": 4, "insecure_seed": True}
+    for name, every in (("often", 0.0), ("never", 1e9)):
+        train(asked(features_file, tmp_path / name, checkpoint_every=every, **seeded), Silent())
+    check_equal(tmp_path / "often", tmp_path / "never")
+
+
+FAILING = {"write": (np, "savez"), "rename": (Path, "replace"), "folder": (checkpoint, "sync_folder")}
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=type)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", FAILING)
+def test_a_write_that_fails_leaves_one_noise_for_every_release(
+    place: str,
+    after: bool,
+    error: BaseException,
+    features_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether the old file stays or the new one is there, the resumed run draws no second noise for a release."""
+    request = asked(features_file, tmp_path / "run", "dp-sgd")
+    watch = Steps(request.out, tmp_path / "copies", monkeypatch)
+    due_after(monkeypatch, (2, 5))
+    owner, name = FAILING[place]
+    real, calls = getattr(owner, name), []
+
+    def fails(*given: Any, **named: Any) -> Any:
+        if len(watch.keys) < 5:
+            return real(*given, **named)
+        if after:
+            real(*given, **named)
+        calls.append(given)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fails)
+        with pytest.raises((LinprobeError, KeyboardInterrupt)):
+            train(request, Silent())
+    assert calls
+    assert len(watch.keys) == 5
+    train(replace(request, resume=True), Silent())
+    assert len(set(watch.keys)) == STEPS
+    assert len((request.out / "ledger.jsonl").read_text().splitlines()) == STEPS
 
 
 def test_a_checkpoint_holds_no_rows_and_no_pickle(stopped_run: TrainRequest) -> None:
@@ -409,21 +550,34 @@ def test_other_settings_are_refused(stopped_run: TrainRequest, changes: dict[str
     assert {path.name: path.read_bytes() for path in partial.iterdir()} == before
 
 
-def changed_copy(features: Path, folder: Path, group: str = "train", text: float = 0.0) -> Path:
-    """The same file with one more value in a row of `group`, or in the text weights."""
+def test_a_checkpoint_of_another_version_is_refused(stopped_run: TrainRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "__version__", "0.9")
+    with pytest.raises(UsageError, match=r"linprobe '\d.*' and this one '0\.9'"):
+        train(stopped_run, Silent())
+
+
+def changed_copy(features: Path, folder: Path, group: str = "train", text: float = 0.0, *, what: str = "row") -> Path:
+    """The same file with another row, label or id in `group`, its rows in another order, or other text weights."""
     path = folder / "changed.h5"
     with FeatureFile(features) as old, FeatureWriter(path, old.description) as new:
         for name in old.sizes:
             x, y, ids = old.rows(name, slice(None)), old.labels(name), old.ids(name)
-            x[-1, 0] += name == group
+            if name == group:
+                x[-1, 0] += what == "row"
+                y[-1] = (y[-1] + (what == "label")) % len(old.description.class_names)
+                ids[-1] += "'" * (what == "id")
+                order = np.roll(np.arange(len(x)), what == "order")
+                x, y, ids = x[order], y[order], [ids[place] for place in order]
             new.write_group(name, len(x), x.shape[1], [x], y, ids)
         new.write_text_weights(old.text_weights() + text)
     return path
 
 
-def test_the_noise_never_meets_other_private_rows(stopped_run: TrainRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["row", "label", "id", "order"])
+def test_the_noise_never_meets_other_private_rows(stopped_run: TrainRequest, tmp_path: Path, what: str) -> None:
+    changed = changed_copy(stopped_run.features, tmp_path, what=what)
     with pytest.raises(PrivacyError, match="other private rows"):
-        train(replace(stopped_run, features=changed_copy(stopped_run.features, tmp_path)), Silent())
+        train(replace(stopped_run, features=changed), Silent())
     train(stopped_run, Silent())
     check_equal(stopped_run.out, tmp_path / "expected")
 
@@ -569,10 +723,11 @@ KILLS = 12  # of each of two methods
 
 
 @contextlib.contextmanager
-def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
+def fatal(at: int, drawn: Path, written: Collection[int]) -> Iterator[list[int]]:
     """SIGKILL when the process comes to point number `at`: before, within and after every write, draw and step.
 
-    `drawn` gets a line for each noise that was generated, before it is used.
+    `drawn` gets a line for each noise that was generated, before it is used. Each process gets other bytes of the
+    operating system. A checkpoint is due after the steps `written`.
     """
     passed = [0]
 
@@ -604,25 +759,33 @@ def fatal(at: int, drawn: Path) -> Iterator[list[int]]:
         around(atomic_files.os, "fsync")
         around(np, "savez")
         around(Contributed, "add")
-        patch.setattr(noise.os, "urandom", lambda n: bytes([1]) * n if not drawn.exists() else os.getpid().to_bytes(n))
+        due_after(patch, written)
+        patch.setattr(noise.os, "urandom", lambda n: os.getpid().to_bytes(n))
         yield passed
 
 
-def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) -> None:
-    """Train in processes killed at random points, until `kills` have been, and check what each leaves."""
+def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int, **given: Any) -> None:
+    """Train in processes killed at random points, until `kills` have been, and check what each leaves.
+
+    Each process writes checkpoints after other steps. `given` are further arguments of the runs; runs with a seed are
+    compared with one that nobody killed.
+    """
     generator, expected = random.Random(seed), folder / "expected"
-    with fatal(-1, folder / "drawn") as passed:
-        train(asked(features, expected, method), Silent())
+    with fatal(-1, folder / "drawn", range(STEPS + 1)) as passed:
+        train(asked(features, expected, method, **given), Silent())
     n_points, killed, run = passed[0], 0, 0
     while killed < kills:
         run += 1
         out, drawn, recorded, resume = folder / f"run{run}", folder / f"drawn{run}", 0, False
         while not out.exists():
-            at = generator.randrange(1, n_points // 2)
-            request = asked(features, out, method, resume=resume)
+            at, written = generator.randrange(1, n_points), generator.sample(range(STEPS + 1), 3)
+            book = out.with_suffix(".book")  # of its own: no time is spent on what all runs cost together
+            request = asked(features, out, method, resume=resume, book=book, **given)
 
-            def attempt(request: TrainRequest = request, at: int = at, drawn: Path = drawn) -> int:
-                with fatal(at, drawn):
+            def attempt(
+                request: TrainRequest = request, at: int = at, drawn: Path = drawn, written: list[int] = written
+            ) -> int:
+                with fatal(at, drawn, written):
                     train(request, Silent())
                 return 0
 
@@ -647,8 +810,12 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int) 
                 shutil.rmtree(partial)
                 drawn.unlink(missing_ok=True)
                 recorded = 0
-        check_equal(out, expected)
-        assert verify(out, features)["verified"] is True
+        draws = set(drawn.read_text().splitlines())
+        assert len(draws) == len((out / "ledger.jsonl").read_text().splitlines()), "a release was made twice"
+        if given:
+            check_equal(out, expected)
+        else:
+            assert verify(out, features)["verified"] is True
 
 
 @pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
@@ -656,6 +823,13 @@ def test_killed_at_any_point_a_run_goes_on_and_its_ledger_never_undercounts(
     features_file: Path, tmp_path: Path, method: str
 ) -> None:
     kill_many(features_file, tmp_path, method, KILLS, seed=0)
+
+
+@pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])
+def test_killed_at_any_point_a_seeded_run_goes_on_to_the_same_result(
+    features_file: Path, tmp_path: Path, method: str
+) -> None:
+    kill_many(features_file, tmp_path, method, KILLS, seed=0, noise_seed=4, insecure_seed=True)
 
 
 def test_a_killed_command_goes_on(cli: Callable[..., Outcome], features_file: Path, tmp_path: Path) -> None:

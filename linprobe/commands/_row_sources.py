@@ -122,9 +122,10 @@ def open_features(
             raise DataError(
                 f"{path} holds rows without labels, which only predict and info read; give a file with the group train"
             )
-        note = scan(features) if whole else None
-        if note is not None and progress is not None:
-            progress.note(note)
+        if whole:
+            scan(features)
+        if features.equal is not None and features.equal.few and progress is not None:
+            progress.note(features.equal.note)
         yield features
 
 
@@ -284,12 +285,19 @@ def check_one_class(features: FeatureReader, command: str) -> None:
         )
 
 
+def refuse_training_rows(features: FeatureReader) -> None:
+    """DataError if the test rows of a file, read whole, are its training rows."""
+    if features.equal is not None:
+        features.equal.refuse_many()
+
+
 def check_test_rows(features: FeatureReader, use: str, *, private: bool = False) -> None:
-    """DataError unless the file has test rows, PrivacyError if they are private; `use` says what needs them.
+    """DataError unless the file has test rows, or if they are its training rows; PrivacyError if they are private.
 
     Args:
-        private: the result is private, so the rows may be private too.
+        use: what needs them. private: the result is private, so the rows may be private too.
     """
+    refuse_training_rows(features)
     if "test" not in features.sizes:
         raise DataError(f"{features.path} has no test rows, which {use}; give a feature file with the group test")
     if features.description.private_test and not private:

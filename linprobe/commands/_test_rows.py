@@ -81,7 +81,7 @@ def refuse_private_rows(run: LoadedRun, features: FeatureReader, progress: Progr
         blocks = (x for x, _ in training.blocks("train"))
         note = compare_test_rows(features, blocks, training.sizes["train"], where)
         if note is not None:
-            progress.note(note)
+            progress.note(note.note)
         if features.has_owners("test") and training.has_owners("train"):
             refuse_both_sides(owners_of(features, "test"), owners_of(training, "train"), f"{features.path} and {where}")
 

@@ -27,7 +27,13 @@ from linprobe.commands._comparison_plan import (
 )
 from linprobe.commands._comparison_plan import CompareRequest as CompareRequest
 from linprobe.commands._method_row import MethodRow as MethodRow
-from linprobe.commands._row_sources import DIGITS, check_one_class, check_test_rows, open_features
+from linprobe.commands._row_sources import (
+    DIGITS,
+    check_one_class,
+    check_test_rows,
+    open_features,
+    refuse_training_rows,
+)
 from linprobe.commands._run_config import refuse_other_encodings
 from linprobe.commands._units import private_units
 from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
@@ -125,7 +131,7 @@ def opened_comparison(request: CompareRequest) -> Iterator[OpenedComparison]:
         of["unit"] = request.unit
     refuse_other_encodings(of.values())
     with ExitStack() as stack:
-        features = _shared(stack, request.features)
+        features = _shared(stack, request.features, scored=True)
         others = {name_of(path): _shared(stack, path) for path in request.public if path is not None}
         reader = opened_rows(stack, features)
         check_test_rows(reader, "methods are compared on")
@@ -145,10 +151,15 @@ def _announce(missing: Sequence[Planned], n_units: int, delta: float, progress: 
         )
 
 
-def _shared(stack: ExitStack, path: Path | None) -> Features:
-    """The rows of a file, read once for all runs; its path if they do not fit in memory."""
+def _shared(stack: ExitStack, path: Path | None, *, scored: bool = False) -> Features:
+    """The rows of a file, read once for all runs; its path if they do not fit in memory.
+
+    `scored` says that accuracy is measured on its test rows.
+    """
     opened = stack.enter_context(open_features(path))
     check_one_class(opened, "compare")
+    if scored:
+        refuse_training_rows(opened)
     if not available_memory.fits(4 * opened.n_features * sum(opened.sizes.values())):
         return None if path is None else path.absolute()  # processes may have another working directory
     return LoadedFeatures(opened)

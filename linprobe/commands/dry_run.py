@@ -26,7 +26,7 @@ from linprobe.commands._dry_run import (
     together_line,
     written,
 )
-from linprobe.commands._row_sources import DIGITS
+from linprobe.commands._row_sources import DIGITS, refuse_training_rows
 from linprobe.commands._test_rows import test_epsilon_of
 from linprobe.commands._training_rows import Rows, rows_of
 from linprobe.commands.train import TrainRequest, make_settings, opened, with_method
@@ -87,6 +87,7 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
             settings = replace(candidates[0], shrink=tuning.shrink, test_epsilon=test_epsilon)
             return _one_run(features, completed, settings, rows, choice)
         tuned = selection_of(rows, completed, tuning, candidates)
+        refuse_training_rows(features)
         previewed = preview_of_selection(completed, tuning, tuned, rows)
         book, spent = preview(features, completed.book, [previewed.entry], completed.cap)
         mean = tuning.mean_repetitions
@@ -125,6 +126,7 @@ def _one_run(
     features: FeatureReader, request: TrainRequest, settings: Settings, rows: Rows, choice: Chosen | None
 ) -> DryRun:
     previewed = preview_of_run(request, settings, rows)
+    refuse_training_rows(features)
     budgets = previewed.budgets[0]
     book, spent = None, None
     if budgets and previewed.entry.private:

@@ -16,13 +16,13 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from linprobe.accounting.calibrate import check_epsilon, large_delta
+from linprobe.accounting.calibrate import Budget, check_epsilon, large_delta
 from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
 from linprobe.commands._output import run_folder_of_group
-from linprobe.commands._row_sources import DIGITS, FileSource, open_features
+from linprobe.commands._row_sources import DIGITS, FileSource, open_features, refuse_training_rows
 from linprobe.commands._run_config import config_text, refuse_other_encodings
 from linprobe.commands._test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.commands._tracking import refuse_tracking, send
@@ -317,13 +317,18 @@ def train_on(
                 book, keep.check, folder, out, settings, ledger, request.cap, progress, group, sources.unit
             ) as charge,
         ):
+
+            def on_budget(budget: Budget | None) -> None:
+                refuse_training_rows(features)  # after wrong settings, before anything is spent
+                charge.plan(budget)
+
             runtime = Runtime(request.precision, request.device, group, keep)
             trained = engine.train(
                 sources,
                 settings,
                 runtime,
                 ledger=ledger,
-                on_budget=charge.plan,
+                on_budget=on_budget,
                 on_start=progress.start,
                 on_step=progress.step,
                 count_test=None if settings.test_epsilon is None else count_test,

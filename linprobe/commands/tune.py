@@ -27,7 +27,7 @@ from linprobe.accounting.ledger import record_selection
 from linprobe.accounting.selection import SelectionEvent, calibrate_selection, check_repetitions
 from linprobe.commands._budget_book import book_of, charged_selection
 from linprobe.commands._option_text import option_kinds, typed
-from linprobe.commands._row_sources import check_one_class
+from linprobe.commands._row_sources import check_one_class, refuse_training_rows
 from linprobe.commands._test_rows import figures_of
 from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands._units import private_records
@@ -335,6 +335,7 @@ def _select(
     mean, out = tuning.mean_repetitions, Path(request.out or "")
     signing_key = signing_key_of(request, ALONE)
     selection = selection_of(rows, request, tuning, candidates)
+    refuse_training_rows(features)
     delta, event = selection.delta, selection.event
     warning = large_delta(delta, rows.n_units)
     if warning is not None:

@@ -168,10 +168,11 @@ def _check_private(files: RunFiles, features: Path | None, result: dict[str, Any
     result["not_covered"] = not_covered(manifest, files)
     result["stated_not_checked"] = not_checked(manifest, files)
     if features is not None:
-        from linprobe.commands._row_sources import open_features
+        from linprobe.commands._row_sources import open_features, refuse_training_rows
         from linprobe.commands._stated_rows import check_stated, private_mask
 
         with open_features(features) as opened:
+            refuse_training_rows(opened)
             private = private_mask(run.run, run.per_record, opened)
             proved = check_stated(run.run, opened)
         result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]

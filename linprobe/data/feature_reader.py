@@ -18,10 +18,39 @@ from linprobe._version import __version__
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.data.tasks import MULTICLASS, MULTILABEL
+from linprobe.errors import DataError
 
 RECORDS_AT_ONCE = 1 << 16
 ALL = slice(None)
 PRIVATE = "private"
+BY_CHANCE = 1000  # one row in so many may be in both groups: a photograph that a collection holds twice
+
+
+@dataclass(frozen=True)
+class EqualRows:
+    """Test rows that equal training rows, or multiples of them.
+
+    Attributes:
+        found: how many and where, in words. allowed: how many may be in both groups by chance. few: whether they are.
+    """
+
+    found: str
+    allowed: int
+    few: bool
+
+    @property
+    def note(self) -> str:
+        """What to say where the rows are only written or described."""
+        what = "has no more protection than a test row" if self.few else "is no test row, and no command scores it"
+        return f"{self.found}; a row in both {what}; remove it from one group"
+
+    def refuse_many(self) -> None:
+        """DataError if there are too many for chance."""
+        if not self.few:
+            raise DataError(
+                f"{self.found}; allowed: {self.allowed}, one in {BY_CHANCE:,} of the smaller group; accuracy on "
+                "training rows would give them away; remove them from one group"
+            )
 
 
 @dataclass(frozen=True)
@@ -80,12 +109,14 @@ class FeatureReader(ABC):
     Attributes:
         path: for messages. description: class names and provenance.
         sizes: number of rows of each group. n_features: features per row.
+        equal: test rows that equal training rows, as `scan` found them; None for none, or before `scan`.
     """
 
     path: Path
     description: Description
     sizes: dict[str, int]
     n_features: int
+    equal: EqualRows | None = None
 
     def __init__(self) -> None:
         self._digests: dict[tuple[str, bytes], str] = {}
@@ -182,7 +213,7 @@ class LoadedFeatures(FeatureReader):
     def __init__(self, features: FeatureReader) -> None:
         super().__init__()
         self.path, self.description = features.path, features.description
-        self.sizes, self.n_features = dict(features.sizes), features.n_features
+        self.sizes, self.n_features, self.equal = dict(features.sizes), features.n_features, features.equal
         self._rows = {group: features.rows(group, slice(None)) for group in self.sizes}
         self._labels = {group: features.labels(group) for group in self.sizes}
         self._ids = {group: features.ids(group) for group in self.sizes}

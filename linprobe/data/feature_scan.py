@@ -9,24 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.equal_rows import RowSet
-from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader
 from linprobe.data.owners import refuse_both_sides
 from linprobe.errors import DataError
 
-BY_CHANCE = 1000  # one row in so many may be in both groups: a photograph that a collection holds twice
 FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance
 NAMED = 5  # places in a message
 
 
-def scan(features: FeatureReader) -> str | None:
-    """Read every row, id and owner once.
-
-    Returns:
-        A note about test rows that equal training rows, if there are so few that it may be chance; else None.
+def scan(features: FeatureReader) -> None:
+    """Read every row, id and owner once, and set `features.equal`.
 
     Raises:
         DataError: NaN or infinity, with the number of such rows and the first of them; a repeated id; an id that is
-            both private and public; more test rows that equal training rows; or people with test rows and other rows.
+            both private and public; or people with test rows and other rows.
     """
     hashes: dict[str, NDArray[np.int64]] = {}
     test: RowSet | None = None
@@ -55,7 +51,7 @@ def scan(features: FeatureReader) -> str | None:
     if text is not None and not np.isfinite(text).all():
         raise DataError(f"{features.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again")
     if test is None or "train" not in features.sizes:
-        return None
+        return
     if features.has_owners("test"):
         others = [group for group in ("train", "public") if group in features.sizes and features.has_owners(group)]
         refuse_both_sides(
@@ -63,7 +59,7 @@ def scan(features: FeatureReader) -> str | None:
             (name for group in others for name in owners_of(features, group)),
             str(features.path),
         )
-    return _judged(test, features, features.sizes["train"], "training rows")
+    features.equal = _judged(test, features, features.sizes["train"], "training rows")
 
 
 def owners_of(features: FeatureReader, group: str, keep: NDArray[np.bool_] | None = None) -> Iterator[str]:
@@ -73,34 +69,33 @@ def owners_of(features: FeatureReader, group: str, keep: NDArray[np.bool_] | Non
 
 def compare_test_rows(
     features: FeatureReader, others: Iterable[NDArray[np.floating]], n_others: int, what: str
-) -> str | None:
+) -> EqualRows | None:
     """`scan`'s comparison of the test rows of a file with other rows: `others`, blocks of `n_others` rows in all.
 
     Args:
         what: the other rows, for messages.
 
-    Returns, raises: as `scan`.
+    Raises:
+        DataError: too many of them for chance.
     """
     test = RowSet((x for x, _ in features.blocks("test")), FEWEST)
     for x in others:
         test.find(x)
-    return _judged(test, features, n_others, what)
+    equal = _judged(test, features, n_others, what)
+    if equal is not None:
+        equal.refuse_many()
+    return equal
 
 
-def _judged(test: RowSet, features: FeatureReader, n_others: int, what: str) -> str | None:
-    """A note about the test rows that were found among others. DataError if there are too many for chance."""
+def _judged(test: RowSet, features: FeatureReader, n_others: int, what: str) -> EqualRows | None:
+    """The test rows that were found among others; None for none."""
     found, n_test = test.found(), features.sizes["test"]
     if not found.size:
         return None
     allowed = min(n_test, n_others) // BY_CHANCE
     places = found[:NAMED].tolist()
     both = f"{found.size:,} of {n_test:,} test rows equal {what}, or multiples of them, first at test rows {places}"
-    if found.size > allowed:
-        raise DataError(
-            f"{features.path}: {both}; allowed: {allowed}, one in {BY_CHANCE:,} of the smaller group; accuracy on "
-            "training rows would give them away; remove them from one group"
-        )
-    return f"{features.path}: {both}; a row in both has no more protection than a test row; remove it from one group"
+    return EqualRows(f"{features.path}: {both}", allowed, few=bool(found.size <= allowed))
 
 
 def _finite_rows(features: FeatureReader, group: str) -> Iterator[NDArray[np.floating]]:

@@ -63,7 +63,7 @@ class FeatureWriter:
         shown_as: path for messages, if not `path`.
 
     Attributes:
-        note: after the block, what `scan` notes about the file, or None.
+        note: after the block, a note about test rows that equal training rows, or None.
 
     Raises:
         DataError: the folder does not exist. At the end of the block also: what `scan` refuses. OSError: a full disk.
@@ -185,7 +185,8 @@ class FeatureWriter:
             if kind is None:
                 os.fsync(self._stream.fileno())
                 with FeatureFile(self._temporary, shown_as=self._shown) as written:
-                    self.note = scan(written)
+                    scan(written)
+                    self.note = None if written.equal is None else written.equal.note
                 self._temporary.replace(self._path)
         finally:
             self._discard()

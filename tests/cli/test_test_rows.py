@@ -55,7 +55,7 @@ def shared(path: Path) -> None:
         file["test/owner"][:] = names
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"info"}))
 @pytest.mark.parametrize("private", [False, True])
 def test_rows_on_both_sides_are_refused(cli: Cli, refused: Refused, good: Path, command: str, private: bool) -> None:
     copied(good)
@@ -154,3 +154,17 @@ def test_one_row_in_a_thousand_trains_with_a_note(cli: Cli, tmp_path: Path) -> N
     trained = cli("train", "a.h5", *NOISY, "--steps", "2", "--out", "run", "--json")
     assert told in trained.stderr
     assert result_of(trained)["test_accuracy"] is not None
+
+
+def test_import_writes_equal_rows_with_a_note_and_train_names_wrong_settings_first(
+    cli: Cli, refused: Refused, tmp_path: Path
+) -> None:
+    x, y = np.random.default_rng(0).standard_normal((400, 10)).astype(np.float32), np.arange(400) % 4
+    np.savez(tmp_path / "a.npz", X_train=x, y_train=y, X_test=x, y_test=y)
+    outcome = cli("import", tmp_path / "a.npz", "--out", "a.h5")
+    assert outcome.status == 0
+    assert "no command scores it" in outcome.stderr
+    assert cli("info", "a.h5").status == 0
+    refused(cli("train", "a.h5", *NOISY, "--delta", "0.5"), 4, ["delta is 0.5"])
+    refused(cli("train", "a.h5", "--method", "zero-shot"), 2, ["needs text weights"])
+    refused(cli("train", "a.h5", *NOISY), 3, [f"400 of 400 {EQUAL}"])

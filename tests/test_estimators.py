@@ -355,7 +355,7 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
     with pytest.warns(PrivacyWarning, match="in 3 fits"):
         probe.fit(np.concatenate([x[119:120], -x]), np.append(y[119], y))
     with monkeypatch.context() as patch:  # a fit that fails has released something too
-        patch.setattr("linprobe.training.engine.check_weights", mock.Mock(side_effect=DivergedError("diverged")))
+        patch.setattr("linprobe.training.execute.check_weights", mock.Mock(side_effect=DivergedError("diverged")))
         with pytest.warns(PrivacyWarning, match="in 4 fits"), pytest.raises(DivergedError):
             probe.fit(x[119:], y[119:])
     with pytest.warns(PrivacyWarning, match="in 5 fits"):

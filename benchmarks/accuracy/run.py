@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands._row_sources import open_features
-from linprobe.commands.train import TrainRequest, train
+from linprobe.data.dataset import open_features
+from linprobe.training.train import TrainRequest, train
 from linprobe.progress import Silent
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, 8.0)

@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands.train import TrainRequest, train
-from linprobe.commands.tune import Tuning, tune
+from linprobe.training.train import TrainRequest, train
+from linprobe.training.tune import Tuning, tune
 from linprobe.progress import Silent
 
 GRID = "score_noise=0.1,0.5,2,8"

@@ -18,10 +18,10 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from linprobe.data.sources import ArraySource
-from linprobe.evaluation.label_figures import label_figures
+from linprobe.metrics.figures import label_figures
 from linprobe.methods import METHODS
-from linprobe.training.engine import Sources, train
-from linprobe.training.settings import Settings
+from linprobe.training.execute import Sources, train
+from linprobe.plan.settings import Settings
 
 DELTA = 1e-5
 EPSILONS = (1.0, 3.0)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands._comparison_plan import PARAGON, PUBLIC_BASELINE
-from linprobe.evaluation.comparison import Setting, Summary
+from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE
+from linprobe.metrics.comparison import Setting, Summary
 from linprobe.reporting.comparison_plots import (
     DASHES,
     MARKERS,

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
-from linprobe.commands.train import TrainRequest, train
+from linprobe.training.train import TrainRequest, train
 from linprobe.data.blocks import Rows
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter

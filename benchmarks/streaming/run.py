@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.commands.train import TrainRequest, train
+from linprobe.training.train import TrainRequest, train
 from linprobe.data.blocks import LazyBlock
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.commands.train import TrainRequest, train
+from linprobe.training.train import TrainRequest, train
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.progress import Silent

@@ -18,7 +18,7 @@ from linprobe.cli import _stderr
 from linprobe.errors import LinprobeError, ParameterError, printable
 
 if TYPE_CHECKING:
-    from linprobe.commands._dry_run import DryRun
+    from linprobe.plan.words import DryRun
 
 Number = TypeVar("Number", int, float)
 

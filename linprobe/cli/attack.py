@@ -38,8 +38,9 @@ def register(app: typer.Typer) -> None:
         The attack tells private rows from test rows by their scores; of a run with --unit owner, private people from
         test people. Its results are private.
         """
+        from linprobe.accounting.tradeoff import limit_percent
         from linprobe.cli import _terminal
-        from linprobe.commands.attack import AttackRequest, attack, limit_percent
+        from linprobe.evaluation.attack import AttackRequest, attack
 
         request = AttackRequest(
             run=run,

@@ -45,8 +45,8 @@ def register(app: typer.Typer) -> None:
         without per-record losses. stdout carries the lower bound; exit 4 if it is above the claim.
         """
         from linprobe.cli import _terminal
-        from linprobe.commands.audit import AuditRequest, audit, check_audit
         from linprobe.commands.figures import rounded_down, rounded_up
+        from linprobe.evaluation.audit_command import AuditRequest, audit, check_audit
 
         request = AuditRequest(
             method,

@@ -82,17 +82,10 @@ def register(app: typer.Typer) -> None:
         Choosing among runs by test accuracy is common in research, but it is not private.
         """
         from linprobe.cli import _terminal
-        from linprobe.commands._row_sources import DIGITS
-        from linprobe.commands.compare import (
-            NO_FILE,
-            CompareRequest,
-            MethodRow,
-            balance_matters,
-            compare,
-            comparison_table,
-            footer,
-            no_better,
-        )
+        from linprobe.data.dataset import DIGITS
+        from linprobe.evaluation.compare import compare
+        from linprobe.evaluation.comparison_plan import NO_FILE, CompareRequest, MethodRow
+        from linprobe.reporting.comparison_table import balance_matters, comparison_table, footer, no_better
 
         request = CompareRequest(
             methods=[MethodRow.parse(word) for word in words(methods)],
@@ -110,7 +103,7 @@ def register(app: typer.Typer) -> None:
             unit=unit,
         )
         if dry_run:
-            from linprobe.commands.dry_run_comparison import dry_run_of_comparison
+            from linprobe.evaluation.dry_run_comparison import dry_run_of_comparison
 
             with _terminal.TerminalProgress() as progress:
                 found = dry_run_of_comparison(request, progress)

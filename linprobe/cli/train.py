@@ -35,19 +35,20 @@ def register(app: typer.Typer) -> None:
         """
         from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal
-        from linprobe.commands import train as command
         from linprobe.commands.figures import guarantee_rows, rows_in_words
         from linprobe.parallel import torch_group
+        from linprobe.plan.settings import TrainRequest
+        from linprobe.training.train import train as run
 
         options = given_options(given, flags)
         features = given.pop("features")
-        request = command.TrainRequest(
+        request = TrainRequest(
             features=None if features is None else path_from(features),
             options=options,
             **given,
         )
         if dry_run:
-            from linprobe.commands.dry_run import dry_run as check
+            from linprobe.training.dry_run import dry_run as check
 
             with _terminal.TerminalProgress() as progress:
                 found = check(request, progress)
@@ -55,10 +56,10 @@ def register(app: typer.Typer) -> None:
             return
         with torch_group.group() as group:
             if group.rank > 0:
-                command.train(request, group=group)
+                run(request, group=group)
                 return
             with _terminal.TerminalProgress() as progress:
-                outcome = command.train(request, progress, group)
+                outcome = run(request, progress, group)
         if as_json:
             print_made("run", outcome["run"], outcome)
             return

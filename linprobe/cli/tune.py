@@ -59,24 +59,25 @@ def register(app: typer.Typer) -> None:
         """
         from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal
-        from linprobe.commands import tune as command
         from linprobe.commands.figures import guarantee_rows, rows_in_words
-        from linprobe.commands.train import TrainRequest
+        from linprobe.plan.settings import TrainRequest
+        from linprobe.plan.tuning import Tuning
+        from linprobe.training.tune import tune as run
 
         options = given_options(given, flags)
         features = given.pop("features")
         refusal = f"shrink is {shrink!r}; allowed: numbers with commas between, as 0,0.5,1"
-        tuning = command.Tuning.parse(grid or (), numbers(words(shrink), float, refusal), repetitions, given["method"])
+        tuning = Tuning.parse(grid or (), numbers(words(shrink), float, refusal), repetitions, given["method"])
         request = TrainRequest(features=None if features is None else path_from(features), options=options, **given)
         if dry_run:
-            from linprobe.commands.dry_run import dry_run_of_tune
+            from linprobe.training.dry_run import dry_run_of_tune
 
             with _terminal.TerminalProgress() as progress:
                 found = dry_run_of_tune(request, tuning, progress)
             print_dry_run(found, as_json=as_json)
             return
         with _terminal.TerminalProgress() as progress:
-            outcome = command.tune(request, tuning, progress)
+            outcome = run(request, tuning, progress)
         if as_json:
             print_made("run", outcome["run"], outcome)
             return

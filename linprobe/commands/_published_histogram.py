@@ -21,7 +21,6 @@ from linprobe.accounting.ledger import Ledger, drop_torn_line, line_of, read_led
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts
 from linprobe.accounting.spending import Spending
 from linprobe.atomic_files import held, json_text, write_json
-from linprobe.commands._budget_book import charge_histogram, preview_histogram
 from linprobe.errors import LinprobeError, PrivacyError, UsageError
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
@@ -32,6 +31,7 @@ from linprobe.runs.manifest_check import accountant_of, check_manifest, ledger_o
 from linprobe.runs.run_files import CARD, LEDGER, MANIFEST, PAGES, SIGNATURE, RunFiles
 from linprobe.runs.units import unit_of
 from linprobe.runs.unsealed import HISTOGRAM, unsealed_events
+from linprobe.training.charge import charge_histogram, preview_histogram
 
 BUSY = "run {} is being published from by another process; wait for it, or stop it"
 FILE = "published_histogram_{}.json"

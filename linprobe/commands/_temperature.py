@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linprobe.commands._row_sources import check_classes, check_made_alike, check_width, open_features, training_file
-from linprobe.data.equal_rows import share_a_row
-from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.dataset import open_features
 from linprobe.data.provenance import extraction_of
 from linprobe.data.tasks import MULTILABEL
-from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.errors import DataError, UsageError
+from linprobe.metrics.scores import fit_temperature
 from linprobe.progress import Progress
+from linprobe.runs.matching import check_classes, check_made_alike, check_width, refuse_private_as_public
 from linprobe.runs.run_folder import LoadedRun
 
 
@@ -33,8 +33,6 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
             f"run {run.folder} gives each row several labels, and a temperature is for one class a row; leave out "
             "--calibrate"
         )
-    from linprobe.evaluation.temperature import fit_temperature
-
     with open_features(public) as opened:
         if "public" not in opened.sizes:
             raise DataError(
@@ -46,7 +44,7 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
         check_classes(run, opened)
         seen = opened.digest("public") == run.manifest.get("public_digest")
         if not seen:  # the others were compared when the run was trained
-            _refuse_private_rows(run, opened, progress)
+            refuse_private_as_public(run, opened, "a temperature", progress)
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
         if seen:
@@ -55,15 +53,3 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
                 "better"
             )
     return temperature
-
-
-def _refuse_private_rows(run: LoadedRun, public: FeatureReader, progress: Progress) -> None:
-    """PrivacyError if a public row is a training row of the run's feature file; a note if that file is not here."""
-    with training_file(run, public.path, progress) as training:
-        if training is not None and share_a_row(
-            (x for x, _ in training.blocks("train")), (x for x, _ in public.blocks("public"))
-        ):
-            raise PrivacyError(
-                f"the group public of {public.path} holds training rows of {training.path}, and a temperature from "
-                "private rows would leak; give other public rows with --calibrate"
-            )

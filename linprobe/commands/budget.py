@@ -11,12 +11,12 @@ from linprobe.accounting.book import Cap, Contents, read_book, set_cap
 from linprobe.accounting.figures import NO_EPSILON as NO_EPSILON
 from linprobe.accounting.figures import rounded_up as rounded_up
 from linprobe.accounting.spending import spending, together
-from linprobe.commands._budget_book import book_of, existing_book
-from linprobe.commands._row_sources import DIGITS, open_features
+from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
 from linprobe.errors import DataError, ParameterError
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
+from linprobe.training.charge import book_of, existing_book
 
 
 @dataclass(frozen=True)

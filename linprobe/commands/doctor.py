@@ -16,10 +16,10 @@ from threadpoolctl import threadpool_info
 
 from linprobe import native
 from linprobe._version import __version__
-from linprobe.commands._budget_book import books_folder
 from linprobe.errors import LinprobeError
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import n_threads
+from linprobe.training.charge import books_folder
 
 State = Literal["ok", "limited", "broken"]
 FOR_DEVELOPERS = {"test", "dev", "bench", "docs"}

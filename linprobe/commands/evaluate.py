@@ -5,22 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands._row_sources import (
-    check_classes,
-    check_made_alike,
-    check_test_rows,
-    check_width,
-    features_of,
-    open_features,
-)
 from linprobe.commands._temperature import temperature_of
-from linprobe.commands._test_rows import refuse_private_rows
+from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.provenance import extraction_of
-from linprobe.evaluation.figures import figures_by_task, no_better_than_guessing
+from linprobe.metrics.figures import figures_by_task, no_better_than_guessing
 from linprobe.progress import Progress
 from linprobe.reporting.figure_tables import FigureTables as FigureTables
 from linprobe.reporting.figure_tables import tables_of as tables_of
 from linprobe.runs import run_folder
+from linprobe.runs.matching import check_classes, check_made_alike, check_width, features_of, refuse_private_rows
 
 
 def evaluate(

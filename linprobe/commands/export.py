@@ -12,13 +12,13 @@ import numpy as np
 
 from linprobe._version import __version__
 from linprobe.atomic_files import replace_when_complete
-from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands._temperature import temperature_of
 from linprobe.commands.verify import verified
 from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import UsageError
 from linprobe.exporting.probe import Probe
 from linprobe.progress import Progress
+from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.run_files import RunFiles
 from linprobe.runs.run_folder import LoadedRun
 from linprobe.runs.units import unit_of

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands._dry_run import DryRun, bytes_in_words, counted, listed, time_line
 from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading
 from linprobe.extraction.request import ExtractOutcome, Recipe, family_of
 from linprobe.extraction.request import ExtractRequest as ExtractRequest
+from linprobe.plan.words import DryRun, bytes_in_words, counted, listed, time_line
 from linprobe.progress import Progress
 
 
@@ -89,7 +89,7 @@ def _check_kept(request: ExtractRequest, like: Path) -> None:
     out = request.out
     if out is None or not request.overwrite or not out.exists():
         return
-    from linprobe.commands._output import inputs_of
+    from linprobe.runs.output import inputs_of
 
     for path in (like, *inputs_of(like)):
         if path.exists() and path.samefile(out):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands._row_sources import open_features
+from linprobe.data.dataset import open_features
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
 from linprobe.runs.manifest import read_manifest

@@ -11,13 +11,13 @@ from linprobe.accounting.calibrate import check_epsilon
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses
 from linprobe.commands import _published_histogram
-from linprobe.commands._dry_run import DryRun, Lines, listed, together_facts, together_line, written
-from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.errors import PrivacyError, UsageError
+from linprobe.plan.words import DryRun, Lines, listed, together_facts, together_line, written
 from linprobe.reporting import plots
 from linprobe.reporting.pdp_report import per_record_report, sparkline, write_csv
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.manifest_check import ledger_of, stated_epsilon
+from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.per_record_file import read_per_record
 from linprobe.runs.run_files import LEDGER, SIGNATURE, RunFiles
 from linprobe.runs.run_folder import LoadedRun, loaded

@@ -9,10 +9,10 @@ from typing import Any
 
 from linprobe.accounting import planning
 from linprobe.accounting.figures import rounded_up
-from linprobe.commands._output import new_files, writing
 from linprobe.options import DEFAULT_DELTA
 from linprobe.progress import Progress
 from linprobe.reporting import plots
+from linprobe.runs.output import new_files, writing
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.figures import rounded_up
 from linprobe.atomic_files import replace_when_complete
-from linprobe.commands._dry_run import DryRun, bytes_in_words, listed
 from linprobe.commands.verify import VerifiedRun, verified
 from linprobe.data.array_files import array_names
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
+from linprobe.plan.words import DryRun, bytes_in_words, listed
 from linprobe.reporting.model_card import pages
 from linprobe.reporting.registry_claim import Publisher
 from linprobe.runs import signature

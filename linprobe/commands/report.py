@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.atomic_files import read_text, replace_when_complete
-from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands.verify import verified
 from linprobe.errors import DataError, UsageError
 from linprobe.reporting.page import Evidence, page
+from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.run_files import RunFiles
 
 SUFFIXES = (".html", ".htm")

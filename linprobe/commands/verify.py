@@ -168,8 +168,8 @@ def _check_private(files: RunFiles, features: Path | None, result: dict[str, Any
     result["not_covered"] = not_covered(manifest, files)
     result["stated_not_checked"] = not_checked(manifest, files)
     if features is not None:
-        from linprobe.commands._row_sources import open_features, refuse_training_rows
-        from linprobe.commands._stated_rows import check_stated, private_mask
+        from linprobe.data.dataset import open_features, refuse_training_rows
+        from linprobe.runs.matching import check_stated, private_mask
 
         with open_features(features) as opened:
             refuse_training_rows(opened)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from linprobe.data.public_shots import id_hash
+from linprobe.data.owners import id_hash
 from linprobe.errors import LinprobeError
 from linprobe.extraction.decoding import UnreadableImage, decode
 from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, SKIPPED

@@ -15,7 +15,7 @@ from torch import Tensor
 from linprobe.atomic_files import check_place
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import PRIVATE
-from linprobe.data.public_shots import id_hash
+from linprobe.data.owners import id_hash
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones import Backbone
 from linprobe.extraction.loading import Batches, first_shapes, first_size

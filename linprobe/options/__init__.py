@@ -61,6 +61,8 @@ from linprobe.options.shared import Tracker as Tracker
 from linprobe.options.shared import Variant as Variant
 from linprobe.options.shared import WeightDecay as WeightDecay
 
+UNITS = RECORD, OWNER = "record", "owner"  # what a guarantee protects
+
 # The methods, in the order of `linprobe methods`.
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.figures import rounded_up
-from linprobe.evaluation.comparison import Setting, Summary, boost
+from linprobe.metrics.comparison import Setting, Summary, boost
 from linprobe.reporting.plots import GREY, PALETTE, figure
 
 MARKERS = "osD^vP*X"

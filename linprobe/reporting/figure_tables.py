@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from linprobe.evaluation.figures import of_labels
+from linprobe.metrics.figures import of_labels
 from linprobe.reporting import class_table, label_table
 
 
@@ -29,7 +29,7 @@ class FigureTables:
 
 
 def tables_of(figures: Mapping[str, Any]) -> FigureTables:
-    """The tables of what `linprobe.evaluation.figures.figures_by_task` returned."""
+    """The tables of what `linprobe.metrics.figures.figures_by_task` returned."""
     if of_labels(figures):
         overall, rows = label_table.overall_rows(figures), label_table.label_rows(figures)
         return FigureTables(overall, "by label", label_table.HEADER, rows, 0, figures["macro_auroc"])

@@ -19,7 +19,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, rounded_up
 from linprobe.accounting.tradeoff import LARGEST_EXPONENT, AttackLimit, limit_percent
 from linprobe.errors import printable
-from linprobe.evaluation.figures import no_better_than_guessing, of_labels
+from linprobe.metrics.figures import no_better_than_guessing, of_labels
 from linprobe.reporting import label_table
 from linprobe.reporting import privacy_points as points
 from linprobe.reporting.class_table import FEW_CLASSES, HEADER, class_rows, overall_rows, ranked_rows

@@ -15,7 +15,7 @@ from linprobe.accounting.planning import GOOD_ENOUGH, PlanRow
 from linprobe.accounting.tradeoff import AttackLimit
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import UsageError
-from linprobe.evaluation.attacks import Membership
+from linprobe.metrics.membership import Membership
 
 FORMATS = (".png", ".svg")
 # Okabe and Ito's colours, which people with any colour vision tell apart; the yellow is too light for lines

@@ -12,10 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.errors import ParameterError
 from linprobe.mechanisms.right_counts import right_counts_sensitivity
-
-MOST_FACTORS = 100
 
 
 @dataclass(frozen=True)
@@ -34,14 +31,6 @@ class Selected:
     def score(self) -> float:
         """The noisy count of the chosen factor."""
         return max(self.counts)
-
-
-def check_shrink(factors: Sequence[float]) -> tuple[float, ...]:
-    """`factors` if they are different numbers from 0 to 1; otherwise ParameterError."""
-    if len(set(factors)) < len(factors) or len(factors) > MOST_FACTORS or not all(0 <= c <= 1 for c in factors):
-        listed = ", ".join(f"{factor:g}" for factor in factors)
-        raise ParameterError(f"shrink is {listed}; allowed: at most {MOST_FACTORS} different numbers from 0 to 1")
-    return tuple(factors)
 
 
 def best_of(

@@ -13,7 +13,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, rounded_down, rounded_up
 from linprobe.accounting.tradeoff import limit_percent
 from linprobe.cli import run
-from linprobe.commands.compare import footer
+from linprobe.evaluation.compare import footer
 from linprobe.commands.figures import guarantee_rows
 from linprobe.reporting.comparison_table import comparison_table
 from linprobe.runs.manifest import guarantee_text

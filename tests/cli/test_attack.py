@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linprobe.commands._row_sources import open_features
-from linprobe.commands.attack import threshold_auc
+from linprobe.data.dataset import open_features
+from linprobe.evaluation.attack import threshold_auc
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.runs import run_folder

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import linprobe.cli
-from linprobe.commands.audit import AuditRequest
+from linprobe.evaluation.audit_command import AuditRequest
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY
 from tests.cli.outcomes import Cli, result_of

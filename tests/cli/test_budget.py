@@ -26,7 +26,7 @@ from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.accounting.spending import refuse_above
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.row_commitment import raw_row_commitment
+from linprobe.data.row_digests import raw_row_commitment
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.planted import no_locks
@@ -97,7 +97,7 @@ def test_a_cap_refuses_before_training_and_leaves_nothing(
     cli: Cli, refused: Cli, features_file: Path, tmp_path: Path
 ) -> None:
     assert cli("train", features_file, *FEW, "--cap", "3", "--out", "a").status == 0
-    with mock.patch("linprobe.training.engine.prepare_units", side_effect=AssertionError("a row was read")):
+    with mock.patch("linprobe.training.execute.prepare_units", side_effect=AssertionError("a row was read")):
         refused(cli("train", features_file, *FEW, "--cap", "4.4", "--out", "b"), 4, ["cap is epsilon 4.4", "4.46"])
         found = spent(cli, features_file, "--set-cap", "4.4")
         assert (found["cap"], found["cap_delta"], found["runs"]) == (4.4, 1e-5, 1)
@@ -119,7 +119,7 @@ def test_compare_stops_at_the_cap(cli: Cli, refused: Cli, features_file: Path) -
 
 def test_compare_charges_every_run(cli: Cli, features_file: Path) -> None:
     words = ["compare", features_file, "--methods", "noisy-gd:steps=3", "--eps", "2", "--seeds", "3", "--jobs", "2"]
-    with mock.patch("linprobe.commands.compare.accuracy_against_epsilon", return_value=None):
+    with mock.patch("linprobe.evaluation.compare.accuracy_against_epsilon", return_value=None):
         compared = result_of(cli(*words, "--no-baselines", "--out", "compared", "--json"))
     found = spent(cli, features_file)
     assert found["runs"] == 3
@@ -193,7 +193,7 @@ def test_a_book_of_version_0_2_is_found_and_goes_on(
     found = spent(cli, four)
     assert [Path(entry["name"]).name for entry in found["entries"]] == ["a", "b", "c"]
     assert found["epsilon"] > before > 5.6
-    with mock.patch("linprobe.commands._budget_book.raw_row_commitment", side_effect=AssertionError("no old book")):
+    with mock.patch("linprobe.training.charge.raw_row_commitment", side_effect=AssertionError("no old book")):
         assert spent(cli, features_file) == found
 
 
@@ -289,7 +289,7 @@ def test_a_run_that_diverged_counts_with_what_it_released(cli: Cli, features_fil
 
 
 KILLED_AT = {
-    "before a row is read": "linprobe.training.engine.prepare_units",
+    "before a row is read": "linprobe.training.execute.prepare_units",
     "before the first noise": "linprobe.mechanisms.gaussian.GaussianMechanism._noised",
     "before the manifest": "linprobe.runs.run_folder.write_manifest",
 }
@@ -377,7 +377,7 @@ def test_runs_at_the_same_time_keep_the_cap_without_locks(
         refuse_above(*given, **more)
         time.sleep(0.5)  # so that all are here at once
 
-    monkeypatch.setattr("linprobe.commands._budget_book.refuse_above", check)
+    monkeypatch.setattr("linprobe.training.charge.refuse_above", check)
     words = ["train", features_file, *FEW, "--eps", "1", "--cap", "2"]  # three runs cost 1.84, four 2.17
     children = [start_copy(lambda n=n: int(cli(*words, "--out", f"run{n}").status)) for n in range(5)]
     assert sorted(ended(child) for child in children) == [0, 0, 0, 4, 4]
@@ -465,7 +465,7 @@ def test_private_test_rows_are_charged_with_the_run(cli: Cli, tmp_path: Path) ->
 
 def test_the_default_place_follows_the_standard(shell: Callable[..., Any], features_file: Path, tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": "", "HOME": str(tmp_path / "home")}
-    program = "from linprobe.commands._budget_book import books_folder; print(books_folder())"
+    program = "from linprobe.training.charge import books_folder; print(books_folder())"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **env}, timeout=60
     )

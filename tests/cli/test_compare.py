@@ -22,7 +22,7 @@ from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.spending import spending
 from linprobe.commands import _comparison_folder, compare
-from linprobe.commands.train import train_on
+from linprobe.training.train import train_on
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.run_files import RunFiles
 from tests.cli.outcomes import Cli, result_of

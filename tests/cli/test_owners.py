@@ -20,7 +20,7 @@ from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.methods import METHODS
 from linprobe.runs.run_folder import load_run
-from linprobe.training.engine import Sources
+from linprobe.training.execute import Sources
 from tests.cli.outcomes import write_sealed
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
 

@@ -69,7 +69,7 @@ def test_accounting_loads_no_learning_library(run: Path, tmp_path: Path) -> None
 
 def test_training_on_digits_loads_only_what_it_needs(tmp_path: Path) -> None:
     loaded = loaded_by("train", "--method", "adamix", "--eps", "3", "--steps", "2", "--out", tmp_path / "run")
-    assert "linprobe.training.engine" in loaded
+    assert "linprobe.training.execute" in loaded
     assert not loaded & (UNUSED_BY_TRAIN | {"sklearn", "scipy.stats"})
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from linprobe.data.feature_file import SCHEMA_VERSION, FeatureFile
 from linprobe.data.feature_reader import Description
-from linprobe.data.feature_scan import scan
+from linprobe.data.row_checks import scan
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError

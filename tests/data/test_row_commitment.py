@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linprobe.data.row_commitment import RowHashes, raw_row_commitment, row_commitment
+from linprobe.data.row_digests import RowHashes, raw_row_commitment, row_commitment
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.standard_normal((300, 40)).astype(np.float16).astype(np.float32)

@@ -27,7 +27,7 @@ from linprobe.estimators import (
     NoisyGD,
     NonPrivate,
 )
-from linprobe.evaluation.metrics import class_scores
+from linprobe.metrics.scores import class_scores
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.parallel import available_memory

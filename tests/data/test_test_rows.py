@@ -14,7 +14,7 @@ import pytest
 from linprobe.data.array_import import import_arrays
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
-from linprobe.data.feature_scan import scan
+from linprobe.data.row_checks import scan
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError
 from linprobe.progress import Silent

@@ -16,7 +16,7 @@ from linprobe.methods.private_mean import MEAN
 from linprobe.options import DPSGDFOptions
 from linprobe.runs.run_folder import INHERITED
 from linprobe.runs.unsealed import HISTOGRAM
-from linprobe.training.settings import SELECTION, TEST_ACCURACY
+from linprobe.plan.settings import SELECTION, TEST_ACCURACY
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]

@@ -16,7 +16,7 @@ import pytest
 
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
-from linprobe.commands.audit import AuditRequest, audit, check_audit
+from linprobe.evaluation.audit_command import AuditRequest, audit, check_audit
 from linprobe.data.rows import ArrayRows, StreamedRows
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.audit import Trials, play

@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score, precision_score, recall_sco
 
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.evaluation import label_figures as module
-from linprobe.evaluation.label_figures import label_figures, no_better_than_commonest_answers
+from linprobe.metrics.figures import label_figures, no_better_than_commonest_answers
 from linprobe.runs.label_figures_file import FIGURES_OF_LABELS, label_contradictions
 
 G = np.random.default_rng(0)

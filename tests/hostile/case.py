@@ -196,7 +196,7 @@ def own_books(folder: Path) -> Iterator[None]:
 
 def preload() -> None:
     """Import what the commands import, so that a forked child starts at once."""
-    import linprobe.commands.attack
+    import linprobe.evaluation.attack
     import linprobe.commands.evaluate
     import linprobe.commands.export
     import linprobe.commands.extract
@@ -205,7 +205,7 @@ def preload() -> None:
     import linprobe.commands.pdp_report
     import linprobe.commands.predict
     import linprobe.commands.report
-    import linprobe.commands.train
+    import linprobe.training.train
     import linprobe.commands.verify
     import linprobe.estimators
     import linprobe.extraction.extract  # noqa: F401

@@ -165,7 +165,7 @@ def main() -> int:
     given = parser.parse_args()
     preload()
     import linprobe.commands.release
-    import linprobe.commands.tune  # noqa: F401
+    import linprobe.training.tune  # noqa: F401
 
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="linprobe-limits-") as name:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linprobe.evaluation.metrics import right_and_wrong
+from linprobe.metrics.scores import right_and_wrong
 from linprobe.mechanisms.held_out_counts import SENSITIVITY, NoisyTest, held_out_counts
 
 G = np.random.default_rng(6)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.commands._row_sources import FileSource
+from linprobe.data.dataset import FileSource
 from linprobe.data.blocks import Rows
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter

@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from linprobe.evaluation.comparison import Setting, Summary
+from linprobe.metrics.comparison import Setting, Summary
 from linprobe.reporting.comparison_plots import (
     accuracy_against_attack,
     accuracy_against_epsilon,

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from linprobe.commands.import_ import ImportRequest, import_
-from linprobe.commands.train import TrainRequest, train
+from linprobe.training.train import TrainRequest, train
 
 
 class Silent:

@@ -22,7 +22,7 @@ import pytest
 from linprobe import atomic_files
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
-from linprobe.commands.train import TrainRequest, train
+from linprobe.training.train import TrainRequest, train
 from linprobe.commands.verify import verify
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
@@ -35,7 +35,7 @@ from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training import checkpoint
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.settings import Settings
+from linprobe.plan.settings import Settings
 from tests.conftest import Outcome
 from tests.processes import ended, start_copy
 

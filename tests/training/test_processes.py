@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
-from linprobe.commands.train import TrainRequest, train
+from linprobe.training.train import TrainRequest, train
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing

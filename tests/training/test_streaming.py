@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from linprobe.commands._row_sources import FileSource
+from linprobe.data.dataset import FileSource
 from linprobe.data import feature_reader, feature_scan
 from linprobe.data import precision as precision_module
 from linprobe.data import rows as rows_module
 from linprobe.data.blocks import Block, Blocks, Rows
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import LoadedFeatures
-from linprobe.data.feature_scan import scan
+from linprobe.data.row_checks import scan
 from linprobe.data.precision import STORAGE, narrowed, widened
 from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows, TranslatedRows, prepare

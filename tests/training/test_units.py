@@ -18,9 +18,9 @@ from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.thread_group import in_group
 from linprobe.training import engine
-from linprobe.training.engine import Sources
+from linprobe.training.execute import Sources
 from linprobe.training.runtime import Runtime
-from linprobe.training.settings import Settings
+from linprobe.plan.settings import Settings
 from tests.conftest import gaussian_rows
 
 N, WIDTH, CLASSES = 600, 10, range(4)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.public_shots import id_hash
+from linprobe.data.owners import id_hash
 from linprobe.data.record_ids import FILE_NAMES
 from linprobe.errors import DataError, UsageError
 

@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.figures import cost_in_words
-
-if TYPE_CHECKING:
-    from linprobe.accounting.calibrate import Budget
-    from linprobe.accounting.spending import Spending
+from linprobe.accounting.spending import Spending
 
 Lines = list[tuple[str, str]]
 NO_BOOK = "that does not exist yet"

@@ -1,36 +1,31 @@
-"""Where the budget book of a data set lies, and what a training run writes into it."""
+"""Where the budget book of a data set lies, and what a run writes into it."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from linprobe.accounting import book
 from linprobe.accounting.book import Cap, Check, Contents, Entry
-from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.figures import cost_in_words
 from linprobe.accounting.ledger import Ledger
-from linprobe.accounting.selection import SelectionEvent
 from linprobe.accounting.spending import Spending, refuse_above, spending
 from linprobe.atomic_files import alone, replace_when_complete
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.row_commitment import raw_row_commitment, row_commitment
+from linprobe.data.row_digests import Commitment
 from linprobe.errors import DataError, LinprobeError
 from linprobe.parallel.process_group import ALONE, Group
+from linprobe.plan.plan import Plan
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import run_id_of
-from linprobe.runs.units import RECORD, unit_of
-from linprobe.training.settings import Settings
+from linprobe.runs.units import unit_of
 
 KEY, SUFFIX = "key", ".jsonl"
 KEY_BYTES = 32
@@ -47,42 +42,69 @@ def books_folder() -> Path:
         ) from None
 
 
-def book_of(features: FeatureReader, given: Path | None = None) -> Path:
-    """The budget book of a feature file: `given`, or by default the one of its training rows.
+class BookFinder:
+    """Finds the budget book of a feature file while its training rows are read.
 
-    The name is a keyed commitment to all training rows, public shots among them included, in any order, with any
-    labels and times any power of 2. The key lies beside the books, so that their names tell nobody else whether a set
-    of rows was used. The book takes over the one of format 1, whose name is a commitment to the rows as they are.
+    The name of a default book is a keyed commitment to all training rows, public shots among them included, in any
+    order, with any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else
+    whether a set of rows was used. The book takes over the one of format 1, whose name is a commitment to the rows as
+    they are.
+
+    Args:
+        given: the book; None for the default one. make: make the key of default books, if there is none yet.
+
+    Attributes:
+        commitments: to add the training rows to, with `check_rows`.
 
     Raises:
         DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
     """
-    if given is not None:
-        return given
-    folder = books_folder()
-    key = _key(folder)
 
-    def named(commitment: Callable[[bytes, Iterable[NDArray[np.floating]]], str]) -> Path:
-        return folder / f"{commitment(key, (x for x, _ in features.blocks('train')))}{SUFFIX}"
+    def __init__(self, given: Path | None, *, make: bool = True) -> None:
+        self._given, self.commitments = given, list[Commitment]()
+        if given is not None:
+            return
+        self._folder = books_folder()
+        try:
+            books = list(self._folder.glob(f"*{SUFFIX}"))
+            if not make and not books and not (self._folder / KEY).exists():
+                return
+        except OSError as error:
+            raise _unusable(self._folder, error) from None
+        key = _key(self._folder)
+        old = any(book.is_old(path) for path in books)
+        self.commitments = [Commitment(key), *([Commitment(key, scaled=False)] if old else [])]
 
-    path = named(row_commitment)
-    if any(book.is_old(other) for other in folder.glob(f"*{SUFFIX}")):
-        old = named(raw_row_commitment)
-        if book.is_old(old):
-            book.take_over(path, old)
+    def path(self) -> Path | None:
+        """The book, after the rows were added; None if there is no book of any rows yet and none is to be made."""
+        if self._given is not None or not self.commitments:
+            return self._given
+        path, *old = (self._folder / f"{commitment.value()}{SUFFIX}" for commitment in self.commitments)
+        if old and book.is_old(old[0]):
+            book.take_over(path, old[0])
+        return path
+
+
+def existing_book(features: FeatureReader, given: Path | None = None, *, make: bool = False) -> Path | None:
+    """The budget book of a feature file, whose training rows are read: `given`, or by default the one of these rows.
+
+    Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
+
+    Raises:
+        DataError, LinprobeError: as `BookFinder`.
+    """
+    finder = BookFinder(given, make=make)
+    for x, _ in features.blocks("train") if finder.commitments else ():
+        for commitment in finder.commitments:
+            commitment.add(x)
+    return finder.path()
+
+
+def book_of(features: FeatureReader, given: Path | None = None) -> Path:
+    """`existing_book`, which makes the key of default books if there is none."""
+    path = existing_book(features, given, make=True)
+    assert path is not None  # noqa: S101
     return path
-
-
-def existing_book(features: FeatureReader, given: Path | None = None) -> Path | None:
-    """`book_of`, which makes no key: None if there is no book of any rows yet, and none was given."""
-    if given is not None:
-        return given
-    folder = books_folder()
-    try:
-        none_yet = not (folder / KEY).exists() and not any(folder.glob(f"*{SUFFIX}"))
-    except OSError as error:
-        raise _unusable(folder, error) from None
-    return None if none_yet else book_of(features)
 
 
 def book_with(run: str, given: Path | None = None) -> Path | None:
@@ -140,15 +162,11 @@ class RunCharge:
     As a context manager it states what the run had released, if the block fails.
 
     Args:
-        path: of the book; called when the first charge is due, as it reads rows.
-        check: called before the first charge; an error that it raises leaves the book as it is.
-        folder: of the unfinished run. out: the run folder that it becomes.
-        settings, ledger: of the run.
+        path: of the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
         cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
             the book alone.
         progress: told in one line what this run and earlier ones cost together.
         group: processes that train together; rank 0 writes.
-        unit: what the guarantee of the run protects.
 
     Attributes:
         run: id of the run; empty in other ranks.
@@ -156,83 +174,54 @@ class RunCharge:
 
     def __init__(
         self,
-        path: Callable[[], Path],
-        check: Callable[[], None],
+        path: Path | None,
         folder: Path,
         out: Path,
-        settings: Settings,
         ledger: Ledger,
         cap: float | None,
         progress: Progress,
         group: Group = ALONE,
-        unit: str = RECORD,
     ) -> None:
-        self._path, self._check, self._out = path, check, out
-        self._settings, self._ledger = settings, ledger
-        self._cap, self._progress, self._unit = cap, progress, unit
+        self._path, self._out, self._ledger, self._cap, self._progress = path, out, ledger, cap, progress
         self.run = "" if group.rank > 0 else run_folder.run_id(folder)
-        self._charged: Path | None = None
+        self._charged: Plan | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """If that cannot be written, the whole plan counts."""
-        if kind is not None and self._charged is not None and self._private:
+        if kind is not None and self._path is not None and self._charged is not None and self._charged.private:
             with suppress(LinprobeError, OSError):
                 made = grouped(self._ledger.events)
-                book.settle(self._charged, self.run, made, started_from=self._first())
+                book.settle(self._path, self.run, made, started_from=_first(self._charged))
 
-    @property
-    def _private(self) -> bool:
-        return self._settings.method.private and self._settings.insecure_seed is None
-
-    def plan(self, budget: Budget | None) -> None:
-        """Write what the run is going to release, before it reads a private row; again if the plan changes.
+    def charge(self, plan: Plan) -> None:
+        """Write what the run is going to release, before a private row is used; again if the plan changes.
 
         Raises:
             PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
                 written.
         """
-        if not self.run or (budget is None and self._settings.method.private):
+        if not self.run or self._path is None or (plan.budget is None and plan.method.private):
             return  # another rank writes, or no private row is used
         again = self._charged is not None
+        entry = plan.entry(self.run, str(self._out.absolute()))
+        check = None if again else _check_caps(self._cap, plan.settings.delta)
+        others = book.charge(self._path, entry, check, started_from=_first(plan))
+        self._charged = plan
         if not again:
-            self._check()
-        path = self._charged or self._path()
-        planned = () if budget is None or not self._private else budget.releases
-        entry = Entry(
-            run=self.run,
-            name=str(self._out.absolute()),
-            method=self._settings.method.name,
-            unit=self._unit,
-            private=self._private,
-            delta=None if budget is None or not self._private else budget.delta,
-            releases=planned,
-        )
-        check = None if again else _check_caps(self._cap, self._settings.delta)
-        others = book.charge(path, entry, check, started_from=self._first())
-        self._charged = path
-        if not again:
-            _note(self._progress, path, others, entry)
+            _note(self._progress, self._path, others, entry)
 
-    def _first(self) -> str | None:
-        """The id of the run with the initial weights, None without one."""
-        first = self._settings.first_run
-        return None if first is None else first.model.run_id
+
+def _first(plan: Plan) -> str | None:
+    """The id of the run with the initial weights, None without one."""
+    return None if plan.first is None else plan.first.run_id
 
 
 @contextmanager
 def charged_selection(
-    path: Path,
-    folder: Path,
-    out: Path,
-    methods: Sequence[str],
-    event: SelectionEvent,
-    delta: float,
-    cap: float | None,
-    progress: Progress,
-    unit: str,
+    path: Path | None, folder: Path, out: Path, entry: Entry, cap: float | None, progress: Progress
 ) -> Iterator[str]:
     """Charge a private selection to the budget book at `path`, before its first run. It counts in full however it ends.
 
@@ -240,26 +229,17 @@ def charged_selection(
     tell the number of runs.
 
     Args:
-        folder, out, cap, progress, unit: as in `RunCharge`. methods: of the candidates. delta: of the guarantee.
+        folder, out, cap, progress: as in `RunCharge`. entry: of the selection, without a name.
 
     Yields: id of the run.
 
     Raises:
-        PrivacyError, DataError, LinprobeError: as `RunCharge.plan`.
+        PrivacyError, DataError, LinprobeError: as `RunCharge.charge`.
     """
+    assert path is not None  # noqa: S101 - a selection spends, so its book was found
     run = run_folder.run_id(folder)
-    entry = Entry(
-        run=run,
-        name=str(out.absolute()),
-        method="/".join(dict.fromkeys(methods)),
-        unit=unit,
-        private=True,
-        delta=delta,
-        releases=(),
-        selection=event,
-        created=None,
-    )
-    others = book.charge(path, entry, _check_caps(cap, delta))
+    entry = replace(entry, run=run, name=str(out.absolute()), created=None)
+    others = book.charge(path, entry, _check_caps(cap, entry.delta or 0.0))
     try:
         _note(progress, path, others, entry)
         yield run
@@ -268,22 +248,20 @@ def charged_selection(
             os.utime(path)
 
 
-def preview(
-    features: FeatureReader, given: Path | None, entries: Sequence[Entry], cap: float | None = None
-) -> tuple[Path | None, Spending]:
-    """The book that runs would be charged to, and the cost of its runs with these. Nothing is charged.
+def preview(path: Path | None, entries: Sequence[Entry], cap: float | None = None) -> Spending:
+    """The cost of the runs in the book at `path` with these. Nothing is charged.
 
-    Returns: None for the book if there is none of these rows yet, and none was given.
+    Args:
+        path: None if there is no book yet.
 
     Raises:
         PrivacyError: the runs would exceed a cap. DataError: a damaged book.
     """
-    path = existing_book(features, given)
     contents = Contents() if path is None else book.read_book(path)
     for entry in entries:
         _check_caps(cap, entry.delta or 0.0)(contents, entry)
         contents = replace(contents, entries={**contents.entries, f"{len(contents.entries)} planned": entry})
-    return path, spending(contents.counted)
+    return spending(contents.counted)
 
 
 def _check_caps(cap: float | None, delta: float) -> Check:

@@ -9,8 +9,7 @@ import numpy as np
 
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.figures import rounded_down, rounded_up
-from linprobe.commands._row_sources import FileSource, open_features, public_source
-from linprobe.commands.train import TrainRequest, make_settings
+from linprobe.data.dataset import Split, dataset_of, open_features
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows
@@ -24,11 +23,11 @@ from linprobe.methods import METHODS, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_DELTA, DEFAULT_STEPS, RunOptions
 from linprobe.options.declaration import declared
+from linprobe.plan.centring import settled
+from linprobe.plan.settings import TrainRequest, make_settings, schedule_of
 from linprobe.progress import Progress
 from linprobe.runs.units import OWNER, RECORD
-from linprobe.training.conditioning import settled
 from linprobe.training.runtime import Runtime
-from linprobe.training.settings import schedule_of
 
 DEFAULT_RUNS = 100
 DEFAULT_CANARIES = 100
@@ -101,11 +100,10 @@ def audit(
         sampling_rate=request.sampling_rate,
     )
     with open_features(None) as features:
-        public, taken = public_source(features, None, DIGITS_SHOTS, 0)
-        private = FileSource(features, "train", None if taken is None else ~taken)
-        n_classes = len(features.description.class_names)
-        background = _rows(private, BACKGROUND_ROWS)
+        dataset = dataset_of(features, None, Split(shots=DIGITS_SHOTS))
+        background, public = _rows(dataset.private, BACKGROUND_ROWS), dataset.public
         known = None if public is None or "public" not in method.needs else _rows(public, public.n_rows)
+    n_classes = dataset.n_classes
     n_units = (background.n_rows if people is None else len(people)) + request.canaries
     settings = make_settings(training, method)
     if settings.condition != "none":  # what `train` decides from the number of rows, the audit always covers

@@ -1,24 +1,21 @@
-"""Figures on the test rows of a feature file after training, and the manifest's keys about them."""
+"""What a run states about the test rows of its feature file."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta
-from linprobe.commands._row_sources import training_file
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.feature_scan import compare_test_rows, owners_of
-from linprobe.data.owners import refuse_both_sides
 from linprobe.errors import UsageError
-from linprobe.evaluation.figures import figures_by_task, of_labels
+from linprobe.mechanisms.held_out_counts import NoisyTest
 from linprobe.methods import Method
-from linprobe.progress import Progress
+from linprobe.metrics.figures import figures_by_task, of_labels
 from linprobe.runs.figures_file import STATED
 from linprobe.runs.label_figures_file import STATED_OF_LABELS
 from linprobe.runs.noisy_test import noisy_figures
-from linprobe.runs.run_folder import LoadedRun
-from linprobe.training.engine import Trained
 
 MOST_PASSES = 4  # over the test rows, for the AUROC of classes; `evaluate` has no limit
 PRINTED = (  # keys of every manifest
@@ -32,7 +29,17 @@ PRINTED = (  # keys of every manifest
 PRINTED_OF_LABELS = ("test_label_accuracy", "test_macro_average_precision")  # of rows with several labels only
 
 
-def figures_of(features: FeatureReader, trained: Trained | LoadedRun) -> dict[str, Any] | None:
+class Model(Protocol):
+    """Weights and bias for raw rows, of a run that was trained or loaded."""
+
+    @property
+    def weights(self) -> NDArray[np.float32]: ...
+
+    @property
+    def bias(self) -> NDArray[np.float32]: ...
+
+
+def figures_of(features: FeatureReader, trained: Model) -> dict[str, Any] | None:
     """Figures of the released model on public test rows; None if there are none."""
     if "test" not in features.sizes or features.description.private_test:
         return None
@@ -47,7 +54,7 @@ def figures_of(features: FeatureReader, trained: Trained | LoadedRun) -> dict[st
     )
 
 
-def accuracy_of(features: FeatureReader, trained: Trained, measured: dict[str, Any] | None) -> dict[str, Any]:
+def accuracy_of(features: FeatureReader, tested: NoisyTest | None, measured: dict[str, Any] | None) -> dict[str, Any]:
     """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
     n_test = features.sizes.get("test", 0)
     known = STATED_OF_LABELS if features.description.several_labels else STATED
@@ -56,34 +63,14 @@ def accuracy_of(features: FeatureReader, trained: Trained, measured: dict[str, A
         **dict.fromkeys((*PRINTED, "test_accuracy_per_class", *known)),
         "n_test": n_test,
     }
-    if trained.tested is not None:
-        return stated | noisy_figures(trained.tested, n_test, features.description.class_names)
+    if tested is not None:
+        return stated | noisy_figures(tested, n_test, features.description.class_names)
     if measured is None:
         return stated
     stated |= {key: measured[name] for key, name in known.items()}
     if not of_labels(measured):
         stated["test_accuracy_per_class"] = {name: one["recall"] for name, one in measured["per_class"].items()}
     return stated
-
-
-def refuse_private_rows(run: LoadedRun, features: FeatureReader, progress: Progress) -> None:
-    """DataError if test rows of a file, or the people they belong to, are among the training rows of a run.
-
-    The run's own feature file was checked when it was opened. If it is not here, a note says that nothing is compared.
-    """
-    recorded = Path(run.manifest["features"])
-    if recorded.is_file() and recorded.samefile(features.path):
-        return
-    with training_file(run, features.path, progress) as training:
-        if training is None:
-            return
-        where = f"training rows of {training.path}"
-        blocks = (x for x, _ in training.blocks("train"))
-        note = compare_test_rows(features, blocks, training.sizes["train"], where)
-        if note is not None:
-            progress.note(note.note)
-        if features.has_owners("test") and training.has_owners("train"):
-            refuse_both_sides(owners_of(features, "test"), owners_of(training, "train"), f"{features.path} and {where}")
 
 
 def test_epsilon_of(features: FeatureReader, given: float | None, delta: float, method: Method) -> float | None:

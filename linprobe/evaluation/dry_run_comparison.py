@@ -6,10 +6,14 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
-from linprobe.commands._budget_book import preview
-from linprobe.commands._comparison_folder import check_stated
-from linprobe.commands._comparison_plan import CompareRequest, Planned
-from linprobe.commands._dry_run import (
+from linprobe.data.row_checks import check_rows
+from linprobe.evaluation.compare import OpenedComparison, opened_comparison, opened_rows, warnings_of_comparison
+from linprobe.evaluation.comparison_folder import check_stated
+from linprobe.evaluation.comparison_plan import CompareRequest, Planned
+from linprobe.plan.plan import plan_facts, plan_run
+from linprobe.plan.settings import make_settings
+from linprobe.plan.tuning import selection_of, settings_of
+from linprobe.plan.words import (
     DryRun,
     bytes_in_words,
     counted,
@@ -20,20 +24,10 @@ from linprobe.commands._dry_run import (
     together_line,
     written,
 )
-from linprobe.commands._training_rows import Rows, rows_of
-from linprobe.commands.compare import OpenedComparison, opened_comparison, opened_rows
-from linprobe.commands.dry_run import (
-    Preview,
-    plan_facts,
-    preview_of_run,
-    preview_of_selection,
-    rows_facts,
-    rows_lines,
-)
-from linprobe.commands.train import make_settings
-from linprobe.commands.tune import selection_of, settings_of
-from linprobe.methods import find_method
 from linprobe.progress import Progress
+from linprobe.training.charge import BookFinder, preview
+from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines
+from linprobe.training.train import Ready
 
 
 def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun:
@@ -45,7 +39,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         epsilon with missing runs: method, shots, public, epsilon, runs, plans); finished, missing and not_private
         (numbers of runs); together (runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with the
         missing ones);
-        out, book (None if there is none yet); seconds (of the steps of `timed` runs).
+        out, book (None if there is none yet); seconds (of the steps of `timed` runs); warnings.
 
     Raises:
         LinprobeError: as `compare`, before its first run.
@@ -61,14 +55,19 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
                 groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)
         with ExitStack() as stack:
             previews = [_preview(found, runs[0], stack) for runs in groups.values()]
-            first = _rows(found, found.planned[0], stack)
+            first = _ready(found, found.planned[0], stack)
+            about = rows_facts(first, first.dataset())
+        warnings = warnings_of_comparison([run for runs in groups.values() for run in runs], found)
+        for warning in warnings:
+            progress.note(warning)
         numbers = [len(runs) for runs in groups.values()]
         entries = [one.entry for one, number in zip(previews, numbers, strict=True) for _ in range(number)]
         spending = [entry for entry in entries if entry.private and entry.counts]
-        book, spent = preview(found.reader, request.book, spending)
+        finder = BookFinder(request.book, make=False)
+        check_rows(found.reader, commitments=finder.commitments)
+        book = finder.path()
+        spent = preview(book, spending)
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
-        settings = make_settings(found.planned[0].request, find_method(str(found.planned[0].request.method)))
-        about = rows_facts(found.reader, found.planned[0].request, settings, first)
         facts = {
             **{name: value for name, value in about.items() if name not in ("method", "why")},
             "rows": [_row(runs, one) for runs, one in zip(groups.values(), previews, strict=True)],
@@ -80,6 +79,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
             "book": None if book is None else str(book),
             "seconds": sum(seconds * number for seconds, number in timed),
             "timed": sum(number for _, number in timed),
+            "warnings": warnings,
         }
         lines = [
             *rows_lines(about)[1:],
@@ -96,20 +96,23 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         return DryRun(facts, [*lines, *written(f"{request.out}: a folder for each run, tables, figures", book=book)])
 
 
-def _rows(found: OpenedComparison, run: Planned, stack: ExitStack) -> Rows:
+def _ready(found: OpenedComparison, run: Planned, stack: ExitStack) -> Ready:
     other = None if run.request.public is None else opened_rows(stack, found.others.get(run.setting.public))
-    return rows_of(found.reader, other, run.request, find_method(str(run.request.method)))
+    return Ready(run.request, found.reader, other)
 
 
 def _preview(found: OpenedComparison, run: Planned, stack: ExitStack) -> Preview:
-    rows, method = _rows(found, run, stack), find_method(str(run.request.method))
+    ready = _ready(found, run, stack)
+    dataset = ready.dataset()
+    dataset.check()
     if run.tuning is None:
-        return preview_of_run(run.request, make_settings(run.request, method), rows)
+        return preview_of_run(run.request, plan_run(make_settings(run.request, ready.method), dataset), dataset)
     candidates = settings_of(run.request, run.tuning)
     if run.tuning.grid:
-        tuned = selection_of(rows, run.request, run.tuning, candidates)
-        return preview_of_selection(run.request, run.tuning, tuned, rows)
-    return preview_of_run(run.request, replace(candidates[0], shrink=run.tuning.shrink), rows)
+        return preview_of_selection(
+            run.request, run.tuning, selection_of(dataset, run.request, run.tuning, candidates), dataset
+        )
+    return preview_of_run(run.request, plan_run(replace(candidates[0], shrink=run.tuning.shrink), dataset), dataset)
 
 
 def _row(runs: list[Planned], previewed: Preview) -> dict[str, Any]:

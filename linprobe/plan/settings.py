@@ -1,21 +1,18 @@
-"""What a run trains: the method with its options, the budget, the training space and the first model.
-
-The named parameters of `linprobe train` and of the estimators become a `Settings` here only.
-"""
+"""The arguments of `linprobe train`, and the `Settings` that they, or the parameters of an estimator, become."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, get_args
 
 from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
 from linprobe.accounting.events import Releases
-from linprobe.errors import ArgumentError, ParameterError
-from linprobe.methods import Method, Schedule
-from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Init
+from linprobe.errors import ArgumentError, ParameterError, UsageError
+from linprobe.methods import PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, Schedule, paper_options
+from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Choice, Confirmation, Init, RunOptions
 from linprobe.options.declaration import arguments_of, declared, hint
 from linprobe.runs.run_folder import FirstRun
 
@@ -175,3 +172,120 @@ def schedule_of(budget: Budget | None) -> Schedule:
         return Schedule(0, 0.0, 0.0)
     others = {release.purpose: release.noise_multiplier for release in budget.others}
     return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
+
+
+@dataclass(frozen=True)
+class TrainRequest(Confirmation, RunOptions, Choice):
+    """The arguments of `linprobe train`. None means the default.
+
+    `options` holds the method's own options by name; `features` None is the built-in digits.
+    """
+
+    epsilon: float | None = None
+    delta: float = DEFAULT_DELTA
+    sigma: float | None = None
+    steps: int | None = None
+    sampling_rate: float | None = None
+    accountant: str | None = None
+    per_record: bool | None = None
+    centre: str | None = None
+    condition: str | None = None
+    intercept: float | None = None
+    noise_seed: int | None = None
+    options: dict[str, Any] | None = None
+
+
+def make_settings(request: TrainRequest, method: Method) -> Settings:
+    """The settings of a request; arguments that are not given have their defaults.
+
+    Raises:
+        ParameterError, UsageError: an option that is not allowed.
+    """
+    declared(RunOptions)["preset"].check(request.preset)
+    refuse_other_encodings([*vars(request).values(), *(request.options or {}).values()])
+    given = _of_preset(request, method) if request.preset == "paper" else request
+    known, options = arguments_of(method.options), dict(given.options or {})
+    shared = {
+        "centre": given.centre,
+        "condition": given.condition,
+        "intercept": request.intercept,
+        "sampling_rate": request.sampling_rate,
+        "accountant": request.accountant,
+        "per_record": request.per_record,
+    }
+    method_options(method, options)
+    for name, value in shared.items():
+        if value is not None and name not in known and getattr(request, name) is not None:
+            raise UsageError(f"option {name.replace('_', '-')} does nothing for {method.name}; leave it out")
+    if request.epsilon is not None:
+        check_epsilon(request.epsilon)
+    _refuse_idle(given, method)
+    options |= {name: value for name, value in shared.items() if value is not None and name in known}
+    if method.spends:
+        options |= {"epsilon": request.epsilon, "delta": request.delta, "insecure_seed": request.noise_seed}
+    if method.spends and not method.one_step:
+        options |= {"noise_multiplier": given.sigma, "n_steps": request.steps}
+    return Settings.of_given(method, options)
+
+
+def _of_preset(request: TrainRequest, method: Method) -> TrainRequest:
+    """The request with the settings of the AdaMix paper, where it states no others."""
+    if method.name not in PAPER_METHODS:
+        raise UsageError(
+            f"preset paper is the AdaMix paper's, which has no {method.name}; leave it out, or choose one of "
+            f"{', '.join(PAPER_METHODS)}"
+        )
+    options = {**paper_options(method), **(request.options or {})}
+    if options.get("subspace") == "none" and "subspace_dim" not in (request.options or {}):
+        del options["subspace_dim"]  # the preset's, of a subspace that the caller turned off
+    by_paper = method.spends and request.sigma is None and request.steps is None
+    return replace(
+        request,
+        options=options,
+        sigma=PAPER_NOISE_MULTIPLIER if by_paper else request.sigma,
+        centre=request.centre or "none",
+        condition=request.condition or "none",
+    )
+
+
+def _refuse_idle(request: TrainRequest, method: Method) -> None:
+    """UsageError for a missing budget, and for options on noise that do nothing for the method."""
+    if not method.spends:
+        spending = {
+            "--delta": None if request.delta == DEFAULT_DELTA else request.delta,
+            "--sigma": request.sigma,
+            "--steps": request.steps,
+            "--noise-seed": request.noise_seed,
+            "--checkpoint": request.checkpoint_every,
+            "--resume": request.resume or None,
+            "--cap": request.cap,
+        }
+        for flag, given in spending.items():
+            if given is not None:
+                raise UsageError(f"option {flag} does nothing for {method.name}, which adds no noise; leave it out")
+        return
+    if request.epsilon is None:
+        raise UsageError(f"method {method.name} needs a privacy budget and got none; give --eps, for example --eps 3")
+    if (request.noise_seed is not None) != request.insecure_seed:
+        alone, missing = ("--noise-seed", "--insecure-seed")[:: -1 if request.insecure_seed else 1]
+        raise UsageError(
+            f"{alone} was given without {missing}; a seed makes the run not private, so give both --noise-seed N and "
+            "--insecure-seed, or neither"
+        )
+    for flag, given in (("--sigma", request.sigma), ("--steps", request.steps)) if method.one_step else ():
+        if given is not None:
+            raise UsageError(
+                f"option {flag} does nothing for {method.name}, whose releases are fixed and have the noise that --eps "
+                "needs; leave it out"
+            )
+
+
+def refuse_other_encodings(values: Iterable[object]) -> None:
+    """UsageError for the name of a file that is not UTF-8, which `config.toml` and the manifest could not hold."""
+    for value in values:
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"the name {value} is not UTF-8, and the files of a run are; nothing was read or spent; rename the file"
+            ) from None

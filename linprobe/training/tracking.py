@@ -5,17 +5,15 @@ from __future__ import annotations
 import csv
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from linprobe.errors import UsageError
 from linprobe.methods import Method
+from linprobe.plan.settings import TrainRequest
 from linprobe.progress import Progress
 from linprobe.reporting.tracking import check_tracker, track
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.run_files import HISTORY, RunFiles
-
-if TYPE_CHECKING:
-    from linprobe.commands.train import TrainRequest
 
 
 def refuse_tracking(request: TrainRequest, method: Method) -> None:

@@ -14,47 +14,44 @@ import numpy as np
 
 from linprobe.accounting.calibrate import large_delta
 from linprobe.atomic_files import replace_when_complete, write_csv
-from linprobe.commands._budget_book import book_of
-from linprobe.commands._comparison_folder import ComparisonFolder, open_comparison
-from linprobe.commands._comparison_plan import NO_FILE as NO_FILE
-from linprobe.commands._comparison_plan import (
+from linprobe.data.dataset import (
+    DIGITS,
+    Split,
+    check_one_class,
+    check_test_rows,
+    dataset_of,
+    open_features,
+    refuse_training_rows,
+)
+from linprobe.data.digits import DIGITS_SHOTS
+from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
+from linprobe.errors import LinprobeError, UsageError
+from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
+from linprobe.evaluation.comparison_folder import ComparisonFolder, open_comparison
+from linprobe.evaluation.comparison_plan import (
     PARAGON,
     PUBLIC_BASELINE,
+    CompareRequest,
     Planned,
     check_request,
     name_of,
     plan_runs,
 )
-from linprobe.commands._comparison_plan import CompareRequest as CompareRequest
-from linprobe.commands._method_row import MethodRow as MethodRow
-from linprobe.commands._row_sources import (
-    DIGITS,
-    check_one_class,
-    check_test_rows,
-    open_features,
-    refuse_training_rows,
-)
-from linprobe.commands._run_config import refuse_other_encodings
-from linprobe.commands._units import private_units
-from linprobe.commands.attack import PRIVATE_OUTPUT, threshold_auc
-from linprobe.commands.train import make_settings, train_on
-from linprobe.commands.tune import settings_of, tune_on
-from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
-from linprobe.errors import LinprobeError, UsageError
-from linprobe.evaluation.comparison import Result, boosts, summarise
 from linprobe.methods import METHODS
+from linprobe.metrics.comparison import Result, boosts, summarise
+from linprobe.options import RECORD
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
+from linprobe.plan.settings import make_settings, refuse_other_encodings
+from linprobe.plan.tuning import settings_of
 from linprobe.progress import Progress, Silent
 from linprobe.reporting.comparison_plots import accuracy_against_attack, accuracy_against_epsilon, boost_against_shots
-from linprobe.reporting.comparison_table import balance_matters as balance_matters
-from linprobe.reporting.comparison_table import comparison_table as comparison_table
-from linprobe.reporting.comparison_table import footer as footer
-from linprobe.reporting.comparison_table import markdown
-from linprobe.reporting.comparison_table import no_better as no_better
+from linprobe.reporting.comparison_table import balance_matters, comparison_table, markdown
 from linprobe.runs import run_folder
-from linprobe.runs.units import NOUNS, RECORD
+from linprobe.runs.units import NOUNS
+from linprobe.training.charge import book_of
+from linprobe.training.train import Ready, train_on
+from linprobe.training.tune import tune_on
 
 Features = FeatureReader | Path | None
 
@@ -97,8 +94,8 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
         if missing:
             charged = book_of(opened, request.book).absolute()  # read the rows once for all runs
             missing = [replace(run, request=replace(run.request, book=charged)) for run in missing]
-            n_units = private_units(opened, None, request.unit, None, 0).n_units
-            _announce(missing, n_units, request.delta, progress)
+            for warning in warnings_of_comparison(missing, found):
+                progress.note(warning)
             progress.start(len(missing), "comparing")
         try:
             stack.callback(_give_one_time, [one.folder for one in missing if one.tuning and one.tuning.grid])
@@ -139,16 +136,17 @@ def opened_comparison(request: CompareRequest) -> Iterator[OpenedComparison]:
         yield OpenedComparison(request, of, features, others, reader, planned)
 
 
-def _announce(missing: Sequence[Planned], n_units: int, delta: float, progress: Progress) -> None:
-    """Note the number of runs without privacy before they are trained, and a delta that is large for the units."""
-    warning = large_delta(delta, n_units) if any(run.spends for run in missing) else None
-    if warning is not None:
-        progress.note(warning)
+def warnings_of_comparison(missing: Sequence[Planned], found: OpenedComparison) -> list[str]:
+    """What to say to people before the missing runs are trained: a large delta, and runs without privacy."""
+    n_units = dataset_of(found.reader, None, Split(shots=0, unit=found.request.unit)).n_units
+    warning = large_delta(found.request.delta, n_units) if any(run.spends for run in missing) else None
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
+    said = [] if warning is None else [warning]
     if unprotected:
-        progress.note(
+        said.append(
             f"{unprotected} of {len(missing)} runs are not private ({PARAGON}); --no-baselines leaves baselines out"
         )
+    return said
 
 
 def _shared(stack: ExitStack, path: Path | None, *, scored: bool = False) -> Features:
@@ -186,14 +184,13 @@ def _train(run: Planned, features: Features, other: Features) -> Path:
         UsageError: another process has finished the same run. LinprobeError: training failed.
     """
     with ExitStack() as stack:
-        rows = None if run.request.public is None else opened_rows(stack, other)
+        other = None if run.request.public is None else opened_rows(stack, other)
+        ready = Ready(run.request, opened_rows(stack, features), other)
         try:
             if run.tuning is None:
-                settings = make_settings(run.request, METHODS[str(run.request.method)])
-                train_on(opened_rows(stack, features), rows, run.request, settings, Silent())
+                train_on(ready, make_settings(run.request, ready.method), Silent())
             else:
-                candidates = settings_of(run.request, run.tuning)
-                tune_on(opened_rows(stack, features), rows, run.request, run.tuning, candidates, Silent())
+                tune_on(ready, run.tuning, settings_of(run.request, run.tuning), Silent())
         except LinprobeError:
             if run.request.out is None or not run.request.out.exists():
                 raise

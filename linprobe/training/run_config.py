@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from linprobe.errors import UsageError
+from linprobe.methods import Method
 from linprobe.options import TRAIN
 from linprobe.options.declaration import Option, arguments_of, declared
-
-if TYPE_CHECKING:
-    from linprobe.commands.train import TrainRequest
-    from linprobe.methods import Method
+from linprobe.plan.settings import TrainRequest
 
 OF_ONE_RUN = {"out", "resume", "sign", "book", "options"}  # not repeated
 HEADER = """\
@@ -34,17 +30,6 @@ def config_text(request: TrainRequest, method: Method) -> str:
     given |= request.options or {}
     lines = (f"{_key(options[name])} = {_value(value)}\n" for name, value in given.items())
     return HEADER + "".join(lines)
-
-
-def refuse_other_encodings(values: Iterable[object]) -> None:
-    """UsageError for the name of a file that is not UTF-8, which `config.toml` and the manifest could not hold."""
-    for value in values:
-        try:
-            str(value).encode()
-        except UnicodeEncodeError:
-            raise UsageError(
-                f"the name {value} is not UTF-8, and the files of a run are; nothing was read or spent; rename the file"
-            ) from None
 
 
 def _key(option: Option) -> str:

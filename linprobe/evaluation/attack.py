@@ -11,26 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.tradeoff import AttackLimit
-from linprobe.accounting.tradeoff import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
-from linprobe.commands._output import inputs_of, new_files, writing
-from linprobe.commands._row_sources import (
-    FileSource,
-    check_one_class,
-    check_test_rows,
-    features_of,
-    open_features,
-    public_source,
-)
-from linprobe.commands._stated_rows import private_mask
-from linprobe.commands._units import PrivateUnits, private_units
 from linprobe.commands.verify import verified
+from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
+from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.sources import ArraySource, ChainedSource
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
-from linprobe.evaluation.attacks import (
+from linprobe.methods import find_method
+from linprobe.metrics.membership import (
     CONFIDENCE,
     FALSE_POSITIVE_RATES,
     Membership,
@@ -41,17 +32,19 @@ from linprobe.evaluation.attacks import (
     membership,
     sums_of_people,
 )
-from linprobe.methods import find_method
+from linprobe.options import OWNER, RECORD
 from linprobe.parallel.jobs import unordered
+from linprobe.plan.plan import plan_run
+from linprobe.plan.settings import Settings
 from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs import run_folder
+from linprobe.runs.matching import features_of, private_mask, split_of
+from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.run_files import RunFiles
 from linprobe.runs.selected_run import limit_of_run
-from linprobe.runs.units import NOUNS, OWNER, RECORD, unit_of
-from linprobe.training import engine
-from linprobe.training.engine import Sources
-from linprobe.training.settings import Settings
+from linprobe.runs.units import NOUNS, unit_of
+from linprobe.training.execute import execute
 
 PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publish"
 SHADOWS, RESAMPLES = 64, 1000
@@ -106,13 +99,14 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     with open_features(features_of(run, request.features)) as features:
         check_one_class(features, "attack")
         check_test_rows(features, "an attack compares with private rows", private=True)
-        units = _private(features, run)
+        dataset = _private(features, run)
         committed = private_mask(run, checked.per_record, features)
-        if committed is not None and not np.array_equal(_members(units), committed):
+        members = np.ones(features.sizes["train"], dtype=bool) if dataset.keep is None else dataset.keep
+        if committed is not None and not np.array_equal(members, committed):
             raise PrivacyError(
                 f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
             )
-        compared = _compared(units)
+        compared = _compared(features, dataset)
         if request.lira:
             found, shadows = _lira(features, compared, run, request, progress), request.shadows or SHADOWS
         else:
@@ -144,7 +138,7 @@ def threshold_auc(features: FeatureReader, run: run_folder.LoadedRun, resamples:
 
     Only the number of rows is compared with the run. The caller has trained the run or called `verify_data`.
     """
-    return _figures(_threshold(_compared(_private(features, run)), run, resamples))
+    return _figures(_threshold(_compared(features, _private(features, run)), run, resamples))
 
 
 def _check(request: AttackRequest) -> None:
@@ -166,7 +160,7 @@ def _check(request: AttackRequest) -> None:
         raise ParameterError(f"jobs is {request.jobs}; allowed: 1 or more")
 
 
-def _private(features: FeatureReader, run: run_folder.LoadedRun) -> PrivateUnits:
+def _private(features: FeatureReader, run: run_folder.LoadedRun) -> Dataset:
     """The training rows that were private according to the manifest, and the people whose rows they are."""
     manifest = run.manifest
     if list(features.description.class_names) != run.class_names or features.n_features != run.weights.shape[-2]:
@@ -175,28 +169,14 @@ def _private(features: FeatureReader, run: run_folder.LoadedRun) -> PrivateUnits
             f"{features.path} has {here[0]} features and {here[1]} classes, the run {run.folder} {there[0]} and "
             f"{there[1]}, or the names differ; allowed: the file it was trained on; give it with --features"
         )
-    people = unit_of(manifest) == OWNER
-    _, taken = public_source(features, None, _shots(manifest), manifest["split_seed"], people=people)
-    units = private_units(
-        features, taken, unit_of(manifest), manifest.get("per_owner_rows"), int(manifest["split_seed"])
-    )
+    dataset = dataset_of(features, None, split_of(manifest))
     # if public rows are protected too, n_private includes them
-    if not find_method(manifest["method"]).joins_public and units.n_units != manifest["n_private"]:
+    if not dataset.joined and dataset.n_units != manifest["n_private"]:
         raise DataError(
-            f"{features.path} has {units.n_units} private {NOUNS[unit_of(manifest)]}; allowed for the run "
+            f"{features.path} has {dataset.n_units} private {NOUNS[unit_of(manifest)]}; allowed for the run "
             f"{run.folder}: {manifest['n_private']}; give the file it was trained on with --features"
         )
-    return units
-
-
-def _members(units: PrivateUnits) -> NDArray[np.bool_]:
-    """Which training rows are private, shape (n_train,)."""
-    return np.ones(units.rows.features.sizes["train"], dtype=bool) if units.keep is None else units.keep
-
-
-def _shots(manifest: dict[str, Any]) -> int | None:
-    # a run without public rows records no shots, even if the file has a public group
-    return 0 if manifest["public_from"] == "nowhere" else manifest["public_shots"]
+    return dataset
 
 
 @dataclass(frozen=True)
@@ -208,8 +188,8 @@ class _Compared:
         sizes: number of rows of each person, members first; None where rows are compared.
     """
 
-    inside: FileSource
-    outside: FileSource
+    inside: GroupRows
+    outside: GroupRows
     n_inside: int
     n_outside: int
     sizes: NDArray[np.int64] | None = None
@@ -220,15 +200,14 @@ class _Compared:
         return NOUNS[RECORD if self.sizes is None else OWNER]
 
 
-def _compared(units: PrivateUnits) -> _Compared:
+def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:
     """Private people and test people, if the run protects people and test rows have owners; else rows."""
-    features, inside = units.rows.features, units.rows
-    outside = FileSource(features, "test")
-    if units.bounds is None or not features.has_owners("test"):
+    inside, outside = GroupRows(features, "train", dataset.keep), GroupRows(features, "test")
+    if dataset.bounds is None or not features.has_owners("test"):
         return _Compared(inside, outside, inside.n_rows, outside.n_rows)
     bounds, names = owner_bounds(features.owner_batches("test"), f"group test of {features.path}")
-    sizes = np.concatenate([np.diff(units.bounds), np.diff(bounds)])
-    return _Compared(inside, outside, units.n_units, len(names), sizes)
+    sizes = np.concatenate([np.diff(dataset.bounds), np.diff(bounds)])
+    return _Compared(inside, outside, dataset.n_units, len(names), sizes)
 
 
 def _threshold(compared: _Compared, run: run_folder.LoadedRun, resamples: int) -> Membership:
@@ -281,10 +260,11 @@ def _lira(
     weights = None if by_class is None else RowWeights(np.array(list(by_class.values())))
     n_classes = int(manifest["n_classes"])
 
-    def half_of(half: NDArray[np.bool_]) -> Sources:
+    def half_of(half: NDArray[np.bool_]) -> Dataset:
         rows = np.repeat(half, sizes)
         bounds = None if compared.sizes is None else np.concatenate([[0], np.cumsum(sizes[half])])
-        return Sources(ArraySource(x[rows], y[rows]), n_classes, public, text, bounds, weights)
+        joined = settings.method.joins_public
+        return Dataset(ArraySource(x[rows], y[rows]), n_classes, public, text, bounds, weights, joined=joined)
 
     shadows = ((place, settings, half_of(half), x, y) for place, half in enumerate(halves))
     for shadow, found in unordered(_shadow, shadows, request.jobs):
@@ -302,8 +282,9 @@ def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.Lo
     path = given if given is not None or named is None else Path(named)
     with ExitStack() as stack:
         other = None if path is None else stack.enter_context(open_features(path))
-        public, _ = public_source(features, other, _shots(manifest), manifest["split_seed"])
-        wrong = digest is not None and (public is None or public.digest() != digest)
+        dataset = dataset_of(features, other, split_of(manifest))
+        public = dataset.public
+        wrong = digest is not None and dataset.public_digest() != digest
         if wrong or (public is None) != (manifest["public_from"] == "nowhere"):
             raise DataError(
                 f"public rows are {public or 'none'}, but the run had others: {manifest['public_from']}; "
@@ -316,10 +297,10 @@ def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.Lo
 
 
 def _shadow(
-    place: int, settings: Settings, half: Sources, x: NDArray[np.floating], y: NDArray[np.int64]
+    place: int, settings: Settings, half: Dataset, x: NDArray[np.floating], y: NDArray[np.int64]
 ) -> tuple[int, Scores]:
     """Train one shadow on half of the rows; returns its index and its log odds of all rows `x` with labels `y`."""
-    shadow = engine.train(half, settings)
+    shadow = execute(plan_run(settings, half), half)
     return place, log_odds(ArraySource(x, y).blocks(), shadow.weights, shadow.bias)
 
 

@@ -19,9 +19,9 @@ from scipy.stats import norm
 
 from linprobe.accounting.calibrate import largest_mu
 from linprobe.accounting.tradeoff import tpr_limit
-from linprobe.evaluation.comparison import beats
 from linprobe.methods import METHODS, Method
 from linprobe.methods.choice import CHOICES, Facts, choose
+from linprobe.metrics.comparison import beats
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
 

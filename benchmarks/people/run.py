@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
-from linprobe.training.train import TrainRequest, train
 from linprobe.data.blocks import Rows
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
@@ -44,6 +43,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.progress import Silent
+from linprobe.training.train import TrainRequest, train
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 from timing import machine

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.training.train import TrainRequest, train
 from linprobe.data.blocks import LazyBlock
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
@@ -36,6 +35,7 @@ from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import StreamedRows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.progress import Silent
+from linprobe.training.train import TrainRequest, train
 
 CLASSES, STEPS, TEST_ROWS = 10, 3, 2000
 WIDTH = 1024

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.training.train import TrainRequest, train
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.progress import Silent
 from linprobe.runs import run_folder
+from linprobe.training.train import TrainRequest, train
 
 RARE, COMMON = 100, 1000
 EPSILONS = (1.0, 3.0)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from linprobe.data.dataset import open_features
-from linprobe.evaluation.attack import threshold_auc
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.evaluation.attack import threshold_auc
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
 

@@ -26,7 +26,7 @@ from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.accounting.spending import refuse_above
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.row_digests import raw_row_commitment
+from linprobe.data.row_digests import Commitment
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.planted import no_locks
@@ -170,7 +170,10 @@ def made_old(own_books: Path, source: Path) -> Path:
     (path,) = [path for path in books(own_books) if path.read_text().startswith('{"book": 2}')]
     with FeatureFile(source) as features:
         key = bytes.fromhex((own_books / "key").read_text())
-        old = own_books / f"{raw_row_commitment(key, (rows for rows, _ in features.blocks('train')))}.jsonl"
+        commitment = Commitment(key, scaled=False)
+        for rows, _ in features.blocks("train"):
+            commitment.add(rows)
+        old = own_books / f"{commitment.value()}.jsonl"
     old.write_text(path.read_text().replace('{"book": 2}', '{"book": 1}', 1))
     path.unlink()
     return old

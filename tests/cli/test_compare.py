@@ -21,10 +21,10 @@ from linprobe.accounting.book import read_book
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.spending import spending
-from linprobe.commands import _comparison_folder, compare
-from linprobe.training.train import train_on
+from linprobe.evaluation import compare, comparison_folder
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.run_files import RunFiles
+from linprobe.training.train import train_on
 from tests.cli.outcomes import Cli, result_of
 
 PNG = b"\x89PNG"
@@ -343,7 +343,7 @@ def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, mon
         read[files.folder.name] += 1
         return read_manifest(files)
 
-    monkeypatch.setattr(_comparison_folder, "read_manifest", counted)
+    monkeypatch.setattr(comparison_folder, "read_manifest", counted)
     words = ["--methods", "noisy-gd:steps=2", "--jobs", "1", "--seeds", "2", "--out", "cmp", "--eps"]
     for epsilons, runs in (("1", 4), ("1,2", 6)):
         read.clear()

@@ -16,11 +16,11 @@ from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.methods import METHODS
 from linprobe.runs.run_folder import load_run
-from linprobe.training.execute import Sources
 from tests.cli.outcomes import write_sealed
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
 
@@ -179,20 +179,20 @@ def _number(word: str) -> bool:
 
 
 def test_a_cap_bounds_the_rows_of_a_person(trained, cli, owned, monkeypatch) -> None:
-    from linprobe.training import engine
+    from linprobe.training import train as command
 
-    seen: list[Sources] = []
-    run = engine.train
+    seen: list[Dataset] = []
+    run = command.execute
 
-    def watched(sources: Sources, *given: Any, **more: Any) -> Any:
-        seen.append(sources)
-        return run(sources, *given, **more)
+    def watched(plan: Any, dataset: Dataset, *given: Any) -> Any:
+        seen.append(dataset)
+        return run(plan, dataset, *given)
 
-    monkeypatch.setattr(engine, "train", watched)
+    monkeypatch.setattr(command, "execute", watched)
     words = ("--method", "noisy-gd", "--steps", 2, "--unit", "owner")
     trained(*words, "--out", "all")
     trained(*words, "--out", "two", "--per-owner-rows", 2)
-    whole, two = (np.diff(sources.bounds) for sources in seen)
+    whole, two = (np.diff(dataset.bounds) for dataset in seen)
     assert whole.sum() == seen[0].private.n_rows == 400
     assert np.array_equal(two, np.minimum(whole, 2))
     assert seen[1].private.n_rows == two.sum()

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.book import read_book
-from linprobe.commands._training_rows import count_private
 from linprobe.data.sources import ArraySource
 from linprobe.mechanisms.right_counts import right_counts
+from linprobe.metrics.scores import count_private
 from linprobe.runs.run_folder import load_run
 from tests.cli.outcomes import Cli, result_of, write_sealed
 from tests.cli.test_owners import PEOPLE, write_owned

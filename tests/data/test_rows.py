@@ -27,9 +27,9 @@ from linprobe.estimators import (
     NoisyGD,
     NonPrivate,
 )
-from linprobe.metrics.scores import class_scores
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms
+from linprobe.metrics.scores import class_scores
 from linprobe.parallel import available_memory
 
 RNG = np.random.default_rng(11)

@@ -14,9 +14,9 @@ from linprobe.cli import run
 from linprobe.methods import METHODS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DPSGDFOptions
+from linprobe.plan.settings import SELECTION, TEST_ACCURACY
 from linprobe.runs.run_folder import INHERITED
 from linprobe.runs.unsealed import HISTOGRAM
-from linprobe.plan.settings import SELECTION, TEST_ACCURACY
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]

@@ -16,11 +16,11 @@ import pytest
 
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
-from linprobe.evaluation.audit_command import AuditRequest, audit, check_audit
 from linprobe.data.rows import ArrayRows, StreamedRows
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.audit import Trials, play
 from linprobe.evaluation.audit_bounds import ALL, lower_bounds
+from linprobe.evaluation.audit_command import AuditRequest, audit, check_audit
 from linprobe.evaluation.audit_paths import HOST_PATHS
 from linprobe.gradients.clipped_sum import _Worker, clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.evaluation.audit_command import AuditRequest, audit, check_audit
 from linprobe.errors import ParameterError
+from linprobe.evaluation.audit_command import AuditRequest, audit, check_audit
 from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS

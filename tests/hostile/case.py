@@ -196,16 +196,3 @@ def own_books(folder: Path) -> Iterator[None]:
 
 def preload() -> None:
     """Import what the commands import, so that a forked child starts at once."""
-    import linprobe.evaluation.attack
-    import linprobe.commands.evaluate
-    import linprobe.commands.export
-    import linprobe.commands.extract
-    import linprobe.commands.import_
-    import linprobe.commands.info
-    import linprobe.commands.pdp_report
-    import linprobe.commands.predict
-    import linprobe.commands.report
-    import linprobe.training.train
-    import linprobe.commands.verify
-    import linprobe.estimators
-    import linprobe.extraction.extract  # noqa: F401

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linprobe.metrics.scores import right_and_wrong
 from linprobe.mechanisms.held_out_counts import SENSITIVITY, NoisyTest, held_out_counts
+from linprobe.metrics.scores import right_and_wrong
 
 G = np.random.default_rng(6)
 X = G.normal(size=(150, 4)).astype(np.float32)

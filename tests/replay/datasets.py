@@ -22,7 +22,7 @@ from linprobe.data.rows import ArrayRows, ChangedRows
 from linprobe.data.shards import ShardRows
 from linprobe.data.tasks import MULTICLASS, MULTILABEL
 from linprobe.methods import dpsgd_f_theory
-from linprobe.training import engine
+from linprobe.training import execute
 
 N, WIDTH, N_CLASSES = 200, 9, 4
 FEATURES = "rows.h5"
@@ -91,7 +91,7 @@ def write(folder: Path, kind: str, filled: Neighbour | None) -> None:
 
 def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
     """Have the next runs leave these places of the protected rows empty."""
-    prepare, changed, row_sum = engine.prepare_units, ChangedRows._changed, dpsgd_f_theory.row_sum
+    prepare, changed, row_sum = execute.prepare_units, ChangedRows._changed, dpsgd_f_theory.row_sum
 
     def prepared(*given: Any) -> Rows:
         return _emptied(prepare(*given), empty, 0)
@@ -103,7 +103,7 @@ def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
     def sum_around(rows: Rows, clip_norm: float, origin: Any, **reduce: Any) -> Any:
         return row_sum(_AtOrigin(rows, origin), clip_norm, origin, **reduce)
 
-    patch.setattr(engine, "prepare_units", prepared)
+    patch.setattr(execute, "prepare_units", prepared)
     patch.setattr(ChangedRows, "_changed", changed_but_empty)
     patch.setattr(dpsgd_f_theory, "row_sum", sum_around)
 

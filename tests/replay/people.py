@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data.dataset import FileSource
 from linprobe.data.blocks import Rows
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.row_checks import GroupRows
 from linprobe.data.unit_rows import PAIRED_ROWS
-from linprobe.training import engine
+from linprobe.training import execute
 from tests.replay.datasets import CLASSES, DENORMAL, FEATURES, HUGE, LONE, N_CLASSES, WIDTH, N
 
 
@@ -70,16 +70,16 @@ def _rows(centres: Any, labels: Any, g: np.random.Generator) -> tuple[Any, Any]:
 
 def leave_out(patch: pytest.MonkeyPatch, absent: Collection[int]) -> None:
     """Have the next runs find no rows of these people."""
-    prepare = engine.prepare_units
+    prepare = execute.prepare_units
 
-    def prepared(source: FileSource, bounds: Any, *given: Any) -> Rows:
+    def prepared(source: GroupRows, bounds: Any, *given: Any) -> Rows:
         sizes, keep = np.diff(bounds), np.ones(source.n_rows, dtype=bool)
         for place in absent:
             keep[bounds[place] : bounds[place + 1]] = False
             sizes[place] = 0
         whole = np.ones(source.features.sizes[source.group], dtype=bool) if source.keep is None else source.keep.copy()
         whole[whole] = keep
-        left = FileSource(source.features, source.group, whole, source.relabel)
+        left = GroupRows(source.features, source.group, whole, source.relabel)
         return prepare(left, np.concatenate([[0], np.cumsum(sizes)]), *given)
 
-    patch.setattr(engine, "prepare_units", prepared)
+    patch.setattr(execute, "prepare_units", prepared)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.commands import train as train_command
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.errors import LinprobeError
 from linprobe.gradients import clipped_sum
@@ -23,7 +22,9 @@ from linprobe.methods import noisy_gd
 from linprobe.methods._base import Run
 from linprobe.methods._descent import Descent
 from linprobe.methods._iterates import Iterates
-from linprobe.training import engine
+from linprobe.plan import plan
+from linprobe.training import execute
+from linprobe.training import train as train_command
 from tests.replay.conftest import BASE
 from tests.replay.datasets import NEIGHBOURS, empty_places
 from tests.replay.replay import LeakError, compare, play
@@ -40,26 +41,19 @@ def raw_rows(source: Any) -> Any:
 
 def spied_rows(patch: Patch, look: Callable[[Any, Any], None]) -> None:
     """Call `look(source, rows)` with the private rows, raw and in training space, when a run has prepared them."""
-    prepare = engine.prepare_units
+    prepare = execute.prepare_units
 
     def prepared(source: Any, *given: Any) -> Any:
         rows = prepare(source, *given)
         look(source, rows)
         return rows
 
-    patch.setattr(engine, "prepare_units", prepared)
+    patch.setattr(execute, "prepare_units", prepared)
 
 
 def private_mean(patch: Patch) -> None:
     """Rows are centred on the private mean."""
-    roles, seen = engine.with_roles, []
-
-    def remembered(*given: Any) -> Any:
-        seen.append(roles(*given))
-        return seen[-1]
-
-    patch.setattr(engine, "with_roles", remembered)
-    patch.setattr(engine, "_preprocessing", lambda *_: Preprocessing.centred_on(raw_rows(seen[-1].private)))
+    patch.setattr(plan, "_preprocessing", lambda _, dataset: Preprocessing.centred_on(raw_rows(dataset.private)))
 
 
 def private_largest_norm(patch: Patch) -> None:
@@ -105,9 +99,10 @@ def class_list(patch: Patch) -> None:
     """The manifest names the classes of private labels."""
     manifest = train_command.manifest_of
 
-    def listed(features: Any, *given: Any) -> Any:
+    def listed(ready: Any, *given: Any) -> Any:
+        features = ready.features
         present = np.unique(features.labels("train"))
-        return {**manifest(features, *given), "class_names": [features.description.class_names[c] for c in present]}
+        return {**manifest(ready, *given), "class_names": [features.description.class_names[c] for c in present]}
 
     patch.setattr(train_command, "manifest_of", listed)
 

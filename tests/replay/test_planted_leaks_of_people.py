@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.commands import train as train_command
 from linprobe.data import unit_rows
 from linprobe.data.unit_rows import UnitRows
 from linprobe.gradients import clipped_sum, second_moment, unit_sums
 from linprobe.gradients.unit_sums import UnitClip
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._descent import Descent
-from linprobe.training import engine
+from linprobe.training import execute
+from linprobe.training import train as train_command
 from tests.planted import clip_by_row
 from tests.replay.conftest import BASE
 from tests.replay.people import ABSENT, PEOPLE
@@ -72,14 +72,14 @@ def sums_of_all_people(patch: Patch) -> None:
 
 def _spied_rows(patch: Patch, look: Any) -> None:
     """Call `look` with the rows of people that a run has prepared."""
-    prepare = engine.prepare_units
+    prepare = execute.prepare_units
 
     def prepared(*given: Any) -> UnitRows:
         rows = prepare(*given)
         look(rows)
         return rows
 
-    patch.setattr(engine, "prepare_units", prepared)
+    patch.setattr(execute, "prepare_units", prepared)
 
 
 SUM, OUTSIDE = r"moved by \S+ sensitivities", "outside the sample"

@@ -22,7 +22,6 @@ import pytest
 from linprobe import atomic_files
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
-from linprobe.training.train import TrainRequest, train
 from linprobe.commands.verify import verify
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
@@ -31,11 +30,12 @@ from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
+from linprobe.plan.settings import Settings
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training import checkpoint
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.plan.settings import Settings
+from linprobe.training.train import TrainRequest, train
 from tests.conftest import Outcome
 from tests.processes import ended, start_copy
 

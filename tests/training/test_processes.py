@@ -19,7 +19,6 @@ from threadpoolctl import threadpool_limits
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
-from linprobe.training.train import TrainRequest, train
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
@@ -34,6 +33,7 @@ from linprobe.parallel.torch_group import TorchGroup
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
+from linprobe.training.train import TrainRequest, train
 from tests.conftest import gaussian_rows
 from tests.processes import PATIENCE, ended, free_port, start_copy
 from tests.training.test_checkpoint import SAMPLED, check_equal, remember_budgets, unfinished

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from linprobe.training.train import TrainRequest, make_settings
 from linprobe.errors import ArgumentError, UsageError
 from linprobe.estimators import ESTIMATORS
 from linprobe.methods import METHODS
 from linprobe.plan.settings import Settings
+from linprobe.training.train import TrainRequest, make_settings
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -10,6 +10,8 @@ import pytest
 from linprobe import DPSGD, AdaMix, FullyPrivate, NoisyGD
 from linprobe.accounting.calibrate import calibrate
 from linprobe.data import rows, shards
+from linprobe.data.dataset import Dataset
+from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.sources import ArraySource
 from linprobe.data.unit_rows import UnitRows, prepare_units
 from linprobe.errors import DataError, PrivacyError, PrivacyWarning, UsageError
@@ -17,10 +19,11 @@ from linprobe.gradients.clipped_sum import row_sum
 from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.thread_group import in_group
-from linprobe.training import engine
-from linprobe.training.execute import Sources
-from linprobe.training.runtime import Runtime
+from linprobe.plan.plan import plan_run
 from linprobe.plan.settings import Settings
+from linprobe.training import execute
+from linprobe.training.execute import Trained
+from linprobe.training.runtime import Runtime
 from tests.conftest import gaussian_rows
 
 N, WIDTH, CLASSES = 600, 10, range(4)
@@ -32,9 +35,13 @@ def settings(**given: Any) -> Settings:
     return NoisyGD(**{"epsilon": 3.0, "n_steps": 4, "insecure_seed": 1, "condition": "none"} | given).settings()
 
 
-def sources(sizes: Any) -> Sources:
+def dataset(sizes: Any) -> Dataset:
     bounds = np.concatenate([[0], np.cumsum(sizes)])
-    return Sources(ArraySource(X[: bounds[-1]], Y[: bounds[-1]]), 4, bounds=bounds)
+    return Dataset(ArraySource(X[: bounds[-1]], Y[: bounds[-1]]), 4, bounds=bounds)
+
+
+def train_on(given: Dataset, runtime: Runtime | None = None) -> Trained:
+    return execute.execute(plan_run(settings(), given), given, runtime)
 
 
 def test_the_estimator_protects_people() -> None:
@@ -108,7 +115,7 @@ def test_the_private_mean_has_the_sensitivity_of_a_person() -> None:
         rows_of = prepare_units(
             ArraySource(x, np.zeros(len(x), dtype=int)),
             np.array([*range(0, 300, 3), len(x)]),
-            engine.Preprocessing(),
+            Preprocessing(),
             "float32",
             ALONE,
         )
@@ -123,13 +130,13 @@ def test_processes_and_streams_train_the_same_model(n_ranks, memory, monkeypatch
     for module in (rows, shards):
         monkeypatch.setattr(module, "SHARD_ROWS", 128)
     sizes = np.random.default_rng(0).integers(1, 3, 350)
-    given = sources(sizes)
-    want = engine.train(given, settings())
+    given = dataset(sizes)
+    want = train_on(given)
     if not memory:
         monkeypatch.setattr(available_memory, "fits", lambda n_bytes: False)
 
     def member(group: Group) -> Any:
-        return engine.train(given, settings(), Runtime(group=group))
+        return train_on(given, Runtime(group=group))
 
     found = in_group(n_ranks, member)
     for trained in found:
@@ -144,10 +151,10 @@ def test_a_person_is_in_one_shard(monkeypatch) -> None:
     for module in (rows, shards):
         monkeypatch.setattr(module, "SHARD_ROWS", 128)
     sizes = np.random.default_rng(0).integers(1, 3, 300)
-    given = sources(sizes)
+    given = dataset(sizes)
 
     def member(group: Group) -> Any:
-        shard = prepare_units(given.private, given.bounds, engine.Preprocessing(), "float32", group)
+        shard = prepare_units(given.private, given.bounds, Preprocessing(), "float32", group)
         return shard.first, shard.n_local, [np.diff(block.bounds) for block in shard.blocks()]
 
     found = in_group(2, member)
@@ -161,10 +168,10 @@ def test_a_device_gives_the_model_of_the_host() -> None:
     from linprobe.gradients import gpu
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "choose_backend", lambda device: gpu.GpuBackend(torch.device("cpu")))
+        patch.setattr(execute, "choose_backend", lambda device: gpu.GpuBackend(torch.device("cpu")))
         sizes = [*[1, 2, 4] * 60, 30]
-        on_device = engine.train(sources(sizes), settings())
-    host = engine.train(sources(sizes), settings())
+        on_device = train_on(dataset(sizes))
+    host = train_on(dataset(sizes))
     assert on_device.privacy["unit"] == host.privacy["unit"] == "owner"
     np.testing.assert_allclose(on_device.weights, host.weights, atol=0.02 * np.abs(host.weights).max())
     assert on_device.losses is not None

@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.evaluation import label_figures as module
+from linprobe.metrics import figures as module
 from linprobe.metrics.figures import label_figures, no_better_than_commonest_answers
 from linprobe.runs.label_figures_file import FIGURES_OF_LABELS, label_contradictions
 

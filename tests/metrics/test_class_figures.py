@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from linprobe.evaluation import class_figures as module
+from linprobe.metrics import figures as module
 from linprobe.metrics.figures import calibration, class_figures, no_better_than_commonest, wilson
 
 NAMES = ["a", "b", "c"]

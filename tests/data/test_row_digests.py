@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from linprobe.data.row_digests import RowHashes, raw_row_commitment, row_commitment
+from linprobe.data.row_digests import Commitment, RowHashes
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.standard_normal((300, 40)).astype(np.float16).astype(np.float32)
@@ -13,15 +13,22 @@ EXACT = RNG.standard_normal((300, 40)).astype(np.float32)
 KEY = bytes(range(32))
 
 
+def commitment(blocks: list[np.ndarray], key: bytes = KEY, *, scaled: bool = True) -> str:
+    made = Commitment(key, scaled=scaled)
+    for block in blocks:
+        made.add(block)
+    return made.value()
+
+
 def committed(rows: np.ndarray, key: bytes = KEY) -> str:
-    return row_commitment(key, np.array_split(rows, 3))
+    return commitment(np.array_split(rows, 3), key)
 
 
 def test_order_precision_and_blocks_do_not_matter() -> None:
     expected = committed(ROWS)
     assert committed(ROWS[RNG.permutation(300)]) == expected
     assert committed(ROWS.astype(np.float16)) == expected
-    assert row_commitment(KEY, [ROWS]) == expected
+    assert commitment([ROWS]) == expected
 
 
 @pytest.mark.parametrize("exponent", [-100, -3, 2, 60])
@@ -55,8 +62,8 @@ def test_other_factors_are_other_rows() -> None:
 
 def test_the_name_of_a_book_of_format_1_is_what_it_was() -> None:
     rows = np.array([[1, -0.0, 2.5], [3e-9, 7, 1e6], [0.1, 0.2, 0.3]], np.float32)
-    assert raw_row_commitment(KEY, [rows[:1], rows[1:]]) == "11b12cfc08d9ca2a80047625ebf3e81f"
-    assert raw_row_commitment(KEY, [2 * rows]) != raw_row_commitment(KEY, [rows]) != row_commitment(KEY, [rows])
+    assert commitment([rows[:1], rows[1:]], scaled=False) == "11b12cfc08d9ca2a80047625ebf3e81f"
+    assert commitment([2 * rows], scaled=False) != commitment([rows], scaled=False) != commitment([rows])
 
 
 def test_every_row_and_the_key_matter() -> None:

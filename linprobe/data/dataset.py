@@ -242,16 +242,13 @@ def dataset_of(
 
     Raises:
         UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
-            together, rows of a person that are not adjacent, classes with fewer rows than `shots`, text weights that
-            are not finite. PrivacyError: a person with private and with public rows.
+            together, rows of a person that are not adjacent, classes with fewer rows than `shots`.
+        PrivacyError: a person with private and with public rows.
     """
     split = split or Split()
     several, names = features.description.several_labels, features.description.class_names
     if class_weight is not None and several:
         raise UsageError(f"--class-weight weighs classes, and {ONE_CLASS.format(features.path)}; leave it out")
-    text = features.text_weights()
-    if text is not None and not np.isfinite(text).all():
-        raise DataError(f"{features.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again")
     # a method that joins public rows protects all rows
     shots = 0 if split.joined and split.shots else split.shots
     public, taken = _public_rows(features, other, shots, split)
@@ -262,7 +259,19 @@ def dataset_of(
         free = public is not None and not split.joined  # labels of protected rows must not be counted
         labels = np.concatenate([y for _, y in public.blocks()]) if public is not None and free else None
         weights = RowWeights(class_weights(class_weight, names, labels))
-    return Dataset(private, len(names), public, text, bounds, weights, several, split.joined, features, people, shots)
+    return Dataset(
+        private,
+        len(names),
+        public,
+        features.text_weights(),
+        bounds,
+        weights,
+        several,
+        split.joined,
+        features,
+        people,
+        shots,
+    )
 
 
 def _public_rows(

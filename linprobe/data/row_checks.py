@@ -103,13 +103,18 @@ def check_rows(
     """
     test = None
     if not features.checked:
-        _check_ids(features)
-        _check_people(features)
         if "test" in features.sizes:
             test = RowSet(_finite_rows(features, "test"), FEWEST)
         if "public" in features.sizes:
             for _ in _finite_rows(features, "public"):
                 pass
+        text = features.text_weights()
+        if text is not None and not np.isfinite(text).all():
+            raise DataError(
+                f"{features.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again"
+            )
+        _check_ids(features)
+        _check_people(features)
     if "train" in features.sizes:
         compared = () if joined else public
         for part in compared:

@@ -42,7 +42,7 @@ class Plan:
         settings: with the options that public facts decide.
         preprocessing: the map to the training space, before a private mean.
         budget: every release with its cost; None for a method that spends nothing.
-        first: the initial weights from an earlier run, or None.
+        first: the run with the initial weights, or None. first_weights: these weights in training space.
         text_weights: unit-norm class encodings in training space, (n_features, n_classes), or None.
         n_units, unit: what is protected. n_public: number of public rows that are not protected.
         many_rows: number of units from which the default number of steps is larger.
@@ -52,6 +52,7 @@ class Plan:
     preprocessing: Preprocessing
     budget: Budget | None
     first: FirstModel | None
+    first_weights: NDArray[np.float64] | None
     text_weights: NDArray[np.float64] | None
     n_units: int
     unit: str
@@ -117,6 +118,7 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
     settings = settings.with_public(dataset.free_public is not None)
     preprocessing = _preprocessing(settings, dataset)
     first = _first_model(settings, dataset)
+    first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
     from_text = _from_text(settings, dataset)
     settings = settled(
         settings, dataset.n_units, dataset.private.n_features, known=_known(settings, dataset, from_text)
@@ -131,6 +133,7 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
         preprocessing,
         _budget(settings, dataset.n_units, () if first is None else first.releases, many_rows),
         first,
+        first_weights,
         _unit_text_weights(dataset, preprocessing),
         dataset.n_units,
         dataset.unit,

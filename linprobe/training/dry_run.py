@@ -89,9 +89,9 @@ def _one_selection(ready: Ready, dataset: Dataset, tuning: Tuning, tuned: Select
     request, mean = ready.request, tuning.mean_repetitions
     previewed = preview_of_selection(request, tuning, tuned, dataset)
     warnings = ready.warnings(tuned.plans[0], dataset, delta=tuned.delta)
+    book = checked_rows(ready, tuned.plans[0], dataset, progress, make=False)
     for warning in warnings:
         progress.note(warning)
-    book = checked_rows(ready, tuned.plans[0], dataset, progress, make=False)
     spent = preview(book, [previewed.entry], request.cap)
     plans = [
         {"setting": chosen, **plan_facts(budget)}
@@ -122,10 +122,10 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     request, settings, budgets = ready.request, plan.settings, plan.budgets
     Runtime(request.precision, request.device).check(settings.options)
     warnings = ready.warnings(plan, dataset)
-    for warning in warnings:
-        progress.note(warning)
     previewed = preview_of_run(request, plan, dataset)
     book, spent = checked_rows(ready, plan, dataset, progress, make=False), None
+    for warning in warnings:
+        progress.note(warning)
     if budgets and plan.private:
         spent = preview(book, [previewed.entry], request.cap)
     facts = {

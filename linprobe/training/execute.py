@@ -169,7 +169,6 @@ def _prepare(
             repeated=() if keeper is None else keeper.early,
         )
     )
-    first = None if plan.first is None else preprocessing.unfold(plan.first.weights, plan.first.bias)
     if settings.condition == MEAN and rows is not None:
         mean = released_mean(rows, mechanism, schedule.others[MEAN], group, backend)
         if np.linalg.norm(mean) >= SHORTEST_MEAN:
@@ -186,7 +185,7 @@ def _prepare(
         private=None if rows is None else backend.place(rows),
         public=None if known is None else backend.place(known),
         text_weights=plan.text_weights,
-        run_weights=first,
+        run_weights=plan.first_weights,
         centred=preprocessing.centre is not None,
         several_labels=dataset.several_labels,
     )

@@ -281,9 +281,10 @@ def train_on(
     plan = plan_run(settings, dataset)
     runtime = Runtime(request.precision, request.device, group)
     runtime.check(plan.settings.options)
-    for warning in ready.warnings(plan, dataset):
-        progress.note(warning)
+    warnings = ready.warnings(plan, dataset)
     book = checked_rows(ready, plan, dataset, progress, rank=group.rank)
+    for warning in warnings:
+        progress.note(warning)
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
     identity = run_identity(settings, dataset, precision=request.precision, device=request.device)
     keep: Keeping | None = None

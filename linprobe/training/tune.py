@@ -135,9 +135,10 @@ def _select(
     runtime = Runtime(request.precision, request.device)
     for plan in selection.plans:
         runtime.check(plan.settings.options)
-    for warning in ready.warnings(selection.plans[0], dataset, delta=selection.delta):
-        progress.note(warning)
+    said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
     book = checked_rows(ready, selection.plans[0], dataset, progress)
+    for warning in said:
+        progress.note(warning)
 
     def run(index: int) -> tuple[float, tuple[int, Trained | None]]:
         try:

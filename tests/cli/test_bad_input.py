@@ -389,7 +389,7 @@ def test_a_run_that_diverged_before_any_release_leaves_nothing(
     def train(*_: Any, **__: Any) -> None:
         raise DivergedError("training diverged")
 
-    monkeypatch.setattr("linprobe.training.execute.train", train)
+    monkeypatch.setattr("linprobe.training.train.execute", train)
     assert cli("train", features_file, *NOISY, "--out", "deep/run").status == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -196,7 +196,7 @@ def test_a_book_of_version_0_2_is_found_and_goes_on(
     found = spent(cli, four)
     assert [Path(entry["name"]).name for entry in found["entries"]] == ["a", "b", "c"]
     assert found["epsilon"] > before > 5.6
-    with mock.patch("linprobe.training.charge.raw_row_commitment", side_effect=AssertionError("no old book")):
+    with mock.patch("linprobe.data.row_digests._raw_bytes", side_effect=AssertionError("no old book")):
         assert spent(cli, features_file) == found
 
 

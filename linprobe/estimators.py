@@ -35,8 +35,8 @@ from linprobe.errors import ArgumentError, DataError, PrivacyWarning, UsageError
 from linprobe.methods import METHODS, Method
 from linprobe.metrics.scores import class_scores, label_probabilities, probabilities
 from linprobe.options.declaration import arguments_of, estimator_name, hint
-from linprobe.plan.plan import Plan, plan_run, warnings_of
-from linprobe.plan.settings import OF_LABELS, Settings
+from linprobe.plans.plan import Plan, plan_run, warnings_of
+from linprobe.plans.settings import OF_LABELS, Settings
 from linprobe.training.arrays import (
     adjacent_people,
     check_range,

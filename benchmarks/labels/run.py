@@ -21,8 +21,8 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.sources import ArraySource
 from linprobe.methods import METHODS
 from linprobe.metrics.figures import label_figures
-from linprobe.plan.plan import plan_run
-from linprobe.plan.settings import Settings
+from linprobe.plans.plan import plan_run
+from linprobe.plans.settings import Settings
 from linprobe.training.execute import execute
 
 DELTA = 1e-5

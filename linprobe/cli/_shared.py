@@ -18,7 +18,7 @@ from linprobe.cli import _stderr
 from linprobe.errors import LinprobeError, ParameterError, printable
 
 if TYPE_CHECKING:
-    from linprobe.plan.words import DryRun
+    from linprobe.plans.words import DryRun
 
 Number = TypeVar("Number", int, float)
 

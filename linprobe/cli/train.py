@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         from linprobe.cli import _terminal
         from linprobe.commands.figures import guarantee_rows, rows_in_words
         from linprobe.parallel import torch_group
-        from linprobe.plan.settings import TrainRequest
+        from linprobe.plans.settings import TrainRequest
         from linprobe.training.train import train as run
 
         options = given_options(given, flags)

@@ -60,8 +60,8 @@ def register(app: typer.Typer) -> None:
         from linprobe.atomic_files import path_from
         from linprobe.cli import _terminal
         from linprobe.commands.figures import guarantee_rows, rows_in_words
-        from linprobe.plan.settings import TrainRequest
-        from linprobe.plan.tuning import Tuning
+        from linprobe.plans.settings import TrainRequest
+        from linprobe.plans.tuning import Tuning
         from linprobe.training.tune import tune as run
 
         options = given_options(given, flags)

@@ -11,7 +11,7 @@ from typing import Any
 from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading
 from linprobe.extraction.request import ExtractOutcome, Recipe, family_of
 from linprobe.extraction.request import ExtractRequest as ExtractRequest
-from linprobe.plan.words import DryRun, bytes_in_words, counted, listed, time_line
+from linprobe.plans.words import DryRun, bytes_in_words, counted, listed, time_line
 from linprobe.progress import Progress
 
 

@@ -16,7 +16,7 @@ from linprobe.data.feature_file import is_hdf5
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.tables import Columns
 from linprobe.errors import DataError, LinprobeError, UsageError, advice
-from linprobe.plan.words import DryRun, bytes_in_words
+from linprobe.plans.words import DryRun, bytes_in_words
 from linprobe.progress import Progress
 from linprobe.runs.output import new_files
 

@@ -12,7 +12,7 @@ from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses
 from linprobe.commands import _published_histogram
 from linprobe.errors import PrivacyError, UsageError
-from linprobe.plan.words import DryRun, Lines, listed, together_facts, together_line, written
+from linprobe.plans.words import DryRun, Lines, listed, together_facts, together_line, written
 from linprobe.reporting import plots
 from linprobe.reporting.pdp_report import per_record_report, sparkline, write_csv
 from linprobe.runs.manifest import read_manifest

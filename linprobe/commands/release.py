@@ -19,7 +19,7 @@ from linprobe.atomic_files import replace_when_complete
 from linprobe.commands.verify import VerifiedRun, verified
 from linprobe.data.array_files import array_names
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
-from linprobe.plan.words import DryRun, bytes_in_words, listed
+from linprobe.plans.words import DryRun, bytes_in_words, listed
 from linprobe.reporting.model_card import pages
 from linprobe.reporting.registry_claim import Publisher
 from linprobe.runs import signature

@@ -34,8 +34,8 @@ from linprobe.metrics.membership import (
 )
 from linprobe.options import OWNER, RECORD
 from linprobe.parallel.jobs import unordered
-from linprobe.plan.plan import plan_run
-from linprobe.plan.settings import Settings
+from linprobe.plans.plan import plan_run
+from linprobe.plans.settings import Settings
 from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs import run_folder

@@ -23,8 +23,8 @@ from linprobe.methods import METHODS, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_DELTA, DEFAULT_STEPS, RunOptions
 from linprobe.options.declaration import declared
-from linprobe.plan.centring import settled
-from linprobe.plan.settings import TrainRequest, make_settings, schedule_of
+from linprobe.plans.centring import settled
+from linprobe.plans.settings import TrainRequest, make_settings, schedule_of
 from linprobe.progress import Progress
 from linprobe.runs.units import OWNER, RECORD
 from linprobe.training.runtime import Runtime

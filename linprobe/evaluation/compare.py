@@ -42,8 +42,8 @@ from linprobe.metrics.comparison import Result, boosts, summarise
 from linprobe.options import RECORD
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
-from linprobe.plan.settings import make_settings, refuse_other_encodings
-from linprobe.plan.tuning import settings_of
+from linprobe.plans.settings import make_settings, refuse_other_encodings
+from linprobe.plans.tuning import settings_of
 from linprobe.progress import Progress, Silent
 from linprobe.reporting.comparison_plots import accuracy_against_attack, accuracy_against_epsilon, boost_against_shots
 from linprobe.reporting.comparison_table import balance_matters, comparison_table, markdown

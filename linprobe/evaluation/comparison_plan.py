@@ -20,8 +20,8 @@ from linprobe.methods import METHODS, find_method
 from linprobe.metrics.comparison import Setting
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
-from linprobe.plan.settings import TrainRequest, make_settings, method_options
-from linprobe.plan.tuning import Tuning, option_kinds, settings_of, typed
+from linprobe.plans.settings import TrainRequest, make_settings, method_options
+from linprobe.plans.tuning import Tuning, option_kinds, settings_of, typed
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.run_files import RunFiles
 from linprobe.runs.units import RECORD

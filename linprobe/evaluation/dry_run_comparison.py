@@ -10,10 +10,10 @@ from linprobe.data.row_checks import check_rows
 from linprobe.evaluation.compare import OpenedComparison, opened_comparison, opened_rows, warnings_of_comparison
 from linprobe.evaluation.comparison_folder import check_stated
 from linprobe.evaluation.comparison_plan import CompareRequest, Planned
-from linprobe.plan.plan import plan_facts, plan_run
-from linprobe.plan.settings import make_settings
-from linprobe.plan.tuning import selection_of, settings_of
-from linprobe.plan.words import (
+from linprobe.plans.plan import plan_facts, plan_run
+from linprobe.plans.settings import make_settings
+from linprobe.plans.tuning import selection_of, settings_of
+from linprobe.plans.words import (
     DryRun,
     bytes_in_words,
     counted,

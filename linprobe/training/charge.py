@@ -21,7 +21,7 @@ from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.row_digests import Commitment
 from linprobe.errors import DataError, LinprobeError
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.plan.plan import Plan
+from linprobe.plans.plan import Plan
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import run_id_of

@@ -37,7 +37,7 @@ from linprobe.gradients.host import ARITHMETIC
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.plan.settings import Settings
+from linprobe.plans.settings import Settings
 from linprobe.runs.per_record_file import commitment
 from linprobe.runs.run_folder import CHECKPOINT
 

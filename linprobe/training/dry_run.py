@@ -17,11 +17,11 @@ from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.data.precision import STORAGE
 from linprobe.methods import find_method
 from linprobe.parallel import available_memory
-from linprobe.plan.estimate import seconds_of_steps
-from linprobe.plan.plan import Plan, plan_facts, plan_run
-from linprobe.plan.settings import TrainRequest, make_settings
-from linprobe.plan.tuning import Selection, Tuning, selection_of
-from linprobe.plan.words import (
+from linprobe.plans.estimate import seconds_of_steps
+from linprobe.plans.plan import Plan, plan_facts, plan_run
+from linprobe.plans.settings import TrainRequest, make_settings
+from linprobe.plans.tuning import Selection, Tuning, selection_of
+from linprobe.plans.words import (
     DryRun,
     Lines,
     bytes_in_words,

@@ -39,9 +39,9 @@ from linprobe.metrics.scores import count_private, right_and_wrong
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
-from linprobe.plan.centring import SHORTEST_MEAN
-from linprobe.plan.plan import Plan
-from linprobe.plan.settings import SELECTION, TEST_ACCURACY
+from linprobe.plans.centring import SHORTEST_MEAN
+from linprobe.plans.plan import Plan
+from linprobe.plans.settings import SELECTION, TEST_ACCURACY
 from linprobe.runs.manifest import privacy_statement
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.runtime import Runtime

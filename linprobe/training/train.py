@@ -36,9 +36,9 @@ from linprobe.metrics.figures import no_better_than_guessing
 from linprobe.options import RunOptions
 from linprobe.options.declaration import declared
 from linprobe.parallel.process_group import ALONE, Group
-from linprobe.plan.centring import SHORTEST_MEAN
-from linprobe.plan.plan import Plan, plan_run, warnings_of
-from linprobe.plan.settings import Settings, TrainRequest, make_settings
+from linprobe.plans.centring import SHORTEST_MEAN
+from linprobe.plans.plan import Plan, plan_run, warnings_of
+from linprobe.plans.settings import Settings, TrainRequest, make_settings
 from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed

@@ -28,8 +28,8 @@ from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
 from linprobe.mechanisms.private_selection import private_selection
 from linprobe.methods import find_method
 from linprobe.methods.choice import Chosen
-from linprobe.plan.settings import Settings, TrainRequest
-from linprobe.plan.tuning import Tuning, check_start, selection_of, settings_of
+from linprobe.plans.settings import Settings, TrainRequest
+from linprobe.plans.tuning import Tuning, check_start, selection_of, settings_of
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.manifest import read_manifest

@@ -14,7 +14,7 @@ from linprobe.cli import run
 from linprobe.methods import METHODS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DPSGDFOptions
-from linprobe.plan.settings import SELECTION, TEST_ACCURACY
+from linprobe.plans.settings import SELECTION, TEST_ACCURACY
 from linprobe.runs.run_folder import INHERITED
 from linprobe.runs.unsealed import HISTOGRAM
 

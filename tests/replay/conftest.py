@@ -14,7 +14,7 @@ import pytest
 from linprobe import cli
 from linprobe.accounting import per_instance
 from linprobe.parallel.threads import blas_held_to_one_thread
-from linprobe.plan import settings
+from linprobe.plans import settings
 from linprobe.runs import manifest
 from tests.replay.datasets import FEATURES, KINDS, NEIGHBOURS, write
 from tests.replay.people import PEOPLE, write_people

@@ -22,7 +22,7 @@ from linprobe.methods import noisy_gd
 from linprobe.methods._base import Run
 from linprobe.methods._descent import Descent
 from linprobe.methods._iterates import Iterates
-from linprobe.plan import plan
+from linprobe.plans import plan
 from linprobe.training import execute
 from linprobe.training import train as train_command
 from tests.replay.conftest import BASE

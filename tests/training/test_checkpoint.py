@@ -30,7 +30,7 @@ from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
-from linprobe.plan.settings import Settings
+from linprobe.plans.settings import Settings
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training import checkpoint

@@ -7,7 +7,7 @@ import pytest
 from linprobe.errors import ArgumentError, UsageError
 from linprobe.estimators import ESTIMATORS
 from linprobe.methods import METHODS
-from linprobe.plan.settings import Settings
+from linprobe.plans.settings import Settings
 from linprobe.training.train import TrainRequest, make_settings
 
 

@@ -19,8 +19,8 @@ from linprobe.gradients.clipped_sum import row_sum
 from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.thread_group import in_group
-from linprobe.plan.plan import plan_run
-from linprobe.plan.settings import Settings
+from linprobe.plans.plan import plan_run
+from linprobe.plans.settings import Settings
 from linprobe.training import execute
 from linprobe.training.execute import Trained
 from linprobe.training.runtime import Runtime

@@ -27,8 +27,8 @@ from linprobe.methods import METHODS, Method, Schedule
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, Centring, Intercept
 from linprobe.options.declaration import declared, refuse_idle
-from linprobe.plan.centring import settled
-from linprobe.plan.settings import INIT_WORDS, Settings, schedule_of
+from linprobe.plans.centring import settled
+from linprobe.plans.settings import INIT_WORDS, Settings, schedule_of
 from linprobe.runs.run_folder import FirstModel
 
 EXAMPLES = (2, 5, 10)  # rows of a person, chosen without a look at the data

@@ -8,6 +8,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from linprobe.cli._everywhere import EVERYWHERE
+from linprobe.errors import require_for
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import arguments_of
 
@@ -59,6 +60,12 @@ class Command(TyperCommand):
         """Keep the words, as help needs the method among them."""
         ctx.meta["linprobe.words"] = list(args)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. A missing extra is refused before the command imports what it computes with."""
+        for option, value in ctx.params.items() if self.name != "extract" else ():
+            require_for(option, value)
+        return super().invoke(ctx)
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write the usage, then examples."""

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +13,12 @@ from threadpoolctl import threadpool_info
 
 from linprobe import native
 from linprobe._version import __version__
-from linprobe.errors import LinprobeError
+from linprobe.errors import EXTRAS, LinprobeError, missing
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import n_threads
 from linprobe.training.charge import books_folder
 
 State = Literal["ok", "limited", "broken"]
-FOR_DEVELOPERS = {"test", "dev", "bench", "docs"}
 LITTLE_MEMORY = 2 << 30
 
 
@@ -88,8 +84,8 @@ def _memory() -> list[Finding]:
 
 
 def _device() -> list[Finding]:
-    if find_spec("torch") is None:
-        return [Finding("torch", "not installed", "limited", "extract and --device need it; pip install linprobe")]
+    if missing("torch"):
+        return []  # the missing extra says so
     import torch
 
     found = [Finding("torch", torch.__version__)]
@@ -100,30 +96,19 @@ def _device() -> list[Finding]:
 
 
 def _extras() -> list[Finding]:
-    """Optional packages that are missing, by the extra that installs them."""
-    missing: dict[str, list[str]] = {}
-    for requirement in metadata.requires("linprobe") or []:
-        matched = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", requirement)
-        if matched is None or matched[2] in FOR_DEVELOPERS:
-            continue
-        absent = missing.setdefault(matched[2], [])
-        try:
-            metadata.version(matched[1])
-        except metadata.PackageNotFoundError:
-            absent.append(matched[1])
-    return [
-        Finding(
-            f"extra {extra}",
-            f"without {', '.join(absent)}" if absent else "installed",
-            "limited" if absent else "ok",
-            f"pip install 'linprobe[{extra}]'" if absent else "",
-        )
-        for extra, absent in missing.items()
-    ]
+    """Optional packages, by the extra that installs them."""
+    found = []
+    for extra, (purpose, _) in EXTRAS.items():
+        absent, remedy = missing(extra), f"for {purpose}: pip install 'linprobe[{extra}]'"
+        lacks = Finding(f"extra {extra}", f"without {', '.join(absent)}", "limited", remedy)
+        found.append(lacks if absent else Finding(f"extra {extra}", "installed"))
+    return found
 
 
 def _caches() -> list[Finding]:
     """Where weights are looked for before they are downloaded."""
+    if missing("extract"):
+        return []
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     torch_home = Path(os.environ.get("TORCH_HOME") or home / "torch")
     hub_home = Path(os.environ.get("HF_HOME") or home / "huggingface")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from linprobe.atomic_files import replace_when_complete
 from linprobe.commands._temperature import temperature_of
 from linprobe.commands.verify import verified
 from linprobe.data.tasks import MULTILABEL
-from linprobe.errors import UsageError
+from linprobe.errors import UsageError, require_for
 from linprobe.exporting.probe import Probe
 from linprobe.progress import Progress
 from linprobe.runs.output import inputs_of, new_files, writing
@@ -23,9 +22,7 @@ from linprobe.runs.run_files import RunFiles
 from linprobe.runs.run_folder import LoadedRun
 from linprobe.runs.units import unit_of
 
-FORMATS = {"safetensors": "safetensors", "onnx": "onnx", "sklearn": "skops", "torch": "torch"}
-"""Formats by the name for `--to`, and the package that each needs."""
-EXTRAS = ("onnx", "skops")  # the others come with linprobe, unless it was installed with --no-deps
+FORMATS = ("safetensors", "onnx", "sklearn", "torch")
 INPUT = "raw feature rows; each is divided by its L2 norm, and a zero row stays zero"
 OUTPUT = "softmax of rows @ weights + bias"
 LABELS = "sigmoid of rows @ weights + bias, each label by itself; a label applies where its probability is above 0.5"
@@ -73,10 +70,7 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
 def _check_format(name: str) -> None:
     if name not in FORMATS:
         raise UsageError(f"--to is {name!r}; allowed: {', '.join(FORMATS)}")
-    package = FORMATS[name]
-    if find_spec(package) is None:
-        wanted = f"'linprobe[{package}]'" if package in EXTRAS else package
-        raise UsageError(f"--to {name} needs {package}, which is not installed; pip install {wanted}")
+    require_for("to", name)
 
 
 def _bytes(request: ExportRequest, probe: Probe) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading
+from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading, require
 from linprobe.extraction.request import ExtractOutcome, Recipe, family_of
 from linprobe.extraction.request import ExtractRequest as ExtractRequest
 from linprobe.plans.words import DryRun, bytes_in_words, counted, listed, time_line
@@ -69,6 +69,7 @@ def _checked(request: ExtractRequest, progress: Progress, like: Path | None) -> 
     """The request with what `like` says. A wrong name or path is told before anything slow."""
     if request.backbone is not None:
         family_of(request.backbone)
+    require("extract", "extract")
     from linprobe.extraction.images import located
     from linprobe.extraction.sources.folders import check_unlabelled
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.errors import LinprobeError, UsageError, first_line
+from linprobe.errors import LinprobeError, UsageError, first_line, require
 from linprobe.parallel.process_group import ALONE, Group
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -34,11 +34,12 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
         next_step: advice to the user, the end of the error message, if another process has ended.
 
     Raises:
-        UsageError: this torch has no torch.distributed. LinprobeError: another process has ended, or is unreachable.
+        UsageError: no torch, or one without torch.distributed. LinprobeError: another process ended or is unreachable.
     """
     if not all(name in os.environ for name in TORCHRUN_VARIABLES) or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
         return
+    require("torch", "a group of several processes")
     import torch.distributed as dist
 
     if not dist.is_available():

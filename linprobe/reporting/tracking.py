@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
-
-from linprobe.errors import UsageError
 
 SETTINGS = (
     "method", "epsilon_target", "delta", "noise_multiplier", "sampling_rate", "steps", "unit", "n_units", "n_public",
@@ -24,14 +21,6 @@ FIGURES = (
 )  # fmt: skip
 PROJECT = "linprobe"  # of Weights & Biases, unless WANDB_PROJECT names one
 BOARD = "tensorboard"  # folder of TensorBoard, in the working directory
-
-
-def check_tracker(name: str) -> None:
-    """UsageError if the package of a tracker is not installed."""
-    if find_spec(name) is None:
-        raise UsageError(
-            f"log-to is {name}, which is not installed; allowed: {', '.join(SENDERS)}; pip install 'linprobe[{name}]'"
-        )
 
 
 def track(name: str, run: str, manifest: Mapping[str, Any], history: Sequence[Mapping[str, float]]) -> None:

@@ -7,11 +7,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from linprobe.errors import UsageError
+from linprobe.errors import UsageError, require_for
 from linprobe.methods import Method
 from linprobe.plans.settings import TrainRequest
 from linprobe.progress import Progress
-from linprobe.reporting.tracking import check_tracker, track
+from linprobe.reporting.tracking import track
 from linprobe.runs.manifest import read_manifest
 from linprobe.runs.run_files import HISTORY, RunFiles
 
@@ -23,7 +23,7 @@ def refuse_tracking(request: TrainRequest, method: Method) -> None:
     if not method.private or request.insecure_seed:
         what = f"method {method.name}" if not method.private else "a run with --noise-seed"
         raise UsageError(f"log-to is {request.log_to}, and {what} has no guarantee; leave out --log-to")
-    check_tracker(request.log_to)
+    require_for("log_to", request.log_to)
 
 
 def send(request: TrainRequest, outcome: dict[str, Any], progress: Progress) -> None:

@@ -31,8 +31,8 @@ from linprobe.commands._test_rows import test_epsilon_of
 from linprobe.commands._training_rows import Rows, rows_of
 from linprobe.commands.train import TrainRequest, make_settings, opened, with_method
 from linprobe.commands.tune import Selection, Tuning, candidates_of, selection_of, tunable_rows
+from linprobe.data.blocks import STORAGE
 from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.precision import STORAGE
 from linprobe.methods import find_method
 from linprobe.methods.choice import Chosen
 from linprobe.parallel import available_memory

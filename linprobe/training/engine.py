@@ -27,9 +27,8 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.owners import Bounds
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
-from linprobe.data.rows import prepare
+from linprobe.data.rows import prepare, prepare_shard
 from linprobe.data.sources import Source
-from linprobe.data.unit_rows import prepare_units
 from linprobe.errors import DataError, DivergedError, ParameterError, PrivacyError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
@@ -144,7 +143,7 @@ def train(
     weighting = sources.weights
     rows = None
     if "private" in method.needs:
-        rows = prepare_units(private, bounds, space, runtime.precision, group, weighting)
+        rows = prepare_shard(private, bounds, space, runtime.precision, group, weighting)
     others = None if weighting is None else weighting.of_others
     known = None if public is None else prepare(public, preprocessing, runtime.precision, weights=others)
     source = _noise_source(settings.insecure_seed, group)
@@ -171,7 +170,7 @@ def train(
             schedule = schedule_of(budget)
             on_budget(budget)
         rows = None  # frees their memory
-        rows = prepare_units(private, bounds, preprocessing, runtime.precision, group, weighting)
+        rows = prepare_shard(private, bounds, preprocessing, runtime.precision, group, weighting)
     problem = Problem(
         private.n_features + bool(preprocessing.intercept),
         sources.n_classes,

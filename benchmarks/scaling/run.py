@@ -25,8 +25,8 @@ import numpy as np
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import SHARD_ROWS, ArrayRows
-from linprobe.data.shards import ShardRows
+from linprobe.data.rows import ArrayRows
+from linprobe.data.sources import SHARD_ROWS
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
@@ -44,7 +44,7 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
     generator = np.random.default_rng(together.rank)
     x = normalise_rows(generator.standard_normal((rows_each, width), dtype=np.float32))
     shard = ArrayRows(x, generator.integers(n_classes, size=rows_each))
-    rows = ShardRows(shard, together.rank * rows_each, together.size * rows_each)
+    rows = shard.as_shard(together.rank * rows_each, together.size * rows_each)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append, group=together)
     weights = np.zeros((width, n_classes))
     steps, exchanges = [], []

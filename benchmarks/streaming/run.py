@@ -83,13 +83,13 @@ def peak_bytes() -> int:
 def child(features: Path, out: Path, cap: int) -> dict[str, Any]:
     """One run in this process, with its address space limited to `cap` bytes; 0 for no limit."""
     passes = []
-    real = StreamedRows.lazy_blocks
+    real = StreamedRows._whole
 
     def counted(rows: StreamedRows) -> Iterator[LazyBlock]:
         passes.append(rows)
         return real(rows)
 
-    StreamedRows.lazy_blocks = counted  # type: ignore[method-assign]
+    StreamedRows._whole = counted  # type: ignore[method-assign]
     if cap:
         resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
     before, watch = peak_bytes(), Watch()

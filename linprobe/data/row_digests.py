@@ -21,7 +21,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.precision import widened
+from linprobe.data.blocks import widened
 from linprobe.data.preprocessing import normalise_rows, row_norms
 
 RawRows = NDArray[np.floating]

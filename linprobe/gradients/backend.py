@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Blocks, Rows
-from linprobe.data.precision import StoredRows
+from linprobe.data.blocks import Block, StoredRows
+from linprobe.data.rows import Rows
 from linprobe.gradients.rounding import ExactSum, Sample
 from linprobe.mechanisms.gaussian import Noise
 from linprobe.mechanisms.noise import NoiseSource
@@ -110,7 +110,7 @@ class ClippingProducts(Products):
                 of people outside the sample are not to be read.
 
         Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
-            than `linprobe.data.unit_rows.PAIRED_ROWS` rows are left out, with zeros.
+            than `linprobe.data.blocks.PAIRED_ROWS` rows are left out, with zeros.
 
         Raises:
             ValueError: shapes that do not fit. IndexError: a class index out of range.
@@ -156,5 +156,5 @@ class Backend(Protocol):
     def products(self, weights: Array) -> Products:
         """Products with `weights` (n_classes, n_features), float32, for one thread."""
 
-    def n_threads(self, rows: Blocks, weights: Array) -> int:
+    def n_threads(self, rows: Rows, weights: Array) -> int:
         """Number of threads for a pass over `rows`."""

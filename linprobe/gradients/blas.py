@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.precision import StoredRows, widened
+from linprobe.data.blocks import StoredRows, widened
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 
 SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Blocks, Rows
+from linprobe.data.blocks import Block
+from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.unit_rows import BLOCK_UNITS
 from linprobe.gradients.backend import Backend, ClippingProducts, Part, Products
 from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
@@ -92,7 +92,7 @@ class _Worker:
         weight: sum of the clip factors of this thread's blocks, in units of 1 / `WEIGHT_STEPS`.
     """
 
-    def __init__(self, rows: Blocks, weights: Array, products: Products, clip: _Clip, backend: Backend) -> None:
+    def __init__(self, rows: Rows, weights: Array, products: Products, clip: _Clip, backend: Backend) -> None:
         self._products, self._clip = products, clip
         self._backend, self._observed, self._rate = backend, rows.observed, rows.sampling_rate
         self._fused = self._products if clip.simple and isinstance(self._products, ClippingProducts) else None
@@ -239,7 +239,7 @@ class _Worker:
 
 
 def clipped_sum(
-    rows: Blocks,
+    rows: Rows,
     weights: Weights,
     clip_norm: float,
     *,
@@ -297,7 +297,7 @@ def clipped_sum(
     return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
 
 
-def _pieces(rows: Blocks, worker: _Worker) -> Iterator[Callable[[], Block | Chosen]]:
+def _pieces(rows: Rows, worker: _Worker) -> Iterator[Callable[[], Block | Chosen]]:
     """The blocks. Those in memory are prepared one after another, so that a thread has little else to do in Python."""
     for load in rows.lazy_blocks():
         yield partial(_itself, worker.prepared(load())) if rows.in_memory else load

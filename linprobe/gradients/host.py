@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Blocks, Rows
+from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.unit_rows import BLOCK_UNITS
 from linprobe.gradients.backend import Products
 from linprobe.gradients.blas import NumpyProducts
 from linprobe.gradients.kernel import FusedProducts, KernelProducts
@@ -59,7 +58,7 @@ class HostBackend:
         """Products with `weights` (n_classes, n_features), for one thread."""
         return products(weights)
 
-    def n_threads(self, rows: Blocks, weights: NDArray[Any]) -> int:
+    def n_threads(self, rows: Rows, weights: NDArray[Any]) -> int:
         """One thread per block or per `WORK_PER_THREAD` multiplications, whichever gives fewer; at least one."""
         n_rows = round(rows.n_local * rows.unit_rows)
         n_blocks = -(-rows.n_local // BLOCK_UNITS) if rows.units else -(-n_rows // BLOCK_ROWS)

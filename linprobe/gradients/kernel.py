@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
-from linprobe.data.precision import STORED, StoredRows, aligned_empty, widened
-from linprobe.data.unit_rows import paired
+from linprobe.data.blocks import STORED, Block, StoredRows, aligned_empty, paired, widened
 from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part
 from linprobe.gradients.blas import NumpyProducts, strided_rows
 from linprobe.gradients.kernel_people import People, rows_of

@@ -8,8 +8,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
-from linprobe.data.unit_rows import paired
+from linprobe.data.blocks import Block, paired
 from linprobe.gradients.rounding import SUM_ROWS, Sample
 from linprobe.native import KernelPeople
 

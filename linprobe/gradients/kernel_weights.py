@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.precision import aligned_empty
+from linprobe.data.blocks import aligned_empty
 
 PANEL = 6  # classes in a panel of packed weights, as in clipped_sum.c
 CHUNK = 16  # features or classes in a chunk of packed weights, as in clipped_sum.c; floats in the widest vector

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Blocks
+from linprobe.data.blocks import Block
 from linprobe.data.preprocessing import row_norms
+from linprobe.data.rows import Rows
 from linprobe.errors import DivergedError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import HOST
@@ -109,14 +110,14 @@ def checked_weights(weights: Array) -> Array:
 
 
 def loss_and_gradient(
-    rows: Blocks, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
+    rows: Rows, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
 ) -> tuple[Any, Weights]:
     """Summed loss and its gradient (n_features, n_classes). Not private."""
     return loss_gradient_and_norms(rows, weights, loss, backend=backend)[:2]
 
 
 def loss_gradient_and_norms(
-    rows: Blocks, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
+    rows: Rows, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
 ) -> tuple[Any, Weights, Sequence[Array]]:
     """`loss_and_gradient`, and the norms ||x_i|| ||r_i|| of per-example gradients, one array (b,) per block."""
     narrow = checked_weights(single(weights))
@@ -133,7 +134,7 @@ def loss_gradient_and_norms(
     return summed_loss, contiguous(total.T), norms
 
 
-def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Weights:
+def second_moment(rows: Rows, weights: Weights, loss: Loss = "softmax") -> Weights:
     """Mean of the elementwise squares of per-example gradients, shape (n_features, n_classes). Not private.
 
     The sum of squares is (X * X)^T (R * R), in float64, as squared residuals may leave the range of float32.
@@ -152,7 +153,7 @@ def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Wei
 
 
 def minimise(
-    rows: Blocks,
+    rows: Rows,
     start: Weights,
     *,
     weight_decay: float,

@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Rows
+from linprobe.data.blocks import Block
+from linprobe.data.rows import Rows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.clipped_sum import Reduce
 from linprobe.gradients.loss import Weights, check_weights, residuals_of

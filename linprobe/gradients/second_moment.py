@@ -26,7 +26,8 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Rows
+from linprobe.data.blocks import Block
+from linprobe.data.rows import Rows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.clipped_sum import Reduce
 from linprobe.gradients.rounding import ExactSum, arithmetic

@@ -26,10 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Pairs
-from linprobe.data.precision import widened
+from linprobe.data.blocks import PAIRED_ROWS, Block, Pairs, inner_products, pairs_of, widened
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.unit_rows import PAIRED_ROWS, inner_products, pairs_of
 from linprobe.gradients.backend import ClippingProducts
 from linprobe.gradients.geometry import Geometry
 from linprobe.gradients.loss import residuals_of

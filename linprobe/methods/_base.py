@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Blocks, Rows
+from linprobe.data.rows import Rows
 from linprobe.errors import UsageError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import Subspace, clipped_sum
@@ -18,7 +18,6 @@ from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._problem import Problem as Problem
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Reference
 from linprobe.options.declaration import Options, arguments_of, make_options
@@ -159,14 +158,14 @@ class Run:
         noise_multiplier = self.schedule.noise_multiplier
         return self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace).value
 
-    def batch(self, rows: Rows) -> Blocks:
+    def batch(self, rows: Rows) -> Rows:
         """The rows of the next step: a Poisson sample, or all rows if the sampling rate is 1."""
         if self.schedule.sampling_rate == 1:
             return rows
         if self.sampler is None or self.sampler.rate != self.schedule.sampling_rate:
             raise ValueError(f"the run has no sampler of rate {self.schedule.sampling_rate}; give it one")
         sampled = self.sampler.draw(rows.n_local, rows.first)
-        return SampledRows(rows, sampled, self.schedule.sampling_rate, observed=self.per_record)
+        return rows.sample(sampled, self.schedule.sampling_rate, observed=self.per_record)
 
 
 @dataclass(frozen=True)

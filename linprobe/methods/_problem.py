@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from linprobe.data.blocks import Rows
+from linprobe.data.rows import Rows
 from linprobe.errors import UsageError
 from linprobe.gradients.loss import Weights
 from linprobe.options import Loss

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.data.blocks import Rows
+from linprobe.data.rows import Rows
 from linprobe.methods._base import Problem, Schedule
 from linprobe.options import Steps
 from linprobe.parallel.array_api import on_host

@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from linprobe.data.blocks import Rows
+from linprobe.data.rows import Rows
 from linprobe.gradients.loss import loss_and_gradient, residuals
 from linprobe.methods._base import Fitted, Problem, Run, project_to_ball, public_generator
 from linprobe.methods._iterates import Iterates, descended

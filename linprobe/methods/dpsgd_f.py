@@ -25,9 +25,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from linprobe.data.blocks import Rows
 from linprobe.data.preprocessing import SHORTEST_ROW
-from linprobe.data.rows import TranslatedRows
+from linprobe.data.rows import Rows
 from linprobe.gradients.loss import Weights
 from linprobe.methods import dpsgd_f_theory
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights
@@ -68,7 +67,7 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
 def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:
     """W_1 for translated rows: their public optimum, or weights with the scores of x under those of `options.init`."""
     if problem.public is not None and options.init in ("auto", "public"):
-        public = TranslatedRows(problem.public, shift, column)
+        public = problem.public.translated(shift, column)
         moved = replace(problem, n_features=public.n_features, public=public)
         return initial_weights(
             moved, init="public", weight_decay=options.weight_decay, text_scale=1, loss=problem.loss(options.loss)
@@ -111,12 +110,12 @@ def fit(problem: Problem, options: DPSGDFOptions, run: Run) -> Fitted:
     if options.variant == "theory":
         refuse_idle(options, ("centre", "feature_epsilon_share", "bias_scale", "clip_norm"), "variant theory")
         shift, column = dpsgd_f_theory.ball(problem.private_rows, run)
-        private: Rows = dpsgd_f_theory.FeatureClipped(TranslatedRows(problem.private_rows, shift, column), column)
+        private: Rows = dpsgd_f_theory.feature_clipped(problem.private_rows.translated(shift, column), column)
         return descend(private, problem, options, run, shift=shift, column=column, clip=2 * column)
     if options.centre == "public":
         refuse_idle(options, ("feature_epsilon_share",), "centre public")
     shift = centre_of(problem, options, run)
-    private = TranslatedRows(problem.private_rows, shift, options.bias_scale)
+    private = problem.private_rows.translated(shift, options.bias_scale)
     return descend(private, problem, options, run, shift=shift, column=options.bias_scale, clip=options.clip_norm)
 
 

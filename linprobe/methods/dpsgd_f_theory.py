@@ -26,9 +26,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Rows
+from linprobe.data.blocks import Block
 from linprobe.data.preprocessing import row_norms
-from linprobe.data.rows import ChangedRows
+from linprobe.data.rows import Rows
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import Weights
 from linprobe.mechanisms.clipping import ClippedSum
@@ -101,24 +101,20 @@ def ball(rows: Rows, run: Run) -> tuple[Weights, float]:
     return mean, _radius(rows, run, "quantile", mean)
 
 
-class FeatureClipped(ChangedRows):
+def feature_clipped(rows: Rows, tau: float) -> Rows:
     """Line 6: rows scaled down to a norm of at most sqrt(2) tau. The result for a row depends on its own norm only."""
+    longest = math.sqrt(2) * tau
 
-    def __init__(self, rows: Rows, tau: float) -> None:
-        super().__init__(rows, rows.n_features)
-        self._longest = math.sqrt(2) * tau
-
-    def change(self, block: Block) -> Block:
-        """The block with its longer rows scaled down."""
-        whole = block
-        if whole.sampled is not None:
-            block = whole.chosen(np.flatnonzero(whole.sampled))
-        factors = np.minimum(1.0, self._longest / block.norms).astype(np.float32)
+    def change(whole: Block) -> Block:
+        block = whole if whole.sampled is None else whole.chosen(np.flatnonzero(whole.sampled))
+        factors = np.minimum(1.0, longest / block.norms).astype(np.float32)
         x = block.x * factors[:, None]
         norms = row_norms(x)
         if whole.sampled is not None:
             x, norms = _spread(x, whole.sampled), _spread(norms, whole.sampled)
         return replace(whole, stored=x, norms=norms, translation=None)
+
+    return rows.changed(change)
 
 
 def _spread(values: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:

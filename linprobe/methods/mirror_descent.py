@@ -32,8 +32,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Rows
-from linprobe.data.rows import join
+from linprobe.data.rows import Rows, join
 from linprobe.errors import ParameterError
 from linprobe.gradients.loss import Weights, loss_and_gradient
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from linprobe.accounting.calibrate import Budget
-from linprobe.data.precision import Precision
+from linprobe.data.blocks import Precision
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
 from linprobe.data.rows import prepare
 from linprobe.data.sources import ArraySource

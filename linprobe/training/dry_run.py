@@ -13,8 +13,8 @@ import numpy as np
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.spending import Spending
+from linprobe.data.blocks import STORAGE
 from linprobe.data.dataset import DIGITS, Dataset
-from linprobe.data.precision import STORAGE
 from linprobe.methods import find_method
 from linprobe.parallel import available_memory
 from linprobe.plans.estimate import seconds_of_steps

@@ -22,8 +22,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import prepare
-from linprobe.data.unit_rows import prepare_units
+from linprobe.data.rows import prepare, prepare_shard
 from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
@@ -150,7 +149,7 @@ def _prepare(
     bounds = dataset.bounds if plan.method.spends else None  # without clipping, the rows of a person are just rows
     reads = "private" in plan.method.needs
     space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
-    rows = prepare_units(dataset.trained, bounds, space, runtime.precision, group, weights) if reads else None
+    rows = prepare_shard(dataset.trained, bounds, space, runtime.precision, group, weights) if reads else None
     public, others = dataset.free_public, None if weights is None else weights.of_others
     known = None if public is None else prepare(public, preprocessing, runtime.precision, weights=others)
     source = _noise_source(settings.insecure_seed, group)
@@ -177,7 +176,7 @@ def _prepare(
             plan = plan.uncentred()
             observer.budget(plan)
         rows = None  # frees their memory
-        rows = prepare_units(dataset.trained, bounds, preprocessing, runtime.precision, group, weights)
+        rows = prepare_shard(dataset.trained, bounds, preprocessing, runtime.precision, group, weights)
     schedule = plan.schedule
     problem = Problem(
         dataset.private.n_features + bool(preprocessing.intercept),

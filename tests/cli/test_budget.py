@@ -97,7 +97,7 @@ def test_a_cap_refuses_before_training_and_leaves_nothing(
     cli: Cli, refused: Cli, features_file: Path, tmp_path: Path
 ) -> None:
     assert cli("train", features_file, *FEW, "--cap", "3", "--out", "a").status == 0
-    with mock.patch("linprobe.training.execute.prepare_units", side_effect=AssertionError("a row was read")):
+    with mock.patch("linprobe.training.execute.prepare_shard", side_effect=AssertionError("a row was read")):
         refused(cli("train", features_file, *FEW, "--cap", "4.4", "--out", "b"), 4, ["cap is epsilon 4.4", "4.46"])
         found = spent(cli, features_file, "--set-cap", "4.4")
         assert (found["cap"], found["cap_delta"], found["runs"]) == (4.4, 1e-5, 1)
@@ -292,7 +292,7 @@ def test_a_run_that_diverged_counts_with_what_it_released(cli: Cli, features_fil
 
 
 KILLED_AT = {
-    "before a row is read": "linprobe.training.execute.prepare_units",
+    "before a row is read": "linprobe.training.execute.prepare_shard",
     "before the first noise": "linprobe.mechanisms.gaussian.GaussianMechanism._noised",
     "before the manifest": "linprobe.runs.run_folder.write_manifest",
 }

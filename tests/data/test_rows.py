@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from linprobe.data import rows as rows_module
 from linprobe.data import sources
 from linprobe.data.preprocessing import Preprocessing, normalise_rows, row_norms
-from linprobe.data.rows import SHARD_ROWS, ArrayRows, StreamedRows, join, prepare
-from linprobe.data.sources import BLOCK_ROWS, ArraySource, ChainedSource, block_sizes
+from linprobe.data.rows import ArrayRows, StreamedRows, join, prepare
+from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, ArraySource, ChainedSource, block_sizes
 from linprobe.errors import UsageError
 from linprobe.estimators import (
     DPSGD,

@@ -16,7 +16,7 @@ import pytest
 
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
-from linprobe.data.rows import ArrayRows, StreamedRows
+from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.audit import Trials, play
 from linprobe.evaluation.audit_bounds import ALL, lower_bounds
@@ -25,7 +25,6 @@ from linprobe.evaluation.audit_paths import HOST_PATHS
 from linprobe.gradients.clipped_sum import _Worker, clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS, Schedule
 from linprobe.methods.private_mean import MEAN
 from linprobe.progress import Silent
@@ -124,13 +123,6 @@ class SharedNoise(GaussianMechanism):
         return super().release(clipped, noise_multiplier / self._group.size**2, **others)
 
 
-class AllRows(SampledRows):
-    """The sum of all rows, whatever the sample."""
-
-    def lazy_blocks(self) -> Any:
-        return self._rows.lazy_blocks()
-
-
 class Cyclic:
     """Cycles through fixed batches instead of Poisson samples."""
 
@@ -208,10 +200,12 @@ def test_fixed_batches_claimed_as_samples_are_caught() -> None:
 
 @pytest.mark.parametrize("concerned", [OBSERVED, UNOBSERVED], ids=["observed", "unobserved"])
 def test_all_rows_summed_whatever_the_sample_are_caught(concerned: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(*given: Any, observed: bool) -> SampledRows:
-        return (AllRows if observed == (concerned == OBSERVED) else SampledRows)(*given, observed=observed)
+    sample = Rows.sample
 
-    monkeypatch.setattr("linprobe.methods._base.SampledRows", chosen)
+    def all_rows(rows: Rows, mask: Any, rate: float, *, observed: bool) -> Rows:
+        return sample(rows, mask | (observed == (concerned == OBSERVED)), rate, observed=observed)
+
+    monkeypatch.setattr(Rows, "sample", all_rows)
     tests = audited_samples()
     assert caught(tests, claim_on_samples()) == concerned
     assert max(test["epsilon_lower_bound"] for test in tests) > 5 * claim_on_samples()
@@ -225,7 +219,7 @@ def test_a_mask_lost_on_the_way_into_the_sum_is_caught(monkeypatch: pytest.Monke
 
 
 def test_rows_in_memory_that_do_not_look_at_the_mask_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArrayRows, "sampled_blocks", lambda self, sampled: self.lazy_blocks())
+    monkeypatch.setattr(ArrayRows, "_sampled", lambda self, sampled: self._whole())
     assert caught(audited_samples(), claim_on_samples()) == {"memory, unobserved", "two ranks, unobserved"}
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.data.rows import Rows
 from linprobe.errors import ParameterError
 from linprobe.evaluation.audit_command import AuditRequest, audit, check_audit
 from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
-from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.thread_group import in_group
@@ -53,7 +53,8 @@ def test_clipping_by_rows_is_found_on_every_path_of_samples(monkeypatch: pytest.
 
 
 def test_a_sum_over_all_people_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SampledRows, "lazy_blocks", lambda self: self._rows.lazy_blocks())
+    sample = Rows.sample
+    monkeypatch.setattr(Rows, "sample", lambda self, mask, rate, **how: sample(self, mask | True, rate, **how))
     assert caught(audited_samples(people=PEOPLE), claim_on_samples())
 
 

@@ -15,7 +15,6 @@ from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.gradients.loss import loss_and_gradient, residuals, second_moment
 from linprobe.gradients.rounding import arithmetic
-from linprobe.mechanisms.sampling import SampledRows
 
 N, D, C = 23, 9, 5
 LOSSES = ("softmax", "squared")
@@ -108,7 +107,7 @@ def moved_by(geometry, x, y, weights, clip_norm, removed: int, loss: str = "soft
     others = np.arange(len(x)) != removed
     whole, without = (
         clipped_sum(
-            SampledRows(ArrayRows(x, y, block_rows), joined, 0.5, observed=True),
+            ArrayRows(x, y, block_rows).sample(joined, 0.5, observed=True),
             weights,
             clip_norm,
             geometry=geometry,

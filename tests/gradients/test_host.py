@@ -13,16 +13,8 @@ import numpy as np
 import pytest
 
 from linprobe import native
-from linprobe.data import unit_rows
-from linprobe.data.precision import (
-    CACHE_LINE,
-    STORAGE,
-    StoredRows,
-    Translation,
-    aligned_empty,
-    narrowed,
-    widened,
-)
+from linprobe.data import blocks
+from linprobe.data.blocks import CACHE_LINE, STORAGE, StoredRows, Translation, aligned_empty, narrowed, widened
 from linprobe.gradients import host
 from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part, Products
 from linprobe.gradients.blas import NumpyProducts
@@ -272,7 +264,7 @@ def test_the_copies_for_narrower_vectors_do_the_same(
 ) -> None:
     """One library serves all processors: it asks for AVX-512 and AVX2 at run time."""
     library = narrow_kernel(widest, tmp_path)
-    for module in (host, unit_rows):
+    for module in (host, blocks):
         monkeypatch.setattr(module, "LIBRARY", library)
     for n_features, n_classes in test_kernel_people.SHAPES:
         people = test_kernel_people.block_of(test_kernel_people.SIZES, n_features, n_classes)

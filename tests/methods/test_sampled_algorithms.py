@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from linprobe.accounting.events import grouped
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import ArrayRows, TranslatedRows
+from linprobe.data.rows import ArrayRows
 from linprobe.errors import UsageError
 from linprobe.estimators import DPSGDF
 from linprobe.gradients.clipped_sum import row_sum
@@ -18,7 +18,7 @@ from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f_theory
 from linprobe.methods._augment import gaussian_rows
 from linprobe.methods.adadps import public_scale
 from linprobe.methods.dope_sgd import clip_origin
-from linprobe.methods.dpsgd_f_theory import FeatureClipped, ball
+from linprobe.methods.dpsgd_f_theory import ball, feature_clipped
 from linprobe.methods.mirror_descent import MirrorDescentOptions, alphas, mirror_map
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
 
@@ -214,17 +214,9 @@ def test_counts_of_the_theory_move_by_at_most_their_sensitivity() -> None:
     neighbour = SpyMechanism(replay=spy.values)
     keep = np.arange(data.private.n_rows) != 3
 
-    class WithoutOne(ArrayRows):
-        """Rows without the third record. The number of records is public and does not change."""
-
-        def __init__(self):
-            super().__init__(data.private.x[keep], data.private.y[keep])
-            self.n_rows = data.private.n_rows
-
-        def lazy_blocks(self):
-            return ArrayRows(data.private.x[keep], data.private.y[keep]).lazy_blocks()
-
-    ball(WithoutOne(), Run(schedule, neighbour, lambda: None))
+    # the number of records is public and does not change
+    without_one = ArrayRows(data.private.x[keep], data.private.y[keep]).as_shard(0, data.private.n_rows)
+    ball(without_one, Run(schedule, neighbour, lambda: None))
     assert {event.purpose for event in spy.events} == {"median", "radius", "mean", "quantile"}
     for event, ours, theirs in zip(spy.events, spy.sums, neighbour.sums, strict=True):
         assert np.linalg.norm(ours - theirs) <= event.sensitivity
@@ -240,7 +232,7 @@ def test_the_rotation_keeps_lengths_and_can_be_undone() -> None:
 def test_gradients_of_feature_clipped_rows_are_within_the_theorys_clip() -> None:
     rows, _ = clustered(500)
     tau = 0.05
-    clipped = FeatureClipped(TranslatedRows(rows, np.zeros(12), tau), tau)
+    clipped = feature_clipped(rows.translated(np.zeros(12), tau), tau)
     weights = np.random.default_rng(0).normal(size=(13, 3)) * 40
     for block in clipped.blocks():
         assert (block.norms <= np.sqrt(2) * tau * (1 + 1e-6)).all()

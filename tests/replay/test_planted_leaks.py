@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import Rows
 from linprobe.errors import LinprobeError
 from linprobe.gradients import clipped_sum
 from linprobe.gradients.loss import loss_and_gradient
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
+from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import noisy_gd
 from linprobe.methods._base import Run
 from linprobe.methods._descent import Descent
@@ -41,14 +42,14 @@ def raw_rows(source: Any) -> Any:
 
 def spied_rows(patch: Patch, look: Callable[[Any, Any], None]) -> None:
     """Call `look(source, rows)` with the private rows, raw and in training space, when a run has prepared them."""
-    prepare = execute.prepare_units
+    prepare = execute.prepare_shard
 
     def prepared(source: Any, *given: Any) -> Any:
         rows = prepare(source, *given)
         look(source, rows)
         return rows
 
-    patch.setattr(execute, "prepare_units", prepared)
+    patch.setattr(execute, "prepare_shard", prepared)
 
 
 def private_mean(patch: Patch) -> None:
@@ -69,13 +70,13 @@ def private_largest_norm(patch: Patch) -> None:
 
 def realised_batch_size(patch: Patch) -> None:
     """Sums are divided by the number of rows in the sample."""
-    init, step, sizes = SampledRows.__init__, Descent.step, []
+    sample, step, sizes = Rows.sample, Descent.step, []
 
-    def counted(self: Any, rows: Any, sampled: Any, *given: Any, **named: Any) -> None:
-        init(self, rows, sampled, *given, **named)
-        sizes.append(sampled.sum())
+    def counted(self: Rows, mask: Any, *given: Any, **named: Any) -> Rows:
+        sizes.append(mask.sum())
+        return sample(self, mask, *given, **named)
 
-    patch.setattr(SampledRows, "__init__", counted)
+    patch.setattr(Rows, "sample", counted)
     patch.setattr(Descent, "step", lambda self, gradient, **facts: step(self, gradient * (100 / sizes[-1]), **facts))
 
 
@@ -158,7 +159,8 @@ def half_clipped(patch: Patch) -> None:
 
 def all_rows_whatever_the_sample(patch: Patch) -> None:
     """Sums are over all rows."""
-    patch.setattr(SampledRows, "lazy_blocks", lambda self: self._rows.lazy_blocks())
+    sample = Rows.sample
+    patch.setattr(Rows, "sample", lambda self, mask, rate, **how: sample(self, mask | True, rate, **how))
 
 
 def learning_rate_of_private_rows(patch: Patch) -> None:

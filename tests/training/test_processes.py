@@ -22,9 +22,8 @@ from linprobe.cli import run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import SHARD_ROWS
-from linprobe.data.shards import prepare_shard
-from linprobe.data.sources import ArraySource
+from linprobe.data.rows import prepare_shard
+from linprobe.data.sources import SHARD_ROWS, ArraySource
 from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
@@ -263,7 +262,7 @@ class Second(Alone):
 def test_more_processes_than_parts_are_refused(n_rows: int, size: int) -> None:
     source = ArraySource(np.ones((n_rows, 2), dtype=np.float32), np.zeros(n_rows, dtype=np.int64))
     with pytest.raises(UsageError, match=f"--nproc-per-node {-(-n_rows // SHARD_ROWS)}"):
-        prepare_shard(source, Preprocessing(), "float32", Second(size))
+        prepare_shard(source, None, Preprocessing(), "float32", Second(size))
 
 
 @pytest.mark.parametrize("n_rows", [2 * SHARD_ROWS, 3 * SHARD_ROWS + 1, 7 * SHARD_ROWS - 5])
@@ -275,7 +274,7 @@ def test_parts_are_all_rows_in_order(n_rows: int, size: int) -> None:
     for rank in range(size):
         group = Second(size)
         group.rank = rank
-        rows = prepare_shard(source, Preprocessing(), "float32", group)
+        rows = prepare_shard(source, None, Preprocessing(), "float32", group)
         assert (rows.first, rows.n_rows) == (first, n_rows)
         first += rows.n_local
         seen += [label for block in rows.blocks() for label in block.y]

@@ -17,23 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from linprobe.data import blocks as blocks_module
 from linprobe.data import feature_reader, row_checks
-from linprobe.data import precision as precision_module
 from linprobe.data import rows as rows_module
-from linprobe.data.blocks import Block, Blocks, Rows
+from linprobe.data.blocks import STORAGE, Block, narrowed, widened
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import LoadedFeatures
-from linprobe.data.precision import STORAGE, narrowed, widened
 from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.row_checks import GroupRows, check_rows
-from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows, TranslatedRows, prepare
+from linprobe.data.rows import ArrayRows, ChainedRows, Rows, StreamedRows, prepare
 from linprobe.data.sources import BLOCK_ROWS, ArraySource, ChainedSource
 from linprobe.errors import DataError, UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.mechanisms.sampling import SampledRows
-from linprobe.methods.dpsgd_f_theory import FeatureClipped
+from linprobe.methods.dpsgd_f_theory import feature_clipped
 from linprobe.parallel import available_memory
-from linprobe.parallel.prefetch import prefetched
+from linprobe.parallel.threads import prefetched
 
 RNG = np.random.default_rng(5)
 N, D = 5000, 37
@@ -84,16 +82,16 @@ ROWS = {
     **{f"in memory {precision}": lambda precision=precision: in_memory(precision) for precision in STORAGE},
     **{f"streamed {precision}": lambda precision=precision: streamed(precision) for precision in STORAGE},
     "chained": lambda: ChainedRows(in_memory(), streamed()),
-    "translated": lambda: TranslatedRows(streamed(), np.arange(D) / 10, 0.5),
-    "shortened": lambda: FeatureClipped(in_memory("float16"), 0.3),
-    "sampled": lambda: SampledRows(streamed(), JOINED, 0.6, observed=False),
-    "observed": lambda: SampledRows(in_memory("bfloat16"), JOINED, 0.6, observed=True),
+    "translated": lambda: streamed().translated(np.arange(D) / 10, 0.5),
+    "shortened": lambda: feature_clipped(in_memory("float16"), 0.3),
+    "sampled": lambda: streamed().sample(JOINED, 0.6, observed=False),
+    "observed": lambda: in_memory("bfloat16").sample(JOINED, 0.6, observed=True),
 }
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_lazy_blocks_can_be_called_in_any_order_by_many_threads(name: str) -> None:
-    rows: Blocks = ROWS[name]()
+    rows: Rows = ROWS[name]()
     expected = list(rows.blocks())
     assert sum(len(block.y) for block in expected) in (N, 2 * N, JOINED.sum())
     loads = list(rows.lazy_blocks())
@@ -132,7 +130,7 @@ def test_every_stored_number_is_widened_exactly_and_narrowed_back(
     precision: Any, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
-        monkeypatch.setattr(precision_module, "LIBRARY", None)
+        monkeypatch.setattr(blocks_module, "LIBRARY", None)
     bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
     stored = bits.view(np.float16) if precision == "float16" else bits
     wide = widened(stored)
@@ -376,8 +374,8 @@ def test_a_streamed_run_is_the_run_in_memory_bit_for_bit(
 
     expected = train("kept")
     passes = []
-    real = StreamedRows.lazy_blocks
-    monkeypatch.setattr(StreamedRows, "lazy_blocks", lambda self: passes.append(self) or real(self))
+    real = StreamedRows._whole
+    monkeypatch.setattr(StreamedRows, "_whole", lambda self: passes.append(self) or real(self))
     monkeypatch.setattr(available_memory, "available", lambda: 0)
     assert train("streamed") == expected
     assert len(passes) >= 3

@@ -9,11 +9,11 @@ import pytest
 
 from linprobe import DPSGD, AdaMix, FullyPrivate, NoisyGD
 from linprobe.accounting.calibrate import calibrate
-from linprobe.data import rows, shards
+from linprobe.data import rows
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import ArrayRows, prepare_shard
 from linprobe.data.sources import ArraySource
-from linprobe.data.unit_rows import UnitRows, prepare_units
 from linprobe.errors import DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.parallel import available_memory
@@ -92,15 +92,15 @@ def test_public_rows_of_unknown_owners_are_not_protected_as_people() -> None:
 
 def test_a_sample_draws_whole_people(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    original = UnitRows.sampled_blocks
+    original = ArrayRows._sampled
 
-    def watched(self: UnitRows, sampled: Any) -> Any:
+    def watched(self: ArrayRows, sampled: Any) -> Any:
         for load in original(self, sampled):
             block = load()
             seen.append((len(sampled), int(sampled.sum()), np.diff(block.bounds)))
             yield lambda block=block: block
 
-    monkeypatch.setattr(UnitRows, "sampled_blocks", watched)
+    monkeypatch.setattr(ArrayRows, "_sampled", watched)
     given = {"epsilon": 3, "classes": CLASSES, "n_steps": 3, "accountant": "rdp", "per_record": False}
     DPSGD(sampling_rate=0.5, condition="none", **given).fit(X, Y, owners=OWNERS)
     assert {n for n, _, _ in seen} == {200}
@@ -112,7 +112,7 @@ def test_the_private_mean_has_the_sensitivity_of_a_person() -> None:
     def mean(extra: int) -> Any:
         """The mean released of 100 people, the last of whom has `extra` equal rows more."""
         x = np.concatenate([X[:300], np.repeat(X[299:300], extra, axis=0)])
-        rows_of = prepare_units(
+        rows_of = prepare_shard(
             ArraySource(x, np.zeros(len(x), dtype=int)),
             np.array([*range(0, 300, 3), len(x)]),
             Preprocessing(),
@@ -127,8 +127,7 @@ def test_the_private_mean_has_the_sensitivity_of_a_person() -> None:
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize("memory", [True, False])
 def test_processes_and_streams_train_the_same_model(n_ranks, memory, monkeypatch) -> None:
-    for module in (rows, shards):
-        monkeypatch.setattr(module, "SHARD_ROWS", 128)
+    monkeypatch.setattr(rows, "SHARD_ROWS", 128)
     sizes = np.random.default_rng(0).integers(1, 3, 350)
     given = dataset(sizes)
     want = train_on(given)
@@ -148,13 +147,12 @@ def test_processes_and_streams_train_the_same_model(n_ranks, memory, monkeypatch
 
 
 def test_a_person_is_in_one_shard(monkeypatch) -> None:
-    for module in (rows, shards):
-        monkeypatch.setattr(module, "SHARD_ROWS", 128)
+    monkeypatch.setattr(rows, "SHARD_ROWS", 128)
     sizes = np.random.default_rng(0).integers(1, 3, 300)
     given = dataset(sizes)
 
     def member(group: Group) -> Any:
-        shard = prepare_units(given.private, given.bounds, Preprocessing(), "float32", group)
+        shard = prepare_shard(given.private, given.bounds, Preprocessing(), "float32", group)
         return shard.first, shard.n_local, [np.diff(block.bounds) for block in shard.blocks()]
 
     found = in_group(2, member)

@@ -51,13 +51,7 @@ class NumpyProducts:
         self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
 
-    def _add(
-        self,
-        total: ExactSum,
-        r: NDArray[np.float32],
-        x: NDArray[np.float32],
-        sample: Sample | None,
-    ) -> None:
+    def _add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[np.float32], sample: Sample | None) -> None:
         """`add`, after the shapes have been checked."""
         self._block_sum[:] = 0
         if sample is None:

@@ -308,11 +308,7 @@ def _itself(given: Block | Chosen) -> Block | Chosen:
 
 
 def row_sum(
-    rows: Rows,
-    clip_norm: float,
-    origin: NDArray[np.float64] | None = None,
-    *,
-    all_reduce: Reduce = ALONE.all_reduce,
+    rows: Rows, clip_norm: float, origin: NDArray[np.float64] | None = None, *, all_reduce: Reduce = ALONE.all_reduce
 ) -> ClippedSum:
     """Sum of rows, or of their differences from a public `origin` (n_features,), each clipped to `clip_norm`.
 

@@ -97,13 +97,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         room[:] = 0
         return room
 
-    def _add(
-        self,
-        total: ExactSum,
-        r: NDArray[np.float32],
-        x: NDArray[np.float32],
-        sample: Sample | None,
-    ) -> None:
+    def _add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[np.float32], sample: Sample | None) -> None:
         """Round the sum of each run to the grid; with `Scale`, whose grid differs by entry, that of each block."""
         if isinstance(total.shift, float):
             self._sum(total.total, total.shift, r, x, sample)
@@ -259,12 +253,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         return KernelPart(columns, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
 
     def add_units(
-        self,
-        total: ExactSum,
-        block: Block,
-        bound: float,
-        most: float,
-        cells: NDArray[np.int64] | None = None,
+        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As in `linprobe.gradients.backend.ClippingProducts`: scores, then the kernel clips each person and sums."""
         few = block if cells is None else block.compact()
@@ -322,12 +311,7 @@ class FusedProducts(KernelProducts):
         return scores
 
     def add_units(
-        self,
-        total: ExactSum,
-        block: Block,
-        bound: float,
-        most: float,
-        cells: NDArray[np.int64] | None = None,
+        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As in `linprobe.gradients.backend.ClippingProducts`: one pass over all people, and one over the sample."""
         people, joined = People.of(block, self.n_classes, cells), block.sampled

@@ -57,11 +57,7 @@ class People:
         return cls(bounds, y, norms, weights, pairs.inner, np.zeros(n_units), np.zeros(n_units))
 
     def for_kernel(
-        self,
-        bound: float,
-        most: float,
-        joined: NDArray[np.bool_] | None = None,
-        ends: NDArray[np.int64] | None = None,
+        self, bound: float, most: float, joined: NDArray[np.bool_] | None = None, ends: NDArray[np.int64] | None = None
     ) -> KernelPeople:
         """The kernel's argument for the people in the mask `joined`, or all, in cells that end at `ends`.
 

@@ -30,8 +30,9 @@ from linprobe.data.sources import SHARD_ROWS
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.parallel.process_group import Group, started_group
+from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
+from linprobe.parallel.torch_group import group
 from linprobe.reporting.plots import BLUE, VERMILION, figure
 
 ROUNDS, STEPS, WARM_UP = 3, 8, 2
@@ -64,7 +65,7 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
 
 def child(rows_each: int, width: int, n_classes: int) -> None:
     """One process of the group; rank 0 prints its times."""
-    with started_group() as together, blas_held_to_one_thread():
+    with group() as together, blas_held_to_one_thread():
         times = step_times(together, rows_each, width, n_classes)
         if together.rank == 0:
             print(json.dumps(times))

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         from linprobe.cli import _terminal
         from linprobe.commands import train as command
         from linprobe.commands.figures import guarantee_rows, rows_in_words
-        from linprobe.parallel import process_group
+        from linprobe.parallel import torch_group
 
         options = given_options(given, flags)
         features = given.pop("features")
@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
                 found = check(request, progress)
             print_dry_run(found, as_json=as_json)
             return
-        with process_group.started_group() as group:
+        with torch_group.group() as group:
             if group.rank > 0:
                 command.train(request, group=group)
                 return

@@ -31,7 +31,7 @@ from linprobe.extraction.plan import Plan, check, choose_device, make_plan
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, read_lines
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource
 from linprobe.extraction.sources.folders import unlabelled_source
-from linprobe.parallel import process_group
+from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 
@@ -53,7 +53,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
     """
     check(request)
     check_alone(request)
-    with process_group.started_group(TIMEOUT, NEXT_STEP) as group:
+    with torch_group.group(TIMEOUT, NEXT_STEP) as group:
         plan = planned(request, group)
         if group.rank == 0:
             describe(plan, progress)

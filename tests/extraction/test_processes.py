@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from linprobe.cli import run
-from linprobe.parallel.process_group import ALONE, started_group
+from linprobe.parallel.process_group import ALONE
+from linprobe.parallel.torch_group import group
 from tests.extraction.samples import SMALL, contents, run_extract
 from tests.processes import ended, free_port, start_copy
 
@@ -16,7 +17,7 @@ from tests.processes import ended, free_port, start_copy
 def test_one_process_is_a_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    with started_group() as alone:
+    with group() as alone:
         assert alone is ALONE
         assert (alone.rank, alone.local_rank, alone.size, alone.local_size) == (0, 0, 1, 1)
         alone.barrier()

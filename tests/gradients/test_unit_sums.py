@@ -17,7 +17,7 @@ from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum, row_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.gradients.loss import LARGEST_WEIGHTS, residuals
-from linprobe.gradients.second_moment import lower_triangle, second_moment
+from linprobe.gradients.second_order import lower_triangle, second_moment
 from linprobe.options import Loss
 from linprobe.parallel import threads
 from linprobe.parallel.process_group import in_group

@@ -229,11 +229,7 @@ class ArrayRows(Rows):
     in_memory = True
 
     def __init__(
-        self,
-        x: NDArray[Any],
-        y: ArrayLike,
-        block_rows: int = BLOCK_ROWS,
-        weights: NDArray[np.float64] | None = None,
+        self, x: NDArray[Any], y: ArrayLike, block_rows: int = BLOCK_ROWS, weights: NDArray[np.float64] | None = None
     ) -> None:
         self.x, self.weights = x, weights
         y = np.asarray(y)

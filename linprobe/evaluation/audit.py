@@ -45,8 +45,7 @@ from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Method, Problem, Run, Schedule
 from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.parallel.array_api import on_host
-from linprobe.parallel.process_group import Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import Group, in_group
 from linprobe.parallel.threads import blas_held_to_one_thread
 
 GRADIENT = "gradient"

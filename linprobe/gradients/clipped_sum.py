@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import Block
 from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.gradients.backend import Backend, ClippingProducts, Part, Products
+from linprobe.gradients.backend import Backend, Part, Products
 from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
+from linprobe.gradients.kernel import ChosenRows, KernelProducts
 from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
 from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, Sample, arithmetic, unit_arithmetic
 from linprobe.gradients.unit_sums import MOST_CANCELLATION, UnitClip, unit_means
@@ -69,12 +70,6 @@ class _Clip:
         return self.loss == "softmax" and self.geometry is PLAIN and not self.wide
 
 
-class Chosen(NamedTuple):
-    """The rows of a sample, as `ClippingProducts.chosen` gave them."""
-
-    rows: Any
-
-
 class _Worker:
     """One thread's share of a clipped sum.
 
@@ -95,8 +90,8 @@ class _Worker:
     def __init__(self, rows: Rows, weights: Array, products: Products, clip: _Clip, backend: Backend) -> None:
         self._products, self._clip = products, clip
         self._backend, self._observed, self._rate = backend, rows.observed, rows.sampling_rate
-        self._fused = self._products if clip.simple and isinstance(self._products, ClippingProducts) else None
-        steady = isinstance(self._products, ClippingProducts) and not clip.wide
+        self._fused = self._products if clip.simple and isinstance(self._products, KernelProducts) else None
+        steady = isinstance(self._products, KernelProducts) and not clip.wide
         self._weights = None if rows.observed or steady else double(weights)
         self._further: Products | None = None
         self._n_rows, self._bound = rows.n_rows, longest_left(clip.clip_norm, clip.margin)
@@ -105,7 +100,7 @@ class _Worker:
         self._sum = self._empty_sum() if math.prod(weights.shape) <= FEW_ENTRIES else None
         self._units: UnitClip | None = None
         if rows.units:
-            narrow = clip.narrow_units and isinstance(self._products, ClippingProducts)
+            narrow = clip.narrow_units and isinstance(self._products, KernelProducts)
             self._units = UnitClip(
                 double(weights),
                 clip.clip_norm,
@@ -133,22 +128,20 @@ class _Worker:
         """Sum of the clip factors that are float64: those of people, and of samples without the kernel."""
         return ExactSum(np.zeros(1), np.ones(()), self._n_rows)
 
-    def prepared(self, block: Block) -> Block | Chosen:
+    def prepared(self, block: Block) -> Block | ChosenRows:
         """The block, or its sample if one call can add that; for `take` of any worker."""
         if self._fused is None or self._observed or block.sampled is None:
             return block
         if block.bounds is not None or block.weights is not None:
             return block
         sample = Sample.of(block.sampled, self._rate)
-        return Chosen(self._fused.chosen(block.rows, block.y, block.norms, self._bound, sample))
+        return self._fused.chosen(block.rows, block.y, block.norms, self._bound, sample)
 
-    def take(self, given: Block | Chosen) -> None:
+    def take(self, given: Block | ChosenRows) -> None:
         """Clip the gradients of a block, or of what `prepared` made of it, and add them."""
         block = self.prepared(given) if isinstance(given, Block) else given
-        if isinstance(block, Chosen):
-            if self._fused is None:
-                raise ValueError("rows that were chosen for products that clip, given to other products")
-            self._fused.add_chosen(self.sum, block.rows)
+        if isinstance(block, ChosenRows):
+            self._fused.add_chosen(self.sum, block)  # type: ignore[union-attr]  # as these products chose them
             return
         if block.bounds is not None:
             self._take_units(block)
@@ -214,7 +207,7 @@ class _Worker:
             self._further = self._backend.products(matrix.T)
         return self._further.scores(x)
 
-    def _take_fused(self, block: Block, products: ClippingProducts, sample: Sample | None) -> None:
+    def _take_fused(self, block: Block, products: KernelProducts, sample: Sample | None) -> None:
         """`take` in one call, for a block whose records are all observed."""
         parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
         given = block.rows, block.y, block.norms, self._bound, parts
@@ -268,7 +261,7 @@ def clipped_sum(
     amplification, n_entries = geometry.amplification(clip_norm), math.prod(weights.shape)
     if rows.units:
         simple = loss == "softmax" and geometry is PLAIN
-        narrow_units = simple and isinstance(products, ClippingProducts)
+        narrow_units = simple and isinstance(products, KernelProducts)
         rounding = unit_arithmetic(
             MOST_CANCELLATION * amplification, n_entries, rows.n_rows, block_units=BLOCK_UNITS if narrow_units else None
         )
@@ -297,22 +290,21 @@ def clipped_sum(
     return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
 
 
-def _pieces(rows: Rows, worker: _Worker) -> Iterator[Callable[[], Block | Chosen]]:
+def _pieces(rows: Rows, worker: _Worker) -> Iterator[Callable[[], Block | ChosenRows]]:
     """The blocks. Those in memory are prepared one after another, so that a thread has little else to do in Python."""
     for load in rows.lazy_blocks():
-        yield partial(_itself, worker.prepared(load())) if rows.in_memory else load
+        if rows.in_memory:
+            yield partial(_itself, worker.prepared(load()))
+        else:
+            yield load
 
 
-def _itself(given: Block | Chosen) -> Block | Chosen:
+def _itself(given: Block | ChosenRows) -> Block | ChosenRows:
     return given
 
 
 def row_sum(
-    rows: Rows,
-    clip_norm: float,
-    origin: NDArray[np.float64] | None = None,
-    *,
-    all_reduce: Reduce = ALONE.all_reduce,
+    rows: Rows, clip_norm: float, origin: NDArray[np.float64] | None = None, *, all_reduce: Reduce = ALONE.all_reduce
 ) -> ClippedSum:
     """Sum of rows, or of their differences from a public `origin` (n_features,), each clipped to `clip_norm`.
 

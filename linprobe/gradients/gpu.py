@@ -110,15 +110,12 @@ class DeviceProducts:
         self._group = SUM_ROWS * max(1, SUMS_BYTES // (4 * weights.numel()))
 
     def for_thread(self) -> DeviceProducts:
-        """Itself: it has no buffers."""
         return self
 
     def scores(self, x: Tensor) -> Tensor:
-        """x W^T, shape (b, n_classes), float32."""
         return x @ self._weights.T
 
     def zeros(self) -> Tensor:
-        """The empty sum, shape (n_classes, n_features)."""
         return torch.zeros(self._weights.shape, dtype=torch.float64, device=self._weights.device)
 
     def add(self, total: ExactSum, r: Tensor, x: Tensor, sample: Sample | None = None) -> None:
@@ -146,19 +143,13 @@ class GpuBackend:
         self.device = device
 
     def put(self, array: NDArray[Any]) -> Tensor:
-        """A copy on the device."""
         return torch.from_numpy(np.array(array)).to(self.device)
 
     def zeros(self, *shape: int) -> Tensor:
-        """Zeros on the device, float64."""
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
     def place(self, rows: Rows) -> DeviceRows:
-        """A copy of `rows` on the device.
-
-        Raises:
-            UsageError: rows that are streamed, as they do not fit into the memory of this machine.
-        """
+        """A copy. Raises UsageError for streamed rows, which do not fit into the memory of this machine."""
         if not isinstance(rows, ArrayRows):
             raise UsageError(
                 f"the rows do not fit into this machine's memory, as device {str(self.device)!r} needs; use cpu"
@@ -166,13 +157,10 @@ class GpuBackend:
         return DeviceRows(rows, self.device)
 
     def noise(self, source: NoiseSource) -> DeviceNoise:
-        """The draws of `source`, generated on the device."""
         return DeviceNoise(source, self.device)
 
     def products(self, weights: Tensor) -> DeviceProducts:
-        """Products with `weights` (n_classes, n_features), float32."""
         return DeviceProducts(weights)
 
     def n_threads(self, rows: Rows, weights: Tensor) -> int:
-        """One, which launches the work of the device."""
-        return 1
+        return 1  # launches the work of the device

@@ -1,8 +1,12 @@
 """Losses in closed form, and passes over public rows: loss, gradient, norms, second moments, optimum.
 
 The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, or
-`r = W^T x - y` for squared loss, or `r = sigmoid(W^T x) - y` for rows with several labels (`sigmoid.py`). No
-per-example gradient is formed.
+`r = W^T x - y` for squared loss. Rows with several labels have binary cross-entropy, summed over the labels, and
+`r = sigmoid(W^T x) - y`:
+
+    loss_i = sum_k log(1 + e^{s_ik}) - y_ik s_ik,    s_i = W^T x_i,    y_ik in {0, 1}
+
+No per-example gradient is formed.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from linprobe.data.rows import Rows
 from linprobe.errors import DivergedError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import HOST
-from linprobe.gradients.sigmoid import sigmoid_residuals
 from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, contiguous, double, namespace, norm, numbers_like, on_host, single
 from linprobe.parallel.threads import blas_module, in_order
@@ -75,6 +78,40 @@ def _weighted_residuals(scores: Array, y: Array, loss: Loss, with_loss: bool, we
     if with_loss and loss == "squared":
         value = xp.sum(weights[:, None] * double(r) ** 2) / 2
     r *= weights[:, None]
+    return r, value
+
+
+def sigmoid(scores: Array) -> Array:
+    """1 / (1 + exp(-scores)), in place. It never overflows, as it is (1 + tanh(scores / 2)) / 2."""
+    scores *= 0.5
+    namespace(scores).tanh(scores, out=scores)
+    scores += 1
+    scores *= 0.5
+    return scores
+
+
+def label_losses(scores: Array, y: Array) -> Array:
+    """Losses of rows in nats, summed over labels, shape (b,), float64."""
+    xp, wide = namespace(scores), double(scores)
+    return (wide.clip(0, None) - y * wide + xp.log1p(xp.exp(-abs(wide)))).sum(-1)
+
+
+def sigmoid_residuals(scores: Array, y: Array, with_loss: bool, weights: Array | None) -> tuple[Array, Any]:
+    """Residuals of scores (b, n_labels), in place, and the summed loss of the rows, or 0 unless `with_loss`.
+
+    Each residual depends on its own row only, and on no other entry of it.
+
+    Args:
+        y: 0 or 1, shape (b, n_labels). weights: factors on losses and residuals, shape (b,); None for ones.
+    """
+    value: Any = 0.0
+    if with_loss:
+        losses = label_losses(scores, y)
+        value = (losses if weights is None else weights * losses).sum()
+    r = sigmoid(scores)
+    r -= y
+    if weights is not None:
+        r *= weights[:, None]
     return r, value
 
 
@@ -134,7 +171,7 @@ def loss_gradient_and_norms(
     return summed_loss, contiguous(total.T), norms
 
 
-def second_moment(rows: Rows, weights: Weights, loss: Loss = "softmax") -> Weights:
+def mean_squared_gradient(rows: Rows, weights: Weights, loss: Loss = "softmax") -> Weights:
     """Mean of the elementwise squares of per-example gradients, shape (n_features, n_classes). Not private.
 
     The sum of squares is (X * X)^T (R * R), in float64, as squared residuals may leave the range of float32.

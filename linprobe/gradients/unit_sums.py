@@ -10,7 +10,7 @@ People with more than `FORMED_ROWS` rows, and all people in a scale, have S_u fo
 
 Rounding: a person whose place is empty moves the rows of the others in the block of that place, so nothing may depend
 on the place of a row. Products are float64; or, for softmax in the plain geometry with the kernel, float32 with
-residuals that have the same bits at every place (`ClippingProducts`). The rows of one person may cancel. So the factor
+residuals that have the same bits at every place (`KernelProducts`). The rows of one person may cancel. So the factor
 also keeps the summed lengths of the person's gradients, l = sum_j ||x_j|| ||r_j||, below `MOST_CANCELLATION` times the
 bound: without it, rounding relative to l would not be bounded relative to the clip norm. Orthogonal gradients of
 `FORMED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from linprobe.data.blocks import PAIRED_ROWS, Block, Pairs, inner_products, pairs_of, widened
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.gradients.backend import ClippingProducts
 from linprobe.gradients.geometry import Geometry
+from linprobe.gradients.kernel import KernelProducts
 from linprobe.gradients.loss import residuals_of
 from linprobe.gradients.rounding import ExactSum, Sample
 from linprobe.mechanisms.clipping import clip_factors, longest_left
@@ -70,7 +70,7 @@ class UnitClip:
     margin: float
     geometry: Geometry
     loss: Loss
-    products: ClippingProducts | None
+    products: KernelProducts | None
     rate: float = 1.0
     observed: bool = True
 
@@ -89,7 +89,7 @@ class UnitClip:
             return joined
         return self._add(replace(block, sampled=None), None)._replace(weight=joined.weight)
 
-    def _add_narrow(self, products: ClippingProducts, block: Block, total: ExactSum) -> ClippedUnits:
+    def _add_narrow(self, products: KernelProducts, block: Block, total: ExactSum) -> ClippedUnits:
         """`add` in float32; the gradients of people with many rows are formed in float64, one by one."""
         bound, cells = longest_left(self.clip_norm, self.margin), None
         many = np.diff(_bounds(block)) > FORMED_ROWS

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import UsageError
-from linprobe.gradients.second_moment import lower_triangle, second_moment
+from linprobe.gradients.second_order import lower_triangle, second_moment
 from linprobe.methods._base import Problem, Run, Share
 from linprobe.parallel import available_memory
 

@@ -6,7 +6,7 @@ Mehta, Krichene, Thakurta, Kurakin, Cutkosky, "Differentially Private Image Clas
     1  W_1 <- init
     2  for t = 1..T:
     3      z_i        <- (g_i(W_t), s q_i1 x_i x_i^T, .., s q_iC x_i x_i^T),  q_ic = p_ic (1 - p_ic)
-    4      (G, s H_c) <- sum_i clip_tau(z_i) + N(0, sigma^2 tau^2 I)                             (newton_sum.py)
+    4      (G, s H_c) <- sum_i clip_tau(z_i) + N(0, sigma^2 tau^2 I)                             (`newton_sum`)
     5      H_c        <- V max(diag(d), 0) V^T,  V diag(d) V^T = H_c
     6      W_c        <- W_c - w (1 - 1/C) (H_c + lambda I)^-1 (G_c + weight decay (W_c - W_ref,c)), each class c
     7  return the last iterate
@@ -41,8 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import UsageError
-from linprobe.gradients.newton_sum import newton_sum, parts_of
-from linprobe.gradients.second_moment import lower_triangle
+from linprobe.gradients.second_order import lower_triangle, newton_sum, parts_of
 from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights, reference_weights
 from linprobe.methods._iterates import Iterates
 from linprobe.methods._step_size import private_weight

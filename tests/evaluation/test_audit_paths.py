@@ -18,8 +18,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Run, Schedule
-from linprobe.parallel.process_group import ALONE, Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import ALONE, Group, in_group
 
 N, WIDTH, CLASSES, SEED = 200, 7, 3, 5
 GENERATOR = np.random.default_rng(SEED)

@@ -16,10 +16,9 @@ from linprobe import native
 from linprobe.data import blocks
 from linprobe.data.blocks import CACHE_LINE, STORAGE, StoredRows, Translation, aligned_empty, narrowed, widened
 from linprobe.gradients import host
-from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part, Products
-from linprobe.gradients.blas import NumpyProducts
+from linprobe.gradients.backend import NumpyProducts, Part, Products
 from linprobe.gradients.host import FEW_CLASSES, products
-from linprobe.gradients.kernel import FusedProducts, KernelProducts
+from linprobe.gradients.kernel import ClippedBlock, FusedProducts, KernelProducts
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from tests.gradients import test_kernel_people
 from tests.narrow_kernel import narrow_kernel, needs_compiler
@@ -79,7 +78,7 @@ class Clipped(NamedTuple):
 
 def clipped(taken: Products, *given: Any, **how: Any) -> Clipped:
     total = unrounded(taken)
-    assert isinstance(taken, ClippingProducts)
+    assert isinstance(taken, KernelProducts)
     block = taken.add_clipped(total, *given, **how)
     return Clipped(total.total, *block)
 
@@ -87,7 +86,7 @@ def clipped(taken: Products, *given: Any, **how: Any) -> Clipped:
 def clipped_sample(taken: Products, *given: Any) -> Any:
     """The sum of the clipped gradients of a sample whose other rows are not observed."""
     total = unrounded(taken)
-    assert isinstance(taken, ClippingProducts)
+    assert isinstance(taken, KernelProducts)
     taken.add_chosen(total, taken.chosen(*given))
     return total.total
 
@@ -193,7 +192,7 @@ def test_a_sample_is_clipped_where_it_lies_as_if_it_were_copied(
 def test_scores_of_a_row_have_the_same_bits_at_every_position(n_classes: int, n_features: int) -> None:
     x = normal(300, n_features)
     taken = products(normal(n_classes, n_features))
-    assert isinstance(taken, ClippingProducts)
+    assert isinstance(taken, KernelProducts)
     scores = taken.scores(x)
     for _ in range(5):
         chosen = RNG.permutation(300)[: RNG.integers(1, 300)]
@@ -538,7 +537,7 @@ def test_few_classes_are_clipped_in_one_pass(monkeypatch: pytest.MonkeyPatch) ->
     counts = (0, 1, FEW_CLASSES, FEW_CLASSES + 1)
     taken = [products(normal(n_classes, 9)) for n_classes in counts]
     assert [type(chosen) for chosen in taken] == [NumpyProducts, FusedProducts, FusedProducts, KernelProducts]
-    assert [isinstance(chosen, ClippingProducts) for chosen in taken] == [False, True, True, True]
+    assert [isinstance(chosen, KernelProducts) for chosen in taken] == [False, True, True, True]
 
 
 @pytest.mark.skipif(host.LIBRARY is None, reason="the kernel is not built")

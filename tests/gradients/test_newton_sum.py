@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from linprobe.data.rows import ArrayRows
-from linprobe.gradients import newton_sum as module
+from linprobe.gradients import second_order as module
 from linprobe.gradients.loss import residuals
-from linprobe.gradients.newton_sum import newton_sum, parts_of
-from linprobe.gradients.second_moment import lower_triangle
+from linprobe.gradients.second_order import lower_triangle, newton_sum, parts_of
 from linprobe.methods.dp_newton import LARGEST_Q
 
 D, C, SCALE = 7, 3, 2.0

@@ -5,8 +5,8 @@ import pytest
 
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
-from linprobe.gradients import second_moment as module
-from linprobe.gradients.second_moment import lower_triangle, second_moment
+from linprobe.gradients import second_order as module
+from linprobe.gradients.second_order import lower_triangle, second_moment
 
 N, D = 2500, 19
 

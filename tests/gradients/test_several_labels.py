@@ -15,8 +15,7 @@ from linprobe.data.sources import ArraySource
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms, residuals_of
-from linprobe.parallel.process_group import Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import Group, in_group
 
 pytestmark = pytest.mark.usefixtures("sums_by")
 N, D, C, TAU = 90, 7, 5, 0.4

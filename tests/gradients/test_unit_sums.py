@@ -17,10 +17,10 @@ from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum, row_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.gradients.loss import LARGEST_WEIGHTS, residuals
-from linprobe.gradients.second_moment import lower_triangle, second_moment
+from linprobe.gradients.second_order import lower_triangle, second_moment
 from linprobe.options import Loss
 from linprobe.parallel import threads
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import in_group
 
 D, C = 12, 5
 SIZES = (3, 1, 2, PAIRED_ROWS, PAIRED_ROWS + 1, 40, 5, 1, 2000)

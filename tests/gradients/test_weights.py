@@ -16,8 +16,7 @@ from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms, residuals
-from linprobe.parallel.process_group import Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import Group, in_group
 
 pytestmark = pytest.mark.usefixtures("sums_by")
 N, D, C, TAU = 90, 7, 5, 0.4

@@ -11,7 +11,7 @@ from linprobe.data.rows import ArrayRows
 from linprobe.errors import UsageError
 from linprobe.estimators import DPSGDF
 from linprobe.gradients.clipped_sum import row_sum
-from linprobe.gradients.loss import loss_and_gradient, residuals, second_moment
+from linprobe.gradients.loss import loss_and_gradient, mean_squared_gradient, residuals
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f_theory
@@ -118,7 +118,7 @@ def test_extended_public_rows_train_as_private_ones_and_cost_none_of_them() -> N
 
 
 def test_the_public_scale_has_unit_mean_square_above_its_floor() -> None:
-    moment = second_moment(problem().public, np.zeros((D, C)))
+    moment = mean_squared_gradient(problem().public, np.zeros((D, C)))
     scale = public_scale(moment, 0.1)
     np.testing.assert_allclose(np.mean((scale - 0.1) ** 2), 1)
     np.testing.assert_allclose((scale - 0.1) ** 2 / moment, ((scale - 0.1) ** 2 / moment)[0, 0])

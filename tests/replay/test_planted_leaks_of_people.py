@@ -10,7 +10,7 @@ import pytest
 
 from linprobe.data import blocks
 from linprobe.data.rows import Rows
-from linprobe.gradients import clipped_sum, second_moment, unit_sums
+from linprobe.gradients import clipped_sum, second_order, unit_sums
 from linprobe.gradients.unit_sums import UnitClip
 from linprobe.methods._descent import Descent
 from linprobe.training import execute
@@ -41,7 +41,7 @@ def sum_in_place_of_mean(patch: Patch) -> None:
 
 def second_moment_of_rows(patch: Patch) -> None:
     """Second moments of rows are scaled to 1, not those of people."""
-    patch.setattr(second_moment, "outer_product_norms", lambda block, x: np.ones(block.n_units))
+    patch.setattr(second_order, "outer_product_norms", lambda block, x: np.ones(block.n_units))
 
 
 def rows_sampled_with_people(patch: Patch) -> None:

@@ -27,7 +27,7 @@ from linprobe.data.sources import SHARD_ROWS, ArraySource
 from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.parallel.process_group import Alone
+from linprobe.parallel.process_group import Group
 from linprobe.parallel.torch_group import TorchGroup
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
@@ -248,7 +248,7 @@ def test_torchrun_trains_and_prints_one_path(group_runs: GroupRuns, tmp_path: Pa
     check_equal(group_runs.folder / "seeded", tmp_path / "one")
 
 
-class Second(Alone):
+class Second(Group):
     """The second process of a group whose other processes do not exist."""
 
     def __init__(self, size: int = 2, told: Any = None) -> None:

@@ -17,8 +17,7 @@ from linprobe.data.sources import ArraySource
 from linprobe.errors import DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.parallel import available_memory
-from linprobe.parallel.process_group import ALONE, Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import ALONE, Group, in_group
 from linprobe.plans.plan import plan_run
 from linprobe.plans.settings import Settings
 from linprobe.training import execute

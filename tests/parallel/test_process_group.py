@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.parallel.process_group import ALONE, Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import ALONE, Group, in_group
 
 
 def test_calls_do_what_a_group_promises() -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from linprobe.accounting.calibrate import largest_mu
-from linprobe.accounting.tradeoff import tpr_limit
+from linprobe.accounting.accountants import tpr_limit
+from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.evaluation.comparison import beats
 from linprobe.methods import METHODS, Method
 from linprobe.methods.choice import CHOICES, Facts, choose

@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from linprobe.accounting.calibrate import Budget, large_delta
 from linprobe.accounting.ledger import Ledger
-from linprobe.accounting.refits import refit_warning
+from linprobe.accounting.spending import refit_warning
 from linprobe.data.row_commitment import RowHashes
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights, sample_weights
 from linprobe.data.sources import ArraySource, Source

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from linprobe.accounting.accountants import composed_epsilon, gaussian_figures
+from linprobe.accounting.accountants import GAUSSIAN, gaussian_figures
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.ledger import Ledger, drop_torn_line, line_of, read_ledger, whole_lines
@@ -77,7 +77,7 @@ def publish(
     key = _key_to_publish(run, files, sign)
     events, planned = _planned(run, files, epsilon)
     training = grouped(event for event in events if event.purpose != HISTOGRAM)
-    training_epsilon = composed_epsilon(training, manifest["delta"], accountant_of(manifest))
+    training_epsilon = accountant_of(manifest).epsilon(training, manifest["delta"])
     counts = histogram_counts(losses.epsilon(manifest["delta"], training_epsilon), training_epsilon)
     charge_histogram(run, grouped(events), planned, book)
     ledger = Ledger(folder / LEDGER)
@@ -137,7 +137,7 @@ def preview(
     path, spent = preview_histogram(run, grouped(events), planned, book)
     return Publication(
         noise_std=planned.noise_multiplier,
-        epsilon_after=composed_epsilon([*grouped(events), planned], manifest["delta"], accountant_of(manifest)),
+        epsilon_after=accountant_of(manifest).epsilon([*grouped(events), planned], manifest["delta"]),
         file=run.folder / _next_file(manifest),
         book=path,
         spent=spent,
@@ -208,7 +208,7 @@ def recover(run: run_folder.LoadedRun, files: RunFiles, sign: Path | None) -> fl
     for number, event in enumerate(unsealed, start=len(manifest["published"]) + 1):
         name = FILE.format(number)
         alone = Releases(HISTOGRAM, event.noise_multiplier, event.sampling_rate, 1)
-        epsilon = composed_epsilon([alone], manifest["delta"], "gdp")
+        epsilon = GAUSSIAN.epsilon([alone], manifest["delta"])
         content = _histogram_of(files, name, event)
         if content is not None:
             written[name] = content
@@ -246,7 +246,7 @@ def _listed(epsilon: float, noise_multiplier: float, name: str | None) -> dict[s
 def _charged(manifest: dict[str, Any], events: list[GaussianEvent], listed: list[dict[str, Any]]) -> dict[str, Any]:
     """The manifest with figures recomputed from `events`, the whole ledger, and the new histograms `listed`."""
     releases, delta = grouped(events), manifest["delta"]
-    total = composed_epsilon(releases, delta, accountant_of(manifest))
+    total = accountant_of(manifest).epsilon(releases, delta)
     return {
         **manifest,
         "guarantee": guarantee_text(total, delta, releases, insecure=False, unit=unit_of(manifest)),

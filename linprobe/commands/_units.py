@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import Accountant
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.commands._row_sources import FileSource, PublicRows
@@ -99,7 +99,9 @@ def _refuse_shared_people(names: Sequence[str], public: PublicRows | None) -> No
             )
 
 
-def fewer_protected(features: FeatureReader, releases: Sequence[Releases], delta: float, accountant: str) -> str | None:
+def fewer_protected(
+    features: FeatureReader, releases: Sequence[Releases], delta: float, accountant: Accountant
+) -> str | None:
     """One line on what a run that protects rows means for people with several; None if no rows have owners.
 
     k rows of a person move a sum by k times its sensitivity, and a sample by 1 - (1 - q)^k at most. So the epsilon of
@@ -113,7 +115,7 @@ def fewer_protected(features: FeatureReader, releases: Sequence[Releases], delta
             Releases(one.purpose, one.noise_multiplier / k, 1 - (1 - one.sampling_rate) ** k, one.count)
             for one in releases
         ]
-        return composed_epsilon(of_group, delta, accountant)
+        return accountant.epsilon(of_group, delta)
 
     costs = ", ".join(f"{rounded_up(epsilon(k))} with {k} rows" for k in EXAMPLES)
     return (

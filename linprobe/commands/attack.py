@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.tradeoff import AttackLimit
-from linprobe.accounting.tradeoff import limit_percent as limit_percent
+from linprobe.accounting.accountants import AttackLimit
+from linprobe.accounting.figures import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
 from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands._row_sources import (

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from linprobe.accounting.accountants import Accountant
 from linprobe.accounting.calibrate import check_delta, check_epsilon, large_delta
 from linprobe.accounting.ledger import record_selection
 from linprobe.accounting.selection import SelectionEvent, calibrate_selection, check_repetitions
@@ -287,7 +288,7 @@ class Selection:
     settings: Sequence[Settings]
     epsilon: float
     delta: float
-    accountant: str
+    accountant: Accountant
     event: SelectionEvent
 
 

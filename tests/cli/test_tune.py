@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import selection_epsilon
 from linprobe.commands import train as train_command
@@ -93,7 +94,7 @@ def test_the_selection_costs_what_was_asked_and_verifies(cli: Cli, selected: Pat
     assert event is not None
     manifest = json.loads((selected / "manifest.json").read_text())
     assert 0.998 * 2 < manifest["epsilon"] <= 2
-    assert manifest["epsilon"] == selection_epsilon(event, 1e-5, "gdp")
+    assert manifest["epsilon"] == selection_epsilon(event, 1e-5, GAUSSIAN)
     assert event.mean_repetitions == 4
     checked = result_of(cli("verify", selected, "--features", features_file, "--json"))
     assert checked["epsilon"] == manifest["epsilon"] < checked["epsilon_cross_check"]

@@ -159,7 +159,7 @@ def test_the_mean_of_unit_rows_is_released_with_sensitivity_one_and_is_their_mea
 
 @pytest.mark.parametrize("name", ["practical", "theory"])
 def test_shares_of_epsilon_are_those_asked_for_and_everything_fits_the_target(name) -> None:
-    from linprobe.accounting.accountants import composed_epsilon
+    from linprobe.accounting.accountants import GAUSSIAN, RENYI
 
     g = np.random.default_rng(0)
     x, y = g.normal(size=(300, 8)), np.arange(300) % 3
@@ -174,9 +174,9 @@ def test_shares_of_epsilon_are_those_asked_for_and_everything_fits_the_target(na
     for purpose, (share, count) in shares.items():
         (release,) = [found for found in _as_releases(releases) if found.purpose == purpose]
         assert release.count == count
-        assert 2 * share * (1 - 1e-6) <= composed_epsilon([release], 1e-5, "gdp") <= 2 * share
+        assert 2 * share * (1 - 1e-6) <= GAUSSIAN.epsilon([release], 1e-5) <= 2 * share
     assert 2 * 0.999 <= probe.privacy_["epsilon"] <= 2
-    assert composed_epsilon(_as_releases(releases), 1e-5, "rdp") == probe.privacy_["epsilon"]
+    assert RENYI.epsilon(_as_releases(releases), 1e-5) == probe.privacy_["epsilon"]
 
 
 def _as_releases(found: dict):

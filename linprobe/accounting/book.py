@@ -18,13 +18,14 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.events import INHERITED, UNITS, Releases
+from linprobe.accounting.ledger import Lines, whole_lines
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
@@ -125,7 +126,7 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
     Raises:
         DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another run.
     """
-    with _opened(path) as (descriptor, contents):
+    with _opened(path) as (lines, contents):
         first = None if started_from is None else contents.entries.get(started_from)
         if first is not None:
             entry = replace(entry, releases=_without(entry.releases, first.total))
@@ -148,17 +149,17 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
             entry = replace(entry, further=before.further, created=before.created)
         if check is not None:
             check(others, entry)
-        _append(path, descriptor, _run_line(entry))
+        _append(lines, _run_line(entry))
         return others
 
 
 def settle(path: Path, run: str, releases: Sequence[Releases], *, started_from: str | None = None) -> None:
     """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run."""
-    with _opened(path) as (descriptor, contents):
+    with _opened(path) as (lines, contents):
         if run in contents.entries:
             first = None if started_from is None else contents.entries.get(started_from)
             made = tuple(releases) if first is None else _without(releases, first.total)
-            _append(path, descriptor, {"entry": "made", "run": run, "releases": _listed(made)})
+            _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
 
 
 def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | None = None) -> None:
@@ -166,15 +167,15 @@ def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | No
 
     Raises: as `charge`.
     """
-    with _opened(path) as (descriptor, contents):
+    with _opened(path) as (lines, contents):
         known = contents.entries.get(entry.run)
         entry = entry if known is None else known
         others = Contents({run: other for run, other in contents.entries.items() if run != entry.run}, contents.cap)
         if check is not None:
             check(others, replace(entry, further=(*entry.further, *further)))
         if known is None:
-            _append(path, descriptor, _run_line(entry))
-        _append(path, descriptor, {"entry": "more", "run": entry.run, "releases": _listed(further)})
+            _append(lines, _run_line(entry))
+        _append(lines, {"entry": "more", "run": entry.run, "releases": _listed(further)})
 
 
 def set_cap(path: Path, cap: Cap) -> None:
@@ -182,8 +183,8 @@ def set_cap(path: Path, cap: Cap) -> None:
 
     Raises: as `charge`.
     """
-    with _opened(path) as (descriptor, _):
-        _append(path, descriptor, _cap_line(cap))
+    with _opened(path) as (lines, _):
+        _append(lines, _cap_line(cap))
 
 
 def is_old(path: Path) -> bool:
@@ -206,18 +207,18 @@ def take_over(path: Path, old: Path) -> None:
     Raises:
         DataError: a damaged book. LinprobeError: one that cannot be written.
     """
-    with _opened(path) as (descriptor, contents):
+    with _opened(path) as (lines, contents):
         if not is_old(old):  # another process was first
             return
         with _opened(old) as (_, theirs):
             for run, entry in theirs.entries.items():
                 known = contents.entries.get(run)
                 if known is None:
-                    _append(path, descriptor, _run_line(replace(entry, releases=entry.total, further=())))
+                    _append(lines, _run_line(replace(entry, releases=entry.total, further=())))
                 elif known.total != entry.total:  # it was charged here and there: count both
-                    _append(path, descriptor, {"entry": "more", "run": run, "releases": _listed(entry.total)})
+                    _append(lines, {"entry": "more", "run": run, "releases": _listed(entry.total)})
             if theirs.cap is not None and (contents.cap is None or theirs.cap.epsilon < contents.cap.epsilon):
-                _append(path, descriptor, _cap_line(theirs.cap))
+                _append(lines, _cap_line(theirs.cap))
             link = old.with_name(f".{old.name}.{secrets.token_hex(4)}.partial")
             try:
                 link.symlink_to(path.name)
@@ -279,7 +280,7 @@ def _cap_line(cap: Cap) -> dict[str, Any]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
+def _opened(path: Path) -> Iterator[tuple[Lines, Contents]]:
     """Open or make a book, and hold it inside the block. A torn last line is removed: its run never began."""
     with ExitStack() as stack:
         try:
@@ -287,10 +288,9 @@ def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
             while True:
                 if path.exists():
                     _refuse_special(path)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
-                stack.callback(os.close, descriptor)
+                lines = stack.enter_context(closing(Lines(path, PRIVATE_MODE)))
                 stack.enter_context(alone(path))
-                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                if os.path.samestat(os.fstat(lines.descriptor), path.stat()):
                     break
                 stack.close()  # another process took this book over meanwhile
             written = path.read_bytes()
@@ -300,27 +300,18 @@ def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
                 "a writable file, or set XDG_STATE_HOME to a writable folder"
             ) from None
         contents = _parsed(path, written)
-        whole = written.rfind(b"\n") + 1
-        if whole < len(written):
-            os.ftruncate(descriptor, whole)
-        if not whole:
-            _append(path, descriptor, {"book": BOOK_FORMAT})
-        yield descriptor, contents
+        if not lines.repair():
+            _append(lines, {"book": BOOK_FORMAT})
+        yield lines, contents
 
 
-def _append(path: Path, descriptor: int, line: dict[str, Any]) -> None:
+def _append(lines: Lines, fields: dict[str, Any]) -> None:
     """Append one line and force it to the disk."""
-    text = (json.dumps(line, allow_nan=False) + "\n").encode()
-    start = os.fstat(descriptor).st_size
     try:
-        while text:
-            text = text[os.write(descriptor, text) :]
-        os.fsync(descriptor)
+        lines.append(json.dumps(fields, allow_nan=False) + "\n")
     except OSError as error:
-        with suppress(OSError):
-            os.ftruncate(descriptor, start)
         raise LinprobeError(
-            f"budget book {path} cannot be written ({error.strerror}); {advice(error, '--book')}"
+            f"budget book {lines.path} cannot be written ({error.strerror}); {advice(error, '--book')}"
         ) from None
 
 
@@ -338,7 +329,7 @@ def _parsed(path: Path, written: bytes) -> Contents:
     """The contents of the complete lines of a book."""
     entries: dict[str, Entry] = {}
     cap = None
-    for number, line in enumerate(written[: written.rfind(b"\n") + 1].splitlines(), start=1):
+    for number, line in enumerate(whole_lines(written).splitlines(), start=1):
         try:
             fields = json.loads(line.decode(), parse_constant=_no_such_number)
             if number == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from linprobe.accounting.accountants import GAUSSIAN, gaussian_figures
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
-from linprobe.accounting.ledger import Ledger, drop_torn_line, line_of, read_ledger, whole_lines
+from linprobe.accounting.ledger import Ledger, Lines, line_of, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts
 from linprobe.accounting.spending import Spending
 from linprobe.atomic_files import held, json_text, write_json
@@ -198,10 +198,10 @@ def recover(run: run_folder.LoadedRun, files: RunFiles, sign: Path | None) -> fl
     unsealed = unsealed_events(ledger, manifest["files"][LEDGER])
     if unsealed is None:
         raise UsageError(f"run {folder} has nothing to recover: no publication was interrupted; leave out --recover")
-    drop_torn_line(folder / LEDGER)
+    with closing(Lines(folder / LEDGER)) as lines:
+        whole = lines.repair()
     for torn in folder.glob(".*.partial"):  # left by the process that was stopped
         torn.unlink()
-    whole = whole_lines(ledger)
     events = read_ledger(folder / LEDGER, whole)
     check_manifest(manifest, files, events[: len(events) - len(unsealed)], recovering=True)
     listed, written = [], {LEDGER: whole}

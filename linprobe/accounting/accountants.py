@@ -440,10 +440,7 @@ def round_up(value: float, digits: int = 8) -> float:
 
 
 def smallest_multiplier(
-    epsilon_at: Callable[[float], float],
-    epsilon: float,
-    guess: float,
-    roughly: Callable[[float], float] | None = None,
+    epsilon_at: Callable[[float], float], epsilon: float, guess: float, roughly: Callable[[float], float]
 ) -> float:
     """Smallest noise multiplier, to about three parts in 10^5 above, with `epsilon_at(multiplier) <= epsilon`.
 
@@ -453,14 +450,11 @@ def smallest_multiplier(
     Raises:
         PrivacyError: no multiplier up to `MAX_SIGMA` is enough, since the accountant is too coarse for a small target.
     """
-    if roughly is None:
-        log_sigma = _root(epsilon_at, epsilon, guess)
-    else:
-        rough = _root(roughly, epsilon, guess)
-        here, beyond = (roughly(math.exp(place)) for place in (rough, rough + SLOPE_STEP))
-        slope = math.log(here / beyond) / SLOPE_STEP if min(here, beyond) > 0 else 0.0
-        found = epsilon_at(math.exp(rough))
-        log_sigma = rough + math.log(found / epsilon) / slope if slope > 0 and 0 < found < math.inf else rough
+    rough = _root(roughly, epsilon, guess)
+    here, beyond = (roughly(math.exp(place)) for place in (rough, rough + SLOPE_STEP))
+    slope = math.log(here / beyond) / SLOPE_STEP if min(here, beyond) > 0 else 0.0
+    found = epsilon_at(math.exp(rough))
+    log_sigma = rough + math.log(found / epsilon) / slope if slope > 0 and 0 < found < math.inf else rough
     sigma = round_up(math.exp(log_sigma + SAFE_SIDE))
     while epsilon_at(sigma) > epsilon:
         sigma = round_up(sigma * math.exp(ROOT_TOLERANCE))

@@ -19,7 +19,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ OLD_FORMAT, BOOK_FORMAT = 1, 2
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
 MOST_BYTES = 1 << 28
 MOST_RELEASES = 10**9
+RUN_FIELDS = ("run", "name", "method", "created", "unit", "private", "delta")  # of a line, in this order
 
 
 @dataclass(frozen=True)
@@ -247,36 +248,20 @@ def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple
 
 
 def _listed(releases: Iterable[Releases]) -> list[dict[str, Any]]:
-    return [
-        {
-            "purpose": release.purpose,
-            "noise_multiplier": release.noise_multiplier,
-            "sampling_rate": release.sampling_rate,
-            "count": release.count,
-        }
-        for release in releases
-    ]
+    return [asdict(release) for release in releases]
 
 
 def _run_line(entry: Entry) -> dict[str, Any]:
-    if entry.selection is not None:
-        named = {name: getattr(entry, name) for name in ("run", "name", "method", "unit", "delta")}
-        return {"entry": "selection", **named, "selection": entry.selection.as_dict()}
-    return {
-        "entry": "run",
-        "run": entry.run,
-        "name": entry.name,
-        "method": entry.method,
-        "created": entry.created,
-        "unit": entry.unit,
-        "private": entry.private,
-        "delta": entry.delta,
-        "releases": _listed(entry.releases),
-    }
+    selection = entry.selection
+    left_out = () if selection is None else ("created", "private")
+    named = {name: getattr(entry, name) for name in RUN_FIELDS if name not in left_out}
+    if selection is not None:
+        return {"entry": "selection", **named, "selection": selection.as_dict()}
+    return {"entry": "run", **named, "releases": _listed(entry.releases)}
 
 
 def _cap_line(cap: Cap) -> dict[str, Any]:
-    return {"entry": "cap", "epsilon": cap.epsilon, "delta": cap.delta}
+    return {"entry": "cap", **asdict(cap)}
 
 
 @contextmanager
@@ -335,13 +320,10 @@ def _parsed(path: Path, written: bytes) -> Contents:
             if number == 1:
                 if fields not in ({"book": OLD_FORMAT}, {"book": BOOK_FORMAT}):
                     raise ValueError(f"it does not begin with the words of a book of format 1 or {BOOK_FORMAT}")
-            elif fields["entry"] == "run":
+            elif fields["entry"] in ("run", "selection"):
                 entry = _entry(fields)
                 before = entries.get(entry.run)
                 entries[entry.run] = entry if before is None else replace(entry, further=before.further)
-            elif fields["entry"] == "selection":
-                entry = _selected(fields)
-                entries[entry.run] = entry
             elif fields["entry"] == "made":
                 entries[fields["run"]] = replace(entries[fields["run"]], releases=_releases(fields))
             elif fields["entry"] == "more":
@@ -361,36 +343,24 @@ def _parsed(path: Path, written: bytes) -> Contents:
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
-    """Inverse of `_run_line` for an ordinary run."""
-    if not isinstance(fields["private"], bool):
-        raise ValueError(f"private is {fields['private']!r}")
-    texts = _texts(fields, "run", "name", "method", "unit", "created")
-    delta = _number(fields["delta"], 0, 1) if fields["private"] else None
-    return Entry(private=fields["private"], delta=delta, releases=_releases(fields), **texts)
-
-
-def _selected(fields: dict[str, Any]) -> Entry:
-    """Inverse of `_run_line` for a private selection."""
-    event = SelectionEvent.from_dict(fields["selection"])
-    runs = tuple(_releases({"releases": run}) for run in fields["selection"]["runs"])
-    return Entry(
-        private=True,
-        delta=_number(fields["delta"], 0, 1),
-        releases=(),
-        selection=replace(event, runs=runs),
-        created=None,
-        **_texts(fields, "run", "name", "method", "unit"),
-    )
-
-
-def _texts(fields: dict[str, Any], *names: str) -> dict[str, Any]:
-    texts = {name: fields[name] for name in names}
+    """Inverse of `_run_line`."""
+    chosen = fields["entry"] == "selection"
+    texts = {name: fields[name] for name in RUN_FIELDS if name not in ("private", "delta", *("created",) * chosen)}
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"{name} is {text!r}")
     if texts["unit"] not in UNITS:
         raise ValueError(f"unit is {texts['unit'][:40]!r}; allowed: {', '.join(UNITS)}")
-    return texts
+    if chosen:
+        event = SelectionEvent.from_dict(fields["selection"])
+        runs = tuple(_releases({"releases": run}) for run in fields["selection"]["runs"])
+        selection = replace(event, runs=runs)
+        texts |= {"private": True, "created": None, "delta": _number(fields["delta"], 0, 1)}
+        return Entry(releases=(), selection=selection, **texts)
+    if not isinstance(fields["private"], bool):
+        raise ValueError(f"private is {fields['private']!r}")
+    delta = _number(fields["delta"], 0, 1) if fields["private"] else None
+    return Entry(private=fields["private"], delta=delta, releases=_releases(fields), **texts)
 
 
 def _releases(fields: dict[str, Any]) -> tuple[Releases, ...]:

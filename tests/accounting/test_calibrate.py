@@ -195,14 +195,14 @@ def test_others_that_leave_nothing_are_refused_by_name(accountant: str, sigma: f
 
 def test_smallest_multiplier_finds_a_known_root_from_either_side() -> None:
     for guess in (0.01, 3.0, 500.0):
-        sigma = smallest_multiplier(lambda sigma: 5 / sigma, 2.0, guess)
+        sigma = smallest_multiplier(lambda sigma: 5 / sigma, 2.0, guess, lambda sigma: 5.1 / sigma)
         assert 2.5 <= sigma <= 2.5 * (1 + 1e-4)
 
 
 def test_a_target_no_noise_reaches_is_refused_and_not_searched_for_ever() -> None:
     started = time.perf_counter()
     with pytest.raises(PrivacyError, match="at every noise multiplier up to 1e\\+09"):
-        smallest_multiplier(lambda sigma: 0.1, 0.05, 1.0)
+        smallest_multiplier(lambda sigma: 0.1, 0.05, 1.0, lambda sigma: 0.1)
     assert time.perf_counter() - started < 1
 
 

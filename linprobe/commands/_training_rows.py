@@ -19,7 +19,7 @@ from linprobe.data.row_weights import RowWeights, class_weights
 from linprobe.data.sources import Source, whole_blocks
 from linprobe.errors import UsageError
 from linprobe.evaluation.metrics import class_scores
-from linprobe.mechanisms.right_counts import SHARE_STEP
+from linprobe.mechanisms.correct_predictions import SHARE_STEP
 from linprobe.methods import Method
 from linprobe.runs.units import OWNER
 from linprobe.training.engine import Sources

@@ -46,7 +46,7 @@ from linprobe.commands.train import (
 )
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
-from linprobe.mechanisms.private_selection import private_selection
+from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import METHODS, find_method
 from linprobe.methods.choice import Chosen
 from linprobe.parallel.process_group import ALONE

@@ -29,7 +29,7 @@ from scipy.stats import binom, nct
 
 from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.evaluation.audit import Trials
-from linprobe.mechanisms.first_look import GRID_BITS
+from linprobe.mechanisms.grid import GRID_BITS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import MAX_EPSILON
 

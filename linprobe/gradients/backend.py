@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import Block, Blocks, Rows
 from linprobe.data.precision import StoredRows
 from linprobe.gradients.rounding import ExactSum, Sample
-from linprobe.mechanisms.gaussian import Noise
+from linprobe.mechanisms.gaussian import NoiseGenerator
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import Array
 
@@ -150,7 +150,7 @@ class Backend(Protocol):
             UsageError: rows that this backend does not support.
         """
 
-    def noise(self, source: NoiseSource) -> Noise:
+    def noise(self, source: NoiseSource) -> NoiseGenerator:
         """Noise from the stream of `source`, generated on this backend."""
 
     def products(self, weights: Array) -> Products:

@@ -34,10 +34,9 @@ from linprobe.errors import DataError, DivergedError, ParameterError, PrivacyErr
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.loss import check_weights
+from linprobe.mechanisms.correct_predictions import NoisyTest, correct_counts, held_out_counts
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.held_out_counts import NoisyTest, held_out_counts
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Fitted, Method, Problem, Run
 from linprobe.methods.private_mean import MEAN, released_mean
@@ -114,9 +113,9 @@ def train(
         on_start: called with the number of steps. on_step: called after every step.
         count_test: (weights, bias) -> numbers of right and wrong private test rows of each class, (n_classes, 2), if
             `settings.test_epsilon` pays for it.
-        count_private: (weights, bias, private rows, bounds of `sources`) -> numbers of right rows and of all rows, zero
-            rows left out of both; with bounds, sums over people as in `linprobe.mechanisms.right_counts`. Called if
-            `settings.shrink` pays for it. A unit must not change what another counts.
+        count_private: (weights, bias, private rows, bounds of `sources`) -> numbers of correct predictions and of all rows,
+            zero rows left out of both; with bounds, sums over people as in `linprobe.mechanisms.correct_predictions`.
+            Called if `settings.shrink` pays for it. A unit must not change what another counts.
 
     Raises:
         ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
@@ -192,7 +191,7 @@ def train(
         candidates = [_folded(preprocessing, fitted.shrunk(factor)) for factor in settings.shrink]
         counts = [count_private(*one, private, sources.bounds) if group.rank == 0 else (0, 0) for one in candidates]
         tracked = rows.n_local if rows is not None and settings.per_record else 0
-        clipped = right_counts(counts, tracked)
+        clipped = correct_counts(counts, tracked)
         placed = replace(clipped, value=backend.put(clipped.value), contributions=backend.put(clipped.contributions))
         released = mechanism.release(placed, schedule.others[SELECTION], purpose=SELECTION)
         selected = best_of(settings.shrink, on_host(released.value)[:, 0], schedule.others[SELECTION], n_units)

@@ -20,8 +20,8 @@ from linprobe.commands._training_rows import count_private
 from linprobe.data.sources import ArraySource
 from linprobe.errors import DivergedError, ParameterError
 from linprobe.gradients.geometry import Scale
-from linprobe.mechanisms import private_selection as mechanism
-from linprobe.mechanisms.right_counts import right_counts
+from linprobe.mechanisms import correct_predictions as mechanism
+from linprobe.mechanisms.correct_predictions import correct_counts
 from linprobe.methods import adadps
 from linprobe.training import engine
 from tests.cli.outcomes import Cli, result_of, weights_of, write_sealed
@@ -79,7 +79,7 @@ def test_an_empty_place_changes_the_counts_by_at_most_the_sensitivity(n_models: 
     models = [(rng.standard_normal((5, 3)).astype(np.float32), np.float32([1, 0, 0])) for _ in range(n_models)]
 
     def counts(rows: Any) -> Any:
-        return right_counts([count_private(*model, ArraySource(rows, y), None) for model in models], 30)
+        return correct_counts([count_private(*model, ArraySource(rows, y), None) for model in models], 30)
 
     whole = counts(x)
     for place in range(30):

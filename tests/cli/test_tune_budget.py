@@ -15,7 +15,7 @@ from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book
 from linprobe.accounting.selection import selection_epsilon
 from linprobe.errors import DivergedError
-from linprobe.mechanisms import private_selection as mechanism
+from linprobe.mechanisms import correct_predictions as mechanism
 from linprobe.training import engine
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.processes import ended, start_copy

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linprobe.evaluation.metrics import right_and_wrong
-from linprobe.mechanisms.held_out_counts import SENSITIVITY, NoisyTest, held_out_counts
+from linprobe.mechanisms.correct_predictions import SENSITIVITY, NoisyTest, held_out_counts
 
 G = np.random.default_rng(6)
 X = G.normal(size=(150, 4)).astype(np.float32)

@@ -20,8 +20,7 @@ from scipy.stats import norm
 from linprobe.accounting.accountants import tpr_limit
 from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.evaluation.comparison import beats
-from linprobe.methods import METHODS, Method
-from linprobe.methods.choice import CHOICES, Facts, choose
+from linprobe.methods import CHOICES, METHODS, Facts, Method, choose
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from linprobe.commands._row_sources import open_features
 from linprobe.data.feature_file import FeatureFile
 from linprobe.errors import UsageError
-from linprobe.methods import Method
-from linprobe.methods.choice import Chosen, Facts, choose
+from linprobe.methods import ChosenMethod, Facts, Method, choose
 
 
-def choose_method(features: Path | None, public: Path | None, shots: int | None) -> Chosen:
+def choose_method(features: Path | None, public: Path | None, shots: int | None) -> ChosenMethod:
     """The method for a feature file, or the built-in digits for None, from public facts."""
     with open_features(features, whole=False) as file:
         known = public is not None or bool(shots)

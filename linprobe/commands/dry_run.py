@@ -33,8 +33,7 @@ from linprobe.commands.train import TrainRequest, make_settings, opened, with_me
 from linprobe.commands.tune import Selection, Tuning, candidates_of, selection_of, tunable_rows
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.precision import STORAGE
-from linprobe.methods import find_method
-from linprobe.methods.choice import Chosen
+from linprobe.methods import ChosenMethod, find_method
 from linprobe.parallel import available_memory
 from linprobe.progress import Progress
 from linprobe.runs.units import NOUNS
@@ -123,7 +122,7 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
 
 
 def _one_run(
-    features: FeatureReader, request: TrainRequest, settings: Settings, rows: Rows, choice: Chosen | None
+    features: FeatureReader, request: TrainRequest, settings: Settings, rows: Rows, choice: ChosenMethod | None
 ) -> DryRun:
     previewed = preview_of_run(request, settings, rows)
     refuse_training_rows(features)
@@ -194,7 +193,7 @@ def preview_of_selection(request: TrainRequest, tuning: Tuning, tuned: Selection
 
 
 def rows_facts(
-    features: FeatureReader, request: TrainRequest, settings: Settings, rows: Rows, choice: Chosen | None = None
+    features: FeatureReader, request: TrainRequest, settings: Settings, rows: Rows, choice: ChosenMethod | None = None
 ) -> dict[str, Any]:
     """What a run reads.
 

@@ -34,8 +34,7 @@ from linprobe.data.provenance import extraction_of
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.evaluation.figures import no_better_than_guessing
 from linprobe.evaluation.metrics import right_and_wrong
-from linprobe.methods import PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, find_method, paper_options
-from linprobe.methods.choice import Chosen
+from linprobe.methods import PAPER_METHODS, PAPER_NOISE_MULTIPLIER, ChosenMethod, Method, find_method, paper_options
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions
 from linprobe.options.declaration import arguments_of, declared
@@ -209,7 +208,7 @@ def train(request: TrainRequest, progress: Progress | None = None, group: Group 
     return outcome
 
 
-def with_method(request: TrainRequest) -> tuple[TrainRequest, Chosen | None]:
+def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | None]:
     """The request with a method, and why it was chosen if the request named none."""
     if request.method is not None:
         return request, None
@@ -266,7 +265,7 @@ def train_on(
     settings: Settings,
     progress: Progress,
     group: Group = ALONE,
-    choice: Chosen | None = None,
+    choice: ChosenMethod | None = None,
     config: str | None = None,
 ) -> dict[str, Any]:
     """`train` on checked feature files, open or in memory; `other` contains public rows, `choice` says why a method.

@@ -47,8 +47,7 @@ from linprobe.commands.train import (
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
 from linprobe.mechanisms.correct_predictions import private_selection
-from linprobe.methods import METHODS, find_method
-from linprobe.methods.choice import Chosen
+from linprobe.methods import METHODS, ChosenMethod, find_method
 from linprobe.parallel.process_group import ALONE
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
@@ -158,7 +157,7 @@ def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str,
         return tune_on(features, other, completed, tuning, candidates, progress)
 
 
-def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, Chosen | None, list[Settings]]:
+def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, ChosenMethod | None, list[Settings]]:
     """The request with a method, why it was chosen if none was named, and the settings of every run that may be made.
 
     Raises:

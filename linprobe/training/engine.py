@@ -113,7 +113,7 @@ def train(
         on_start: called with the number of steps. on_step: called after every step.
         count_test: (weights, bias) -> numbers of right and wrong private test rows of each class, (n_classes, 2), if
             `settings.test_epsilon` pays for it.
-        count_private: (weights, bias, private rows, bounds of `sources`) -> numbers of correct predictions and of all rows,
+        count_private: (weights, bias, private rows, bounds of `sources`) -> numbers of correct predictions and of rows,
             zero rows left out of both; with bounds, sums over people as in `linprobe.mechanisms.correct_predictions`.
             Called if `settings.shrink` pays for it. A unit must not change what another counts.
 

@@ -14,11 +14,10 @@ from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import loss_and_gradient, residuals, second_moment
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f_theory
-from linprobe.methods._augment import gaussian_rows
+from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f
 from linprobe.methods.adadps import public_scale
-from linprobe.methods.dope_sgd import clip_origin
-from linprobe.methods.dpsgd_f_theory import FeatureClipped, ball
+from linprobe.methods.dope_sgd import clip_origin, gaussian_rows
+from linprobe.methods.dpsgd_f import FeatureClipped, ball
 from linprobe.methods.mirror_descent import MirrorDescentOptions, alphas, mirror_map
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
 
@@ -231,7 +230,7 @@ def test_counts_of_the_theory_move_by_at_most_their_sensitivity() -> None:
 
 
 def test_the_rotation_keeps_lengths_and_can_be_undone() -> None:
-    rotate, back = dpsgd_f_theory._rotation(13)
+    rotate, back = dpsgd_f._rotation(13)
     x = np.random.default_rng(0).normal(size=(5, 13))
     np.testing.assert_allclose(back(rotate(x)), x, atol=1e-12)
     np.testing.assert_allclose(np.linalg.norm(rotate(x), axis=1), np.linalg.norm(x, axis=1))
@@ -309,7 +308,7 @@ def test_augmented_rows_have_the_class_means_and_the_pooled_covariance() -> None
         return normalise_rows(rows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("linprobe.methods._augment.normalise_rows", kept)
+        patch.setattr("linprobe.methods.dope_sgd.normalise_rows", kept)
         drawn = gaussian_rows(public, 4, 30_000)
     raw = np.concatenate(raw)
     np.testing.assert_allclose(np.linalg.norm(drawn.x, axis=1), 1, atol=1e-5)

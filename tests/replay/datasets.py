@@ -21,7 +21,7 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.rows import ArrayRows, ChangedRows
 from linprobe.data.shards import ShardRows
 from linprobe.data.tasks import MULTICLASS, MULTILABEL
-from linprobe.methods import dpsgd_f_theory
+from linprobe.methods import dpsgd_f
 from linprobe.training import engine
 
 N, WIDTH, N_CLASSES = 200, 9, 4
@@ -91,7 +91,7 @@ def write(folder: Path, kind: str, filled: Neighbour | None) -> None:
 
 def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
     """Have the next runs leave these places of the protected rows empty."""
-    prepare, changed, row_sum = engine.prepare_units, ChangedRows._changed, dpsgd_f_theory.row_sum
+    prepare, changed, row_sum = engine.prepare_units, ChangedRows._changed, dpsgd_f.row_sum
 
     def prepared(*given: Any) -> Rows:
         return _emptied(prepare(*given), empty, 0)
@@ -105,7 +105,7 @@ def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
 
     patch.setattr(engine, "prepare_units", prepared)
     patch.setattr(ChangedRows, "_changed", changed_but_empty)
-    patch.setattr(dpsgd_f_theory, "row_sum", sum_around)
+    patch.setattr(dpsgd_f, "row_sum", sum_around)
 
 
 def _emptied(rows: Rows, empty: Collection[int], first: int) -> Rows:

@@ -32,7 +32,7 @@ from linprobe.data.sources import BLOCK_ROWS, ArraySource, ChainedSource
 from linprobe.errors import DataError, UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.sampling import SampledRows
-from linprobe.methods.dpsgd_f_theory import FeatureClipped
+from linprobe.methods.dpsgd_f import FeatureClipped
 from linprobe.parallel import available_memory
 from linprobe.parallel.prefetch import prefetched
 

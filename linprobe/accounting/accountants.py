@@ -146,7 +146,7 @@ class Accountant(ABC):
         return AttackLimit(f"all pairs of epsilon and delta, {self.words}", None, epsilons, deltas)
 
     def mu_of(self, releases: Sequence[Releases], delta: float) -> float:
-        """mu of `releases`, as a guess: that of a Gaussian mechanism with the same epsilon."""
+        """mu of `releases`, as a guess: mu of a Gaussian mechanism with the same epsilon."""
         return largest_mu(self.epsilon(releases, delta), delta) if releases else 0.0
 
     def calibrate(
@@ -308,7 +308,7 @@ def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
     """The accountant of record: `auto` is `GAUSSIAN` if every sum is over all rows, else `PLD`.
 
     Raises:
-        ParameterError: an unknown name, or one that does not cover the releases.
+        ParameterError: an unknown name, or an accountant that does not cover the releases.
     """
     if name == "auto":
         return GAUSSIAN if GAUSSIAN.covers(releases) else PLD
@@ -433,7 +433,7 @@ def _quiet() -> Iterator[None]:
 
 
 def round_up(value: float, digits: int = 8) -> float:
-    """`value` rounded up to `digits` significant digits, so that a printed multiplier is the one used."""
+    """`value` rounded up to `digits` significant digits, so that the multiplier printed is the multiplier used."""
     scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
     rounded = math.ceil(value * scale) / scale
     return rounded if rounded >= value else math.nextafter(value, math.inf)

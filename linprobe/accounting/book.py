@@ -4,8 +4,8 @@ A line is on the disk before the run reads a private row, with everything that t
 ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
 under-count. A run that is resumed keeps its id, so that it is counted once.
 
-Formats 1 and 2 have the same lines. Default books of format 1 are named by the rows as they are, those of format 2 by
-rows without their scale.
+Formats 1 and 2 have the same lines. The default name of a book is a commitment to the rows: as they are in
+format 1, without their scale in format 2.
 
 The line of a private selection has no time, and no second line says that it ended early. The number of its runs is
 secret, so the book must not tell how long it took or how far it came.
@@ -46,8 +46,8 @@ class Entry:
         unit: what its guarantee protects, `record` or `owner`.
         private: whether its releases carry noise that nobody can subtract.
         delta: of its guarantee; None if it is not private.
-        releases: what it made, or was going to make when it was killed, without those of a run that it started from
-            and that is in the same book.
+        releases: what it made, or was going to make when it was killed, without the releases of a run in the same book
+            that it started from.
         further: what was released from it afterwards.
         selection: the private selection that chose it, which states all that it released; None for an ordinary run.
         created: when it began, UTC; None for a selection, whose duration is secret.
@@ -66,7 +66,7 @@ class Entry:
 
     @property
     def total(self) -> tuple[Releases, ...]:
-        """All releases, without those of a selection."""
+        """All releases, except of a selection."""
         return (*self.releases, *self.further)
 
     @property
@@ -233,7 +233,7 @@ def take_over(path: Path, old: Path) -> None:
 
 
 def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple[Releases, ...]:
-    """The releases, less those among the inherited ones that `covered` has too."""
+    """The releases without the inherited releases that are also in `covered`."""
     left: Counter[tuple[float, float]] = Counter()
     for release in covered:
         left[release.noise_multiplier, release.sampling_rate] += release.count
@@ -304,7 +304,7 @@ def _refuse_special(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"budget book {path} is not a file; give --book a file, or the name of a new one")
     if path.stat().st_size > MOST_BYTES:
-        raise DataError(f"budget book {path} has more than {MOST_BYTES} bytes, which none has; give --book another")
+        raise DataError(f"budget book {path} has more than {MOST_BYTES} bytes, more than any book; give --book another")
     with path.open("rb") as stream:  # before the lock: the file may be one that this process has locked to read it
         if stream.read(1) not in (b"", b"{"):
             raise DataError(f"{path} is no budget book; give --book a budget book, or the name of a new one")

@@ -51,7 +51,7 @@ class Budget:
         noise_multiplier: their noise standard deviation divided by the clip norm, dimensionless.
         sampling_rate: Poisson probability with which a record joins a step; 1 for all rows.
         accountant: the accountant of record.
-        others: releases besides the steps, e.g. a private mean, or those of an earlier run.
+        others: releases besides the steps, e.g. a private mean, or the releases of an earlier run.
     """
 
     epsilon_target: float

@@ -216,8 +216,8 @@ def read_ledger(path: Path, content: bytes | None = None) -> list[GaussianEvent]
     """Events of the ledger file at `path`; `content` as in `read_selection`.
 
     Raises:
-        PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger is that
-            of a private selection, which composes with no further release here.
+        PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger
+            belongs to a private selection, which composes with no further release here.
     """
     events, number = [], 0
     try:
@@ -226,7 +226,7 @@ def read_ledger(path: Path, content: bytes | None = None) -> list[GaussianEvent]
                 number += 1
                 if b"selection" in line and _is_selection(line):
                     raise PrivacyError(
-                        f"ledger {path} is that of a private selection (linprobe tune --grid), whose cost is not a sum "
+                        f"ledger {path} belongs to a private selection (linprobe tune --grid), whose cost is not a sum "
                         "over releases; allowed here: runs of linprobe train, or of tune without --grid"
                     )
                 events.append(event_of(line))

@@ -1,6 +1,6 @@
 """The cost of private selection: the best of a random number of runs.
 
-Liu and Talwar 2019; Papernot and Steinke 2022. The bound is that of Koskela, Redberg and Wang 2024, "Privacy Profiles
+Liu and Talwar 2019; Papernot and Steinke 2022. The bound is from Koskela, Redberg and Wang 2024, "Privacy Profiles
 for Private Selection" (arXiv 2402.06701), for the truncated negative binomial distribution with eta = 1:
 
     Q     one run, whose output has a score; delta_Q(eps) is its privacy profile
@@ -51,7 +51,7 @@ SEARCHES = 24
 class SelectionEvent:
     """One private selection, recorded before its first run.
 
-    Adjacency: that of the releases, zero-out of one record.
+    Adjacency: zero-out of one record, as for the releases.
 
     Attributes:
         mean_repetitions: m, the mean number of runs. The number itself is secret.

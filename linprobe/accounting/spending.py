@@ -116,7 +116,7 @@ def of_unit(releases: Iterable[Releases], protected: str, unit: str) -> tuple[Re
 
 
 def _releases(entries: Iterable[Entry], unit: str) -> list[Releases]:
-    """All releases but those of selections, as `of_unit`."""
+    """All releases outside selections, as `of_unit`."""
     return [release for entry in entries for release in of_unit(entry.total, entry.unit, unit)]
 
 
@@ -219,8 +219,8 @@ class Fits:
 
         Two records with the same hash count as one that was in the fits of both.
 
-        Returns: the largest number of fits that any of the records was in, this one included, and releases that bound
-            those of every one of them, by the unit that they protect.
+        Returns: the largest number of fits that any of the records was in, this one included, and by protected
+            unit releases that bound the releases of each record.
         """
         new: FitKinds = Counter()
         for release in releases:

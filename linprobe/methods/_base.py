@@ -18,7 +18,7 @@ from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.sampling import SampledRows
+from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
 from linprobe.methods._iterates import Iterates
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Reference
 from linprobe.options.declaration import Options, arguments_of, make_options
@@ -55,12 +55,12 @@ class Problem:
         return replace(self, public=public)
 
     def loss(self, chosen: Loss | None = None) -> Loss:
-        """The loss of a method whose option says `chosen`: by default that which the labels call for."""
+        """The loss `chosen` by an option; by default the loss for the kind of labels."""
         return chosen or ("sigmoid" if self.several_labels else "softmax")
 
     @property
     def gradient_rank(self) -> int:
-        """Largest rank of a summed gradient: residuals of softmax sum to 0 in each row, those of labels need not."""
+        """Largest rank of a summed gradient: softmax residuals sum to 0 in each row, sigmoid residuals need not."""
         return self.n_classes if self.several_labels else self.n_classes - 1
 
     @property
@@ -97,15 +97,6 @@ class Schedule:
     others: Mapping[str, float] = field(default_factory=dict)
 
 
-class Sampler(Protocol):
-    """Selects the records of a step. The implementation is `linprobe.mechanisms.sampling.PoissonSampler`."""
-
-    rate: float
-
-    def draw(self, n_rows: int, first: int = 0) -> NDArray[np.bool_]:
-        """Mask of the records of a step, shape (n_rows,), for a shard that begins at record `first`."""
-
-
 class Keeper(Protocol):
     """Keeps the state of a run, so that another process can resume the run."""
 
@@ -133,7 +124,7 @@ class Run:
     schedule: Schedule
     mechanism: GaussianMechanism
     on_step: Callable[[], None]
-    sampler: Sampler | None = None
+    sampler: PoissonSampler | None = None
     per_record: bool = True
     keeper: Keeper | None = None
     group: Group = ALONE
@@ -285,8 +276,8 @@ class Method:
         private: whether the result has a privacy guarantee.
         joins_public: whether public rows are protected like private ones.
         centres: whether rows are centred on the public mean by default.
-        sampling: defaults of a method that trains on Poisson samples; None for one that uses all rows at every step.
-        n_steps: default number of steps of a method whose steps cost more than a gradient; None for that of the others.
+        sampling: defaults of a method that trains on Poisson samples; None if every step uses all rows.
+        n_steps: default number of steps of a method whose steps cost more than a gradient; None for the usual number.
         resolve: (options, whether there are public rows) -> options without what public rows decide.
         shares: (options) -> parts of the budget for releases other than the steps.
         weighs: whether weights of rows multiply all of its losses, private and public.

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from linprobe.accounting.calibrate import largest_mu
-from linprobe.accounting.tradeoff import tpr_limit
-from linprobe.methods import METHODS, Method
-from linprobe.methods.choice import CHOICES, Facts, choose
+from linprobe.accounting.accountants import tpr_limit
+from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.methods import CHOICES, METHODS, Facts, Method, choose
 from linprobe.metrics.comparison import beats
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.ledger import Ledger
-from linprobe.accounting.refits import refit_warning
+from linprobe.accounting.spending import refit_warning
 from linprobe.data.dataset import Dataset
 from linprobe.data.owners import Bounds
 from linprobe.data.row_digests import RowHashes

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from linprobe.accounting import refits
+from linprobe.accounting import spending
 from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
@@ -109,7 +109,7 @@ def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """The folder of the budget books of this test."""
     state = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    monkeypatch.setattr(refits, "FITS", refits.Fits())
+    monkeypatch.setattr(spending, "FITS", spending.Fits())
     return state / "linprobe"
 
 

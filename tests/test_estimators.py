@@ -14,7 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import linprobe
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.data.feature_file import FeatureFile
@@ -335,7 +335,7 @@ def refit_warnings(caught) -> list[str]:
 def together(n_fits: int, probe) -> str:
     """The epsilon of several fits like `probe`, as a warning states it."""
     releases = [Releases(**release) for release in probe.privacy_["releases"]]
-    return rounded_up(composed_epsilon(n_fits * releases, 1e-5, "gdp"))
+    return rounded_up(GAUSSIAN.epsilon(n_fits * releases, 1e-5))
 
 
 def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +370,7 @@ def test_a_fit_by_record_after_one_by_owner_is_warned_of_with_the_figure_of_a_re
         Releases(**(one | {"noise_multiplier": one["noise_multiplier"] / 2})) for one in probe.privacy_["releases"]
     ]
     alone = [Releases(**one) for one in probe.privacy_["releases"]]
-    epsilon = rounded_up(composed_epsilon([*halved, *alone], 1e-5, "gdp"))
+    epsilon = rounded_up(GAUSSIAN.epsilon([*halved, *alone], 1e-5))
     with pytest.warns(
         PrivacyWarning, match=f"cost epsilon {epsilon} at delta 1e-05 for a record; no epsilon covers a p"
     ):

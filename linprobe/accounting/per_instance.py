@@ -38,7 +38,7 @@ class RecordLosses:
 
     Attributes:
         mu: Gaussian-DP parameter of the releases from all rows, shape (n_private,).
-        renyi: Renyi divergences of the sampled ones at `ORDERS`, nats, rounded up to float32, shape
+        renyi: Renyi divergences of the sampled releases at `ORDERS`, nats, rounded up to float32, shape
             (n_private, len(ORDERS)); (n_private, 0) for a run without sampled releases.
 
     Both have no rows if losses were not computed.

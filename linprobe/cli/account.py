@@ -22,13 +22,14 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Compute the epsilon of a given noise, sampling rate and steps.
 
-        Every accountant that applies computes it. The command reads no data.
+        Every accountant that applies computes it, and for sums over all rows autodp gives a third opinion. The command
+        reads no data.
 
         stdout carries one line per accountant: its name, a tab, its epsilon, rounded up. The first is the one that
         `train` reports. mu of Gaussian DP and rho of zCDP are on stderr.
         """
         from linprobe.cli import _terminal
-        from linprobe.commands.account import account
+        from linprobe.commands.account import NAMES, account
         from linprobe.commands.figures import OF_SAMPLES, gaussian_words, rounded_up
 
         cost = account(q, sigma, steps, delta)
@@ -37,6 +38,6 @@ def register(app: typer.Typer) -> None:
             return
         mu, rho = cost["gdp_mu"], cost["zcdp_rho"]
         _terminal.note(OF_SAMPLES if mu is None else gaussian_words(mu, rho))
-        for name in ("gdp", "pld", "rdp"):
+        for name in NAMES:
             if name in cost:
                 typer.echo(f"{name}\t{'inf' if cost[name] is None else rounded_up(cost[name])}")

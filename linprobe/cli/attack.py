@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
         The attack tells private rows from test rows by their scores; of a run with --unit owner, private people from
         test people. Its results are private.
         """
-        from linprobe.accounting.tradeoff import limit_percent
+        from linprobe.accounting.figures import limit_percent
         from linprobe.cli import _terminal
         from linprobe.evaluation.attack import AttackRequest, attack
 

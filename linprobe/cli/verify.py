@@ -1,4 +1,4 @@
-"""`linprobe verify`: whether a run is private, intact, and judged alike by two accountants."""
+"""`linprobe verify`: whether a run is private, intact, and judged alike by all accountants."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
         max_delta: Annotated[float | None, typer.Option(help="Refuse a larger delta.")] = None,
         as_json: Json = False,
     ) -> None:
-        """Check that a run is private, intact, and judged alike by two accountants.
+        """Check that a run is private, intact, and judged alike by all accountants.
 
         The guarantee is under zero-out adjacency: one private record is present, or its place is empty.
 
@@ -47,10 +47,12 @@ def register(app: typer.Typer) -> None:
         if as_json:
             return
         signed = "" if result["signature"] is None else f"; signature {result['signature']}"
+        opinion = "" if result["epsilon_autodp"] is None else f", autodp {rounded_up(result['epsilon_autodp'])}"
+        checks = f"cross-check {rounded_up(result['epsilon_cross_check'])}{opinion}"
         _terminal.note(
-            f"epsilon {rounded_up(result['epsilon'])} (cross-check {rounded_up(result['epsilon_cross_check'])}) at "
-            f"delta {rounded_up(result['delta'])}, {gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; "
-            f"{result['releases']} releases; data {result['data']}{signed}"
+            f"epsilon {rounded_up(result['epsilon'])} ({checks}) at delta {rounded_up(result['delta'])}, "
+            f"{gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; {result['releases']} releases; data "
+            f"{result['data']}{signed}"
         )
         _terminal.note(f"per-record file {result['per_record']}")
         if result["not_covered"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from linprobe.accounting.accountants import composed_epsilon, gaussian_figures
+from linprobe.accounting.accountants import GAUSSIAN, gaussian_figures
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
-from linprobe.accounting.ledger import Ledger, drop_torn_line, line_of, read_ledger, whole_lines
+from linprobe.accounting.ledger import Ledger, Lines, line_of, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts
 from linprobe.accounting.spending import Spending
 from linprobe.atomic_files import held, json_text, write_json
@@ -77,7 +77,7 @@ def publish(
     key = _key_to_publish(run, files, sign)
     events, planned = _planned(run, files, epsilon)
     training = grouped(event for event in events if event.purpose != HISTOGRAM)
-    training_epsilon = composed_epsilon(training, manifest["delta"], accountant_of(manifest))
+    training_epsilon = accountant_of(manifest).epsilon(training, manifest["delta"])
     counts = histogram_counts(losses.epsilon(manifest["delta"], training_epsilon), training_epsilon)
     charge_histogram(run, grouped(events), planned, book)
     ledger = Ledger(folder / LEDGER)
@@ -137,7 +137,7 @@ def preview(
     path, spent = preview_histogram(run, grouped(events), planned, book)
     return Publication(
         noise_std=planned.noise_multiplier,
-        epsilon_after=composed_epsilon([*grouped(events), planned], manifest["delta"], accountant_of(manifest)),
+        epsilon_after=accountant_of(manifest).epsilon([*grouped(events), planned], manifest["delta"]),
         file=run.folder / _next_file(manifest),
         book=path,
         spent=spent,
@@ -198,17 +198,17 @@ def recover(run: run_folder.LoadedRun, files: RunFiles, sign: Path | None) -> fl
     unsealed = unsealed_events(ledger, manifest["files"][LEDGER])
     if unsealed is None:
         raise UsageError(f"run {folder} has nothing to recover: no publication was interrupted; leave out --recover")
-    drop_torn_line(folder / LEDGER)
+    with closing(Lines(folder / LEDGER)) as lines:
+        whole = lines.repair()
     for torn in folder.glob(".*.partial"):  # left by the process that was stopped
         torn.unlink()
-    whole = whole_lines(ledger)
     events = read_ledger(folder / LEDGER, whole)
     check_manifest(manifest, files, events[: len(events) - len(unsealed)], recovering=True)
     listed, written = [], {LEDGER: whole}
     for number, event in enumerate(unsealed, start=len(manifest["published"]) + 1):
         name = FILE.format(number)
         alone = Releases(HISTOGRAM, event.noise_multiplier, event.sampling_rate, 1)
-        epsilon = composed_epsilon([alone], manifest["delta"], "gdp")
+        epsilon = GAUSSIAN.epsilon([alone], manifest["delta"])
         content = _histogram_of(files, name, event)
         if content is not None:
             written[name] = content
@@ -246,7 +246,7 @@ def _listed(epsilon: float, noise_multiplier: float, name: str | None) -> dict[s
 def _charged(manifest: dict[str, Any], events: list[GaussianEvent], listed: list[dict[str, Any]]) -> dict[str, Any]:
     """The manifest with figures recomputed from `events`, the whole ledger, and the new histograms `listed`."""
     releases, delta = grouped(events), manifest["delta"]
-    total = composed_epsilon(releases, delta, accountant_of(manifest))
+    total = accountant_of(manifest).epsilon(releases, delta)
     return {
         **manifest,
         "guarantee": guarantee_text(total, delta, releases, insecure=False, unit=unit_of(manifest)),

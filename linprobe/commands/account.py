@@ -6,20 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting import planning
-from linprobe.accounting.accountants import gaussian_figures
-from linprobe.accounting.calibrate import GRADIENT
+from linprobe.accounting.accountants import ACCOUNTANTS, AUTODP, gaussian_figures
+from linprobe.accounting.calibrate import GRADIENT, epsilons
 from linprobe.accounting.events import Releases
+
+NAMES = (*ACCOUNTANTS, AUTODP.name)  # of all accountants, in the order of their figures
 
 
 def account(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
     """The cost of sampled Gaussian releases.
 
     Returns: sampling_rate, noise_multiplier, steps, delta, gdp_mu and zcdp_rho (None if q < 1), accountant (of
-        record), and for every applicable accountant its epsilon under its name, the accountant of record first; None
-        if epsilon is not finite.
+        record), and for every applicable accountant its epsilon under its name, one of `NAMES`, the accountant of
+        record first; None if epsilon is not finite.
     """
-    costs = planning.account(sampling_rate, noise_multiplier, n_steps, delta)
+    costs = epsilons(sampling_rate, noise_multiplier, n_steps, delta)
     figures = {name: cost if np.isfinite(cost) else None for name, cost in costs.items()}
     return {
         "sampling_rate": sampling_rate,

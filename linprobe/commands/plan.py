@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting import planning
+from linprobe.accounting import calibrate
 from linprobe.accounting.figures import rounded_up
 from linprobe.options import DEFAULT_DELTA
 from linprobe.progress import Progress
@@ -17,13 +17,13 @@ from linprobe.runs.output import new_files, writing
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """The arguments of `linprobe plan`; fields as in `planning.plan`."""
+    """The arguments of `linprobe plan`; fields as in `calibrate.plan_rates`."""
 
     epsilon: float
     n_rows: int
     delta: float = DEFAULT_DELTA
-    epochs: float = planning.DEFAULT_EPOCHS
-    sampling_rates: Sequence[float] = planning.DEFAULT_RATES
+    epochs: float = calibrate.DEFAULT_EPOCHS
+    sampling_rates: Sequence[float] = calibrate.DEFAULT_RATES
     accountant: str = "auto"
     plot: Path | None = None
     overwrite: bool = False
@@ -32,7 +32,7 @@ class PlanRequest:
 def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     """The noise each sampling rate needs for one budget; with `plot`, also as a figure.
 
-    Returns: epsilon, delta, n, epochs, accountant, rows (one object for each rate, keys as in `planning.PlanRow`),
+    Returns: epsilon, delta, n, epochs, accountant, rows (one object for each rate, keys as in `calibrate.PlanRow`),
         recommended (one of the rows), why.
     """
     if request.plot is not None:
@@ -43,7 +43,7 @@ def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
 
 def _plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     progress.start(len(set(request.sampling_rates)), "planning")
-    rows = planning.plan(
+    rows = calibrate.plan_rates(
         epsilon=request.epsilon,
         delta=request.delta,
         n_rows=request.n_rows,
@@ -52,7 +52,7 @@ def _plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
         accountant=request.accountant,
         on_row=progress.step,
     )
-    recommended, why = planning.recommend(rows)
+    recommended, why = calibrate.recommend(rows)
     if request.plot is not None:
         place = request.plot
         title = (

@@ -1,4 +1,4 @@
-"""`linprobe verify`: whether a run is private, intact, and judged alike by two accountants."""
+"""`linprobe verify`: whether a run is private, intact, and judged alike by all accountants."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ FINDINGS = (
     "private",
     "epsilon",
     "epsilon_cross_check",
+    "epsilon_autodp",
     "delta",
     "gdp_mu",
     "zcdp_rho",
@@ -57,7 +58,7 @@ class VerifiedRun:
 
 
 def verified(files: RunFiles) -> VerifiedRun:
-    """Recompute a run's epsilon from its ledger with both accountants, and check every file.
+    """Recompute a run's epsilon from its ledger with all accountants, and check every file.
 
     A run that is not private passes if its manifest says so. What a caller then uses of the run it takes from the
     result, never from the folder, where a file may have been exchanged in the meantime.
@@ -100,15 +101,16 @@ def verify(
     max_epsilon: float | None = None,
     max_delta: float | None = None,
 ) -> dict[str, Any]:
-    """Judge whether a run is private, intact, and judged alike by two accountants.
+    """Judge whether a run is private, intact, and judged alike by all accountants.
 
     Args:
         features: feature file whose private rows must be those of the run.
         public_key: file of the key that must have signed the run.
         max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
 
-    Returns: run, verified, private, epsilon, epsilon_cross_check, delta, gdp_mu, zcdp_rho, releases, data, signature
-        and per_record (what was checked, in words), not_covered (pages that no digest and so no signature covers),
+    Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp (a third opinion, None where autodp
+        has none), delta, gdp_mu, zcdp_rho, releases, data, signature and per_record (what was checked, in words),
+        not_covered (pages that no digest and so no signature covers),
         stated_not_checked (keys of the manifest and files that nothing in the folder proves), refused (why it is not
         verified). Figures that were not verified are None.
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.tradeoff import AttackLimit
+from linprobe.accounting.accountants import AttackLimit
+from linprobe.accounting.figures import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
 from linprobe.commands.verify import verified
 from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.data.dataset import Split, dataset_of, open_features
 from linprobe.data.digits import DIGITS_SHOTS
@@ -143,10 +143,10 @@ def audit(
     return {
         "method": method.name,
         "unit": request.unit,
-        "epsilon": composed_epsilon(budget.releases, budget.delta, budget.accountant),
+        "epsilon": budget.accountant.epsilon(budget.releases, budget.delta),
         "delta": budget.delta,
         "epsilon_lower_bound": max(test["epsilon_lower_bound"] for test in tests if test["name"] != MEAN),
-        "mean_epsilon": composed_epsilon(claimed, budget.delta, "gdp") if of_means else None,
+        "mean_epsilon": GAUSSIAN.epsilon(claimed, budget.delta) if of_means else None,
         "mean_epsilon_lower_bound": max(of_means, default=None),
         "confidence": request.confidence,
         "runs": request.runs,

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.book import Entry
 from linprobe.accounting.events import Releases, grouped
-from linprobe.accounting.ledger import read_ledger, read_selection
+from linprobe.accounting.ledger import Lines, read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.accounting.spending import spending
 from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
@@ -68,10 +67,8 @@ class ComparisonFolder:
             "releases": manifest["releases"] or [],
             "selection": manifest.get("selection"),
         }
-        with (self.out / SPENT).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+        with closing(Lines(self.out / SPENT)) as lines:
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         self._lines.append(line)
         self._known.add(key)
 

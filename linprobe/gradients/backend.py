@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import StoredRows, widened
 from linprobe.data.rows import Rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
-from linprobe.mechanisms.gaussian import Noise
+from linprobe.mechanisms.gaussian import NoiseGenerator
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import Array
 
@@ -74,7 +74,7 @@ class Backend(Protocol):
             UsageError: rows that this backend does not support.
         """
 
-    def noise(self, source: NoiseSource) -> Noise:
+    def noise(self, source: NoiseSource) -> NoiseGenerator:
         """Noise from the stream of `source`, generated on this backend."""
 
     def products(self, weights: Array) -> Products:

@@ -24,7 +24,7 @@ Each row of C blocks of the full Hessian has the block q_c x x^T on the diagonal
 Hessian is at most twice its diagonal blocks, and with 1 - 1/C a step without noise does not diverge near the optimum.
 At equal probabilities, as from zero weights, the full Hessian is C / (C - 1) times the blocks, and line 6 is its step.
 
-w is 1 from zero weights. From a start with knowledge it is the weight of the private rows (_step_size.py), so that a
+w is 1 from zero weights. From a start with knowledge it is the weight of the private rows (_descent.py), so that a
 small budget keeps the start.
 
 The paper has a sigmoid for each class, releases G and the Hessians apart, and bounds the Hessians of all classes by
@@ -42,9 +42,9 @@ from numpy.typing import NDArray
 
 from linprobe.errors import UsageError
 from linprobe.gradients.second_order import lower_triangle, newton_sum, parts_of
-from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights, reference_weights
+from linprobe.methods._base import Fitted, Method, Problem, Run, starting_point
+from linprobe.methods._descent import private_weight
 from linprobe.methods._iterates import Iterates
-from linprobe.methods._step_size import private_weight
 from linprobe.options import NEWTON_STEPS, DPNewtonOptions
 from linprobe.parallel import available_memory
 
@@ -63,10 +63,7 @@ def fit(problem: Problem, options: DPNewtonOptions, run: Run) -> Fitted:
     scale = tau * math.sqrt(options.hessian_share) / LARGEST_Q
     noise = run.schedule.noise_multiplier * tau * math.sqrt(2 * n_features) / scale
     ridge = options.weight_decay + options.noise_ridge * noise
-    weights = initial_weights(
-        problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
-    )
-    reference = reference_weights(options.reference, weights)
+    weights, reference = starting_point(problem, options)
     factor = (1 - 1 / n_classes) * (private_weight(problem, run.schedule) if np.any(weights) else 1.0)
     iterates = Iterates(weights, run.schedule.n_steps, "last")
     for _ in run.steps(iterates):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from linprobe.data.owners import Bounds
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.sources import Source, whole_blocks
-from linprobe.mechanisms.right_counts import SHARE_STEP
+from linprobe.mechanisms.correct_predictions import SHARE_STEP
 
 LEAST, MOST = 0.01, 100.0  # temperatures; rows that are all predicted correctly have no minimum above 0
 

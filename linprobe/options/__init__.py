@@ -29,7 +29,7 @@ from linprobe.options.shared import ROWS as ROWS
 from linprobe.options.shared import SAMPLED_STEPS as SAMPLED_STEPS
 from linprobe.options.shared import SAMPLING_RATE as SAMPLING_RATE
 from linprobe.options.shared import TRAIN as TRAIN
-from linprobe.options.shared import Accountant as Accountant
+from linprobe.options.shared import AccountantName as AccountantName
 from linprobe.options.shared import Budget as Budget
 from linprobe.options.shared import Centre as Centre
 from linprobe.options.shared import Centring as Centring

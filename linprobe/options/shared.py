@@ -16,7 +16,7 @@ SAMPLED_STEPS = 200
 NEWTON_STEPS = 8
 SAMPLING_RATE = 0.15
 
-Accountant = Literal["auto", "gdp", "pld", "rdp"]
+AccountantName = Literal["auto", "gdp", "pld", "rdp"]
 Condition = Literal["auto", "none", "mean"]
 Centre = Literal["auto", "none", "public"]
 Init = Literal["auto", "zero", "public", "text", "run"]
@@ -157,7 +157,7 @@ class Samples:
     sampling_rate: float = option(
         SAMPLING_RATE, "Probability that a row joins a step.", above=0, most=1, flags=("--sampling-rate", "--q")
     )
-    accountant: Accountant = option("auto", "Privacy accountant")
+    accountant: AccountantName = option("auto", "Privacy accountant")
 
 
 @dataclass(frozen=True, kw_only=True)

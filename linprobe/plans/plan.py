@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import Accountant
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import Budget, large_delta
 from linprobe.accounting.events import Releases
@@ -158,7 +158,7 @@ def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None, uni
     return [text for text in said if text is not None]
 
 
-def fewer_protected(dataset: Dataset, releases: Sequence[Releases], delta: float, accountant: str) -> str | None:
+def fewer_protected(dataset: Dataset, releases: Sequence[Releases], delta: float, accountant: Accountant) -> str | None:
     """One line on what a run that protects rows means for people with several; None if no rows have owners.
 
     k rows of a person move a sum by k times its sensitivity, and a sample by 1 - (1 - q)^k at most. So the epsilon of
@@ -173,7 +173,7 @@ def fewer_protected(dataset: Dataset, releases: Sequence[Releases], delta: float
             Releases(one.purpose, one.noise_multiplier / k, 1 - (1 - one.sampling_rate) ** k, one.count)
             for one in releases
         ]
-        return composed_epsilon(of_group, delta, accountant)
+        return accountant.epsilon(of_group, delta)
 
     costs = ", ".join(f"{rounded_up(epsilon(k))} with {k} rows" for k in EXAMPLES)
     return (

@@ -31,7 +31,7 @@ class Settings:
         method: a registered method. options: its own options, an instance of `method.options`.
         first_run: the run with the initial weights; None if `options.init` determines them.
         epsilon, delta: target. noise_multiplier, n_steps: the given one of the two; None to calibrate it.
-        sampling_rate: q, in (0, 1]. accountant: `auto`, or a key of `ACCOUNTANTS`.
+        sampling_rate: q, in (0, 1]. accountant: `auto`, or the name of one.
         per_record: whether to track each record's own privacy loss.
         centre: `auto`, `none` or `public`.
         intercept: value of the constant bias column; 0 for none, None for the default.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from linprobe.accounting.accountants import Accountant
 from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.selection import SelectionEvent, calibrate_selection, check_repetitions
@@ -161,7 +162,7 @@ class Selection:
     plans: Sequence[Plan]
     epsilon: float
     delta: float
-    accountant: str
+    accountant: Accountant
     event: SelectionEvent
 
     def entry(self) -> Entry:

@@ -14,10 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import gaussian_words, rounded_up
-from linprobe.accounting.tradeoff import LARGEST_EXPONENT, AttackLimit, limit_percent
+from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.errors import printable
 from linprobe.metrics.figures import no_better_than_guessing, of_labels
 from linprobe.reporting import label_table
@@ -181,7 +180,7 @@ def _releases(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
             f"{release.count:,}",
             f"{release.noise_multiplier:.6g}",
             f"{release.sampling_rate:.6g}",
-            _figure(composed_epsilon([release], manifest["delta"], accountant)),
+            _figure(accountant.epsilon([release], manifest["delta"])),
         )
         for release in (Releases(**release) for release in manifest["releases"])
     ]

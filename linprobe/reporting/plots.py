@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.accountants import AttackLimit
+from linprobe.accounting.calibrate import GOOD_ENOUGH, PlanRow
 from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.planning import GOOD_ENOUGH, PlanRow
-from linprobe.accounting.tradeoff import AttackLimit
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import UsageError
 from linprobe.metrics.membership import Membership

@@ -15,13 +15,7 @@ from importlib.metadata import version
 from typing import Any
 
 from linprobe._version import __version__ as __version__
-from linprobe.accounting.accountants import (
-    ACCOUNTANTS,
-    CROSS_CHECKS,
-    accountant_versions,
-    composed_epsilon,
-    gaussian_figures,
-)
+from linprobe.accounting.accountants import accountant_versions, gaussian_figures
 from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import gaussian_words, rounded_up
@@ -91,7 +85,7 @@ def privacy_statement(
     if budget is None or not method.private:
         return {**without_noise(method.private), **statement}
     releases = grouped(events)
-    epsilon = composed_epsilon(releases, budget.delta, budget.accountant)
+    epsilon = budget.accountant.epsilon(releases, budget.delta)
     if epsilon > budget.epsilon_target or _sorted_releases(releases) != _sorted_releases(budget.releases):
         raise PrivacyError(
             f"the ledger holds {len(events)} releases worth epsilon {rounded_up(epsilon, 9)}; allowed: "
@@ -111,8 +105,8 @@ def privacy_statement(
         "sampling_rate": budget.sampling_rate,
         "steps": budget.n_steps,
         "releases": [asdict(release) for release in releases],
-        "accountant": ACCOUNTANTS[budget.accountant],
-        "cross_check": ACCOUNTANTS[CROSS_CHECKS[budget.accountant]],
+        "accountant": budget.accountant.words,
+        "cross_check": budget.accountant.cross_check.words,
         "accountant_versions": accountant_versions(),
         **statement,
     }

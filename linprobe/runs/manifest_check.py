@@ -9,16 +9,17 @@ from typing import Any
 
 from linprobe.accounting.accountants import (
     ACCOUNTANTS,
-    CROSS_CHECKS,
-    accountants_agree,
-    composed_epsilon,
+    AUTODP,
+    GAUSSIAN,
+    Accountant,
+    AttackLimit,
     gaussian_figures,
+    third_opinion,
 )
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import unreadable
-from linprobe.accounting.tradeoff import AttackLimit, attack_limit
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS
@@ -27,18 +28,16 @@ from linprobe.runs.run_files import LEDGER, MANIFEST, PAGES, RunFiles, digest_of
 from linprobe.runs.units import ADJACENCIES, unit_of
 from linprobe.runs.unsealed import stopped_publishing, unsealed_events
 
-# gdp has the same bits on every machine; the other accountants compute in float64, which may round differently
-STATED_TOLERANCE = {"gdp": 0.0, "pld": 1e-6, "rdp": 1e-9}
-
 
 def check_manifest(
     manifest: dict[str, Any], files: RunFiles, events: list[GaussianEvent], *, recovering: bool = False
 ) -> dict[str, Any]:
-    """Recompute a run's guarantee from its ledger with both accountants, and compare every figure and digest.
+    """Recompute a run's guarantee from its ledger with all accountants, and compare every figure and digest.
 
     With `recovering`, the ledger file may hold unsealed histograms after `events`, and the pages may state their cost.
 
-    Returns: the recomputed `epsilon`, `epsilon_cross_check`, `gdp_mu`, `zcdp_rho`, `releases`.
+    Returns: the recomputed `epsilon`, `epsilon_cross_check`, `epsilon_autodp` (None without an opinion),
+        `gdp_mu`, `zcdp_rho`, `releases`.
 
     Raises:
         PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
@@ -63,12 +62,12 @@ def _recomputed(
     accountant = accountant_of(manifest)
     releases, delta = grouped(events), manifest["delta"]
     figures = gaussian_figures(releases)
-    if accountant == "gdp" and figures["gdp_mu"] is None:
+    if not accountant.covers(releases):
         raise PrivacyError(
             "the ledger holds sampled releases, which the manifest's accountant does not cover; do not trust it"
         )
-    epsilon = composed_epsilon(releases, delta, accountant)
-    cross_check = composed_epsilon(releases, delta, CROSS_CHECKS[accountant])
+    epsilon = accountant.epsilon(releases, delta)
+    cross_check, opinion = accountant.cross_check.epsilon(releases, delta), third_opinion(accountant, releases, delta)
     if not (delta > 0 and delta * manifest["n_private"] < 1):
         raise PrivacyError(
             f"delta is {rounded_up(delta)} for {manifest['n_private']} private units; allowed: above 0 and below 1/N; "
@@ -77,7 +76,7 @@ def _recomputed(
     check_seed(manifest)
     _check_releases(manifest, events, releases)
     stated = stated_epsilon(manifest)
-    if stated < epsilon * (1 - STATED_TOLERANCE[accountant]):
+    if stated < epsilon * (1 - accountant.tolerance):
         raise PrivacyError(
             f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}; do not trust it"
         )
@@ -90,10 +89,15 @@ def _recomputed(
         raise PrivacyError(
             f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger; do not trust it"
         )
-    if not accountants_agree(accountant, stated, cross_check):
+    if not accountant.agrees(stated, cross_check):
         raise PrivacyError(
-            f"{ACCOUNTANTS[CROSS_CHECKS[accountant]]} finds epsilon {rounded_up(cross_check)}, "
+            f"{accountant.cross_check.words} finds epsilon {rounded_up(cross_check)}, "
             f"the manifest says {rounded_up(stated)}; do not trust it"
+        )
+    if opinion is not None and not AUTODP.agrees(epsilon, opinion):
+        raise PrivacyError(
+            f"{AUTODP.words} finds epsilon {rounded_up(opinion, 9)}, the ledger costs {rounded_up(epsilon, 9)}; do not "
+            "trust it"
         )
     if not math.isfinite(stated):
         raise PrivacyError(f"epsilon is {stated}, which is no guarantee; do not trust it")
@@ -104,6 +108,7 @@ def _recomputed(
     return {
         "epsilon": epsilon,
         "epsilon_cross_check": cross_check,
+        "epsilon_autodp": opinion,
         **figures,
         "releases": len(events),
     }
@@ -160,6 +165,7 @@ def _nothing_released(manifest: dict[str, Any]) -> dict[str, Any]:
     return {
         "epsilon": manifest["epsilon"],
         "epsilon_cross_check": manifest["epsilon"],
+        "epsilon_autodp": None,
         "gdp_mu": manifest["gdp_mu"],
         "zcdp_rho": manifest["zcdp_rho"],
         "releases": 0,
@@ -217,23 +223,23 @@ def limit_of(manifest: dict[str, Any]) -> AttackLimit | None:
     if not manifest["private"]:
         return None
     if manifest["accountant"] is None:
-        return attack_limit((), manifest["delta"], "gdp")
+        return GAUSSIAN.attack_limit((), manifest["delta"])
     releases = [Releases(**release) for release in manifest["releases"]]
-    return attack_limit(releases, manifest["delta"], accountant_of(manifest))
+    return accountant_of(manifest).attack_limit(releases, manifest["delta"])
 
 
-def accountant_of(manifest: dict[str, Any]) -> str:
-    """The short name of the accountant that the manifest states in words.
+def accountant_of(manifest: dict[str, Any]) -> Accountant:
+    """The accountant that the manifest states in words.
 
     Raises:
         PrivacyError: no known accountant has that description.
     """
-    names = {title: name for name, title in ACCOUNTANTS.items()}
-    if manifest["accountant"] not in names:
+    by_words = {accountant.words: accountant for accountant in ACCOUNTANTS.values()}
+    if manifest["accountant"] not in by_words:
         raise PrivacyError(
-            f"the manifest's accountant is {manifest['accountant']!r}; allowed: {', '.join(names)}; do not trust it"
+            f"the manifest's accountant is {manifest['accountant']!r}; allowed: {', '.join(by_words)}; do not trust it"
         )
-    return names[manifest["accountant"]]
+    return by_words[manifest["accountant"]]
 
 
 def stated_epsilon(manifest: dict[str, Any]) -> float:

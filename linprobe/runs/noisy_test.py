@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.errors import PrivacyError
-from linprobe.mechanisms.held_out_counts import NoisyTest
+from linprobe.mechanisms.correct_predictions import NoisyTest
 
 PURPOSE = "test accuracy"
 

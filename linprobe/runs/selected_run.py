@@ -9,16 +9,14 @@ import math
 from dataclasses import astuple
 from typing import Any
 
-from linprobe.accounting.accountants import ACCOUNTANTS, CROSS_CHECKS, accountants_agree, choose_accountant
+from linprobe.accounting.accountants import ACCOUNTANTS, PLD, Accountant, AttackLimit, choose_accountant
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import read_ledger, read_selection
-from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
-from linprobe.accounting.tradeoff import AttackLimit, selection_limit
+from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon, selection_limit
 from linprobe.errors import PrivacyError
 from linprobe.runs.derived import mechanism_text
 from linprobe.runs.manifest_check import (
-    STATED_TOLERANCE,
     accountant_of,
     check_digests,
     check_manifest,
@@ -37,9 +35,9 @@ COUNT = {
 CROSS_CHECK = "Renyi DP of repeated selection (dp-accounting)"
 
 
-def accountant_words(accountant: str) -> str:
+def accountant_words(accountant: Accountant) -> str:
     """The accountant of record in words; `accountant` judges a single run."""
-    return f"privacy profile of private selection, single runs by {ACCOUNTANTS[accountant]}"
+    return f"privacy profile of private selection, single runs by {accountant.words}"
 
 
 def mechanism_words(unit: str) -> str:
@@ -59,7 +57,7 @@ def selected_guarantee(epsilon: float, delta: float, unit: str) -> str:
 
 
 def selected_statement(
-    run: dict[str, Any], event: SelectionEvent, *, epsilon_target: float, delta: float, accountant: str
+    run: dict[str, Any], event: SelectionEvent, *, epsilon_target: float, delta: float, accountant: Accountant
 ) -> dict[str, Any]:
     """The claim of the selected run.
 
@@ -109,14 +107,15 @@ def words_of(manifest: dict[str, Any]) -> tuple[str, str] | None:
         return None
     if "selection" in manifest:
         return mechanism_words(unit_of(manifest)), CROSS_CHECK
-    checker = ACCOUNTANTS[CROSS_CHECKS[accountant_of(manifest)]]
-    return mechanism_text(manifest["sampling_rate"] < 1, unit_of(manifest)), checker
+    words = accountant_of(manifest).cross_check.words
+    return mechanism_text(manifest["sampling_rate"] < 1, unit_of(manifest)), words
 
 
 def check_selected(manifest: dict[str, Any], files: RunFiles, event: SelectionEvent) -> dict[str, Any]:
     """Recompute the guarantee of a selected run from its ledger, and compare every figure and digest.
 
-    Returns: the recomputed `epsilon`, `epsilon_cross_check`, `gdp_mu` and `zcdp_rho` (None), and `releases`, 1.
+    Returns: the recomputed `epsilon`, `epsilon_cross_check`, `epsilon_autodp`, `gdp_mu` and `zcdp_rho` (None),
+        and `releases`, 1.
 
     Raises:
         PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
@@ -148,7 +147,7 @@ def _recomputed(manifest: dict[str, Any], event: SelectionEvent) -> dict[str, An
             f"the manifest states {unexpected or steps}, which no run of the ledger has; do not trust it"
         )
     epsilon, cross_check = selection_epsilon(event, delta, accountant), selection_cross_check(event, delta)
-    if stated < epsilon * (1 - STATED_TOLERANCE["pld"]):
+    if stated < epsilon * (1 - PLD.tolerance):
         raise PrivacyError(
             f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}; do not trust it"
         )
@@ -157,7 +156,7 @@ def _recomputed(manifest: dict[str, Any], event: SelectionEvent) -> dict[str, An
             f"the manifest's guarantee ({manifest['guarantee']!r}) does not follow from the ledger; do not trust it"
         )
     # both figures are upper bounds, as for sampled sums
-    if not (math.isfinite(stated) and accountants_agree("pld", stated, cross_check)):
+    if not (math.isfinite(stated) and PLD.agrees(stated, cross_check)):
         raise PrivacyError(
             f"{CROSS_CHECK} finds epsilon {rounded_up(cross_check)}, the manifest says {rounded_up(stated)}; do not "
             "trust it"
@@ -169,6 +168,7 @@ def _recomputed(manifest: dict[str, Any], event: SelectionEvent) -> dict[str, An
     return {
         "epsilon": epsilon,
         "epsilon_cross_check": cross_check,
+        "epsilon_autodp": None,
         "gdp_mu": None,
         "zcdp_rho": None,
         "releases": 1,
@@ -183,13 +183,13 @@ def limit_of_run(manifest: dict[str, Any]) -> AttackLimit | None:
     return selection_limit(event, manifest["delta"], selection_accountant(manifest, event))
 
 
-def selection_accountant(manifest: dict[str, Any], event: SelectionEvent) -> str:
-    """The short name of the accountant of a single run.
+def selection_accountant(manifest: dict[str, Any], event: SelectionEvent) -> Accountant:
+    """The accountant of a single run.
 
     Raises:
         PrivacyError: an unknown one, or one that does not apply to the releases.
     """
-    names = {accountant_words(name): name for name in ACCOUNTANTS}
+    names = {accountant_words(accountant): name for name, accountant in ACCOUNTANTS.items()}
     if manifest["accountant"] not in names:
         raise PrivacyError(
             f"the manifest's accountant is {manifest['accountant']!r}, which judges no selection; do not trust it"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.calibrate import check_delta
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import UsageError
-from linprobe.mechanisms.held_out_counts import NoisyTest
+from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.methods import Method
 from linprobe.metrics.figures import figures_by_task, of_labels
 from linprobe.runs.figures_file import STATED

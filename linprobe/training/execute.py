@@ -27,10 +27,9 @@ from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.loss import check_weights
+from linprobe.mechanisms.correct_predictions import NoisyTest, correct_counts, held_out_counts
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.held_out_counts import NoisyTest, held_out_counts
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.right_counts import right_counts
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods.private_mean import MEAN, released_mean
@@ -269,7 +268,7 @@ def _select(prepared: _Prepared, fitted: Fitted, dataset: Dataset, group: Group,
     factors, noise = plan.settings.shrink, plan.schedule.others[SELECTION]
     candidates = [_folded(prepared.preprocessing, fitted.shrunk(factor)) for factor in factors]
     counts = [count_private(*one, dataset.trained, dataset.bounds) if group.rank == 0 else (0, 0) for one in candidates]
-    clipped = right_counts(counts, prepared.n_tracked)
+    clipped = correct_counts(counts, prepared.n_tracked)
     placed = replace(clipped, value=backend.put(clipped.value), contributions=backend.put(clipped.contributions))
     released = prepared.run.mechanism.release(placed, noise, purpose=SELECTION)
     return best_of(factors, on_host(released.value)[:, 0], noise, plan.n_units)

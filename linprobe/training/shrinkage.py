@@ -1,7 +1,7 @@
 """Shrinking the update of a finished run: W_1 + c (W - W_1), for the c that is right most often on private rows.
 
 All candidates depend on the same releases, so they cost nothing; the noisy counts that compare them do
-(`linprobe.mechanisms.right_counts`).
+(`linprobe.mechanisms.correct_predictions`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.mechanisms.right_counts import right_counts_sensitivity
+from linprobe.mechanisms.correct_predictions import correct_counts_sensitivity
 
 
 @dataclass(frozen=True)
@@ -38,5 +38,5 @@ def best_of(
 ) -> Selected:
     """The factor with the largest released count; `released` are right minus wrong rows, halved, shape (k,)."""
     counts = released + n_private / 2
-    std = noise_multiplier * right_counts_sensitivity(len(factors))
+    std = noise_multiplier * correct_counts_sensitivity(len(factors))
     return Selected(factors[int(released.argmax())], tuple(counts.tolist()), std)

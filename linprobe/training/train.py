@@ -29,8 +29,7 @@ from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.provenance import extraction_of
 from linprobe.errors import LinprobeError, UsageError, advice
-from linprobe.methods import Method, find_method
-from linprobe.methods.choice import Chosen, Facts, choose
+from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.metrics.figures import no_better_than_guessing
 from linprobe.options import RunOptions
@@ -89,7 +88,7 @@ class Ready:
     request: TrainRequest
     features: FeatureReader
     other: FeatureReader | None = None
-    choice: Chosen | None = None
+    choice: ChosenMethod | None = None
 
     @property
     def method(self) -> Method:
@@ -160,7 +159,7 @@ def train(request: TrainRequest, progress: Progress | None = None, group: Group 
     return outcome
 
 
-def with_method(request: TrainRequest) -> tuple[TrainRequest, Chosen | None]:
+def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | None]:
     """The request with a method, and why it was chosen from public facts if the request named none."""
     if request.method is not None:
         return request, None

@@ -25,9 +25,8 @@ from linprobe.accounting.calibrate import check_epsilon
 from linprobe.accounting.ledger import record_selection
 from linprobe.data.dataset import Dataset, check_one_class
 from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
-from linprobe.mechanisms.private_selection import private_selection
-from linprobe.methods import find_method
-from linprobe.methods.choice import Chosen
+from linprobe.mechanisms.correct_predictions import private_selection
+from linprobe.methods import ChosenMethod, find_method
 from linprobe.plans.settings import Settings, TrainRequest
 from linprobe.plans.tuning import Tuning, check_start, selection_of, settings_of
 from linprobe.progress import Progress
@@ -75,7 +74,7 @@ def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str,
         return tune_on(replace(ready, choice=choice), tuning, candidates, progress)
 
 
-def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, Chosen | None, list[Settings]]:
+def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, ChosenMethod | None, list[Settings]]:
     """The request with a method, why it was chosen if none was named, and the settings of every run that may be made.
 
     Raises:

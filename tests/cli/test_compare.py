@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
@@ -104,7 +104,7 @@ def test_footer_composes_the_ledgers_of_all_runs(cli: Cli, features_file: Path, 
     compared = result_of(cli("compare", features_file, *words, "--out", "cmp", "--json"))
     events = [event for path in (tmp_path / "cmp/runs").glob("*/ledger.jsonl") for event in read_ledger(path)]
     assert compared["composed"]["private_runs"] == 8
-    assert compared["composed"]["epsilon"] == pytest.approx(composed_epsilon(grouped(events), 1e-5, "gdp"))
+    assert compared["composed"]["epsilon"] == pytest.approx(GAUSSIAN.epsilon(grouped(events), 1e-5))
     assert compared["composed"]["epsilon"] > 1
     assert compared["composed"]["not_private_runs"] == 1  # nothing varies with the seed without shots
 

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.gaussian_dp import epsilon_of
@@ -118,7 +118,7 @@ def test_the_record_is_the_default_and_the_run_says_what_it_means_for_people(cli
     releases = [Releases(**release) for release in load_run(Path("run")).manifest["releases"]]
     for k in (2, 5, 10):
         group = [Releases(one.purpose, one.noise_multiplier / k, 1.0, one.count) for one in releases]
-        epsilon = composed_epsilon(group, 1e-5, "gdp")
+        epsilon = GAUSSIAN.epsilon(group, 1e-5)
         assert f"{k} rows" in note
         assert any(0 <= float(word) - epsilon < 1e-3 * epsilon for word in note.split() if _number(word))
     asked = cli("train", owned, "--method", "noisy-gd", "--eps", 3, "--steps", 5, "--unit", "record", "--out", "other")

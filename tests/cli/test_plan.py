@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import linprobe.cli
-from linprobe.accounting.planning import DEFAULT_EPOCHS, DEFAULT_RATES
+from linprobe.accounting.calibrate import DEFAULT_EPOCHS, DEFAULT_RATES
 from linprobe.cli import _terminal
 from tests.cli.outcomes import Cli, result_of
 
@@ -89,7 +89,7 @@ def test_the_figure_of_a_single_rate_can_be_drawn(cli: Cli, tmp_path: Path) -> N
 
 def test_account_lists_the_accountant_of_record_first(cli: Cli) -> None:
     lines = cli(*ACCOUNT).stdout.splitlines()
-    assert [line.split("\t")[0] for line in lines] == ["gdp", "pld", "rdp"]
+    assert [line.split("\t")[0] for line in lines] == ["gdp", "pld", "rdp", "autodp"]
     assert float(lines[0].split("\t")[1]) == pytest.approx(4.37718, abs=1e-4)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.mechanisms.held_out_counts import SENSITIVITY, NoisyTest
+from linprobe.mechanisms.correct_predictions import SENSITIVITY, NoisyTest
 from linprobe.training import execute
 from tests.cli.outcomes import write_sealed
 from tests.conftest import gaussian_rows

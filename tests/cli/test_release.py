@@ -213,5 +213,5 @@ def test_verify_needs_only_what_the_light_install_holds(trained_run: Path) -> No
     )
     assert done.stdout == "verified\n"
     loaded = set(done.stderr.splitlines()[-1].split())
-    absent = {"torch", "torchvision", "timm", "open_clip", "PIL", "sklearn", "matplotlib", "jinja2", "joblib", "autodp"}
+    absent = {"torch", "torchvision", "timm", "open_clip", "PIL", "sklearn", "matplotlib", "jinja2", "joblib"}
     assert not loaded & (absent | {"safetensors", "pandas"})

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import PLD, RENYI
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.cli import run
@@ -80,7 +80,7 @@ def test_a_sampled_run_records_its_rate_and_the_accountants_that_judged_it(cli: 
     assert "Renyi" in manifest["cross_check"]
     events = read_ledger(sampled_run / "ledger.jsonl")
     assert len(events) == manifest["steps"]
-    assert manifest["epsilon"] == composed_epsilon(grouped(events), 1e-5, "pld")
+    assert manifest["epsilon"] == PLD.epsilon(grouped(events), 1e-5)
     verified = result_of(cli("verify", sampled_run, "--json"))
     assert verified["epsilon"] <= verified["epsilon_cross_check"] <= 1.3 * verified["epsilon"]
 
@@ -248,7 +248,7 @@ def test_a_second_run_inherits_the_releases_and_stays_within_its_budget(
     assert (steps["purpose"], steps["count"]) == ("gradient", 40)
     events = read_ledger(Path("second/ledger.jsonl"))
     assert [event.step for event in events] == list(range(first["steps"] + 40))
-    assert 2.99 < composed_epsilon(grouped(events), 1e-5, "rdp") == second["epsilon"] <= 3
+    assert 2.99 < RENYI.epsilon(grouped(events), 1e-5) == second["epsilon"] <= 3
     assert cli("verify", "second", "--features", features_file).status == 0
     report = result_of(cli("pdp-report", "second", "--json"))
     # every record is charged the whole of the first run

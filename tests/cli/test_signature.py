@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from linprobe.accounting.accountants import composed_epsilon, gaussian_figures
+from linprobe.accounting.accountants import GAUSSIAN, gaussian_figures
 from linprobe.accounting.events import grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import read_ledger
@@ -63,7 +63,7 @@ def forge(run: Path, factor: float) -> None:
         line["noise_multiplier"] *= factor
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     releases = grouped(read_ledger(path))
-    epsilon = composed_epsilon(releases, manifest["delta"], "gdp")
+    epsilon = GAUSSIAN.epsilon(releases, manifest["delta"])
     _edit_manifest(
         run,
         sealed=True,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 NUMERICAL = {"numpy", "scipy", "sklearn", "h5py", "torch"}
-UNUSED_BY_TRAIN = {"torch", "dp_accounting", "matplotlib", "open_clip", "PIL", "pandas"}
+UNUSED_BY_TRAIN = {"torch", "dp_accounting", "autodp", "matplotlib", "open_clip", "PIL", "pandas"}
 UNUSED_BY_SMALL_COMMANDS = {"scipy.special", "scipy.optimize", "scipy.linalg", "scipy.stats", "sklearn", "flint"}
 PROGRAM = """
 import sys
@@ -64,7 +64,11 @@ def test_accounting_loads_no_learning_library(run: Path, tmp_path: Path) -> None
     account = ["account", "--q", 1, "--sigma", 5, "--steps", 10, "--delta", "1e-5"]
     loaded = loaded_by("verify", run, "THEN", "report", run, "--html", tmp_path / "page.html", "THEN", *account)
     assert {f"linprobe.commands.{name}" for name in ("verify", "report", "account")} <= loaded
-    assert not loaded & ((UNUSED_BY_TRAIN | {"sklearn", "h5py"}) - {"dp_accounting"})
+    assert not loaded & ((UNUSED_BY_TRAIN | {"sklearn", "h5py"}) - {"dp_accounting", "autodp"})
+
+
+def test_accounting_of_samples_loads_no_third_library() -> None:
+    assert "autodp" not in loaded_by("account", "--q", 0.1, "--sigma", 5, "--steps", 10, "--delta", "1e-5")
 
 
 def test_training_on_digits_loads_only_what_it_needs(tmp_path: Path) -> None:

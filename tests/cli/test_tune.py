@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import selection_epsilon
 from linprobe.data.sources import ArraySource
 from linprobe.errors import DivergedError, ParameterError
 from linprobe.gradients.geometry import Scale
-from linprobe.mechanisms import private_selection as mechanism
-from linprobe.mechanisms.right_counts import right_counts
+from linprobe.mechanisms import correct_predictions as mechanism
+from linprobe.mechanisms.correct_predictions import correct_counts
 from linprobe.methods import adadps
 from linprobe.metrics.scores import count_private
 from linprobe.training import execute as execution
@@ -78,7 +79,7 @@ def test_an_empty_place_changes_the_counts_by_at_most_the_sensitivity(n_models: 
     models = [(rng.standard_normal((5, 3)).astype(np.float32), np.float32([1, 0, 0])) for _ in range(n_models)]
 
     def counts(rows: Any) -> Any:
-        return right_counts([count_private(*model, ArraySource(rows, y), None) for model in models], 30)
+        return correct_counts([count_private(*model, ArraySource(rows, y), None) for model in models], 30)
 
     whole = counts(x)
     for place in range(30):
@@ -93,7 +94,7 @@ def test_the_selection_costs_what_was_asked_and_verifies(cli: Cli, selected: Pat
     assert event is not None
     manifest = json.loads((selected / "manifest.json").read_text())
     assert 0.998 * 2 < manifest["epsilon"] <= 2
-    assert manifest["epsilon"] == selection_epsilon(event, 1e-5, "gdp")
+    assert manifest["epsilon"] == selection_epsilon(event, 1e-5, GAUSSIAN)
     assert event.mean_repetitions == 4
     checked = result_of(cli("verify", selected, "--features", features_file, "--json"))
     assert checked["epsilon"] == manifest["epsilon"] < checked["epsilon_cross_check"]

@@ -11,10 +11,11 @@ from unittest import mock
 
 import pytest
 
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book
 from linprobe.accounting.selection import selection_epsilon
 from linprobe.errors import DivergedError
-from linprobe.mechanisms import private_selection as mechanism
+from linprobe.mechanisms import correct_predictions as mechanism
 from linprobe.training import tune as tune_command
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.processes import ended, start_copy
@@ -52,7 +53,7 @@ def test_a_selection_and_a_run_share_delta_and_add_epsilon(cli: Cli, features_fi
     assert event is not None
     first = spent(cli, features_file, "--delta", "5e-6")["entries"][0]["epsilon"]
     assert "2 runs on these rows together cost epsilon" in second.stderr
-    assert found["epsilon"] > first + selection_epsilon(event, 1e-5, "gdp")
+    assert found["epsilon"] > first + selection_epsilon(event, 1e-5, GAUSSIAN)
     assert (found["runs"], found["gdp_mu"]) == (2, None)
     third = cli("train", features_file, *FEW, "--out", "c")
     assert "3 runs on these rows" in third.stderr

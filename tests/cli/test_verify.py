@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.accounting.accountants import AUTODP
 from linprobe.accounting.figures import rounded_up
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
@@ -49,9 +50,21 @@ def test_good_run_is_verified_with_and_without_its_features(cli: Cli, trained_ru
     result = result_of(cli("verify", trained_run, "--features", features_file, "--json"))
     assert result["verified"] is True
     assert result["epsilon"] == pytest.approx(result["epsilon_cross_check"], rel=2e-3)
+    assert result["epsilon"] == pytest.approx(result["epsilon_autodp"], rel=1e-9)
     assert "trained on" in result["data"]
-    assert cli("verify", trained_run).stdout == "verified\n"
+    outcome = cli("verify", trained_run)
+    assert outcome.stdout == "verified\n"
+    assert f", autodp {rounded_up(result['epsilon_autodp'])})" in outcome.stderr
     assert (result["private"], result["refused"], result["delta"]) == (True, None, 1e-5)
+
+
+def test_a_run_that_autodp_judges_otherwise_is_refused_and_one_that_it_cannot_judge_is_not(
+    cli: Cli, refused: Cli, trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AUTODP, "epsilon", lambda releases, delta: 3.1)
+    refused(cli("verify", trained_run), 4, ["(autodp) finds epsilon 3.1"])
+    monkeypatch.setattr(AUTODP, "epsilon", lambda releases, delta: math.nan)
+    assert result_of(cli("verify", trained_run, "--json"))["epsilon_autodp"] is None
 
 
 REFUSED: dict[str, list[str]] = {

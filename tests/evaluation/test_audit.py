@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import PLD
 from linprobe.accounting.events import Releases
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.errors import ParameterError, PrivacyError, UsageError
@@ -61,7 +61,7 @@ def played(method: str, schedule: Schedule, **options: Any) -> Trials:
 @cache
 def claim_on_samples() -> float:
     """Epsilon, about 3, of dp-sgd at `SAMPLES`; noise known beforehand saves the search for it."""
-    return composed_epsilon((Releases("gradient", SAMPLES.noise_multiplier, SAMPLES.sampling_rate, 50),), DELTA, "pld")
+    return PLD.epsilon((Releases("gradient", SAMPLES.noise_multiplier, SAMPLES.sampling_rate, 50),), DELTA)
 
 
 def audited_samples(runs: int = 12, canaries: int = 20, **options: Any) -> list[dict[str, Any]]:

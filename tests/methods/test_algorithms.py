@@ -13,9 +13,9 @@ from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.methods._output import IterateOutput
-from linprobe.methods._step_size import score_noise, spread, step_size
-from linprobe.methods._subspace import top_left_subspace
+from linprobe.methods._descent import score_noise, spread, step_size
+from linprobe.methods._directions import top_left_subspace
+from linprobe.methods._iterates import IterateOutput
 from linprobe.methods.adamix import AdaMixOptions
 from linprobe.methods.noisy_gd import NoisyGDOptions
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem

@@ -14,7 +14,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule, adadps, dope_sgd
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.methods._output import IterateOutput
+from linprobe.methods._iterates import IterateOutput
 from tests.methods.test_contract import C, D, problem
 
 STEPS, SIGMA, RATE, SEED = 8, 3.0, 0.3, 11

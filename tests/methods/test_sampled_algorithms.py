@@ -14,11 +14,10 @@ from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import loss_and_gradient, mean_squared_gradient, residuals
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f_theory
-from linprobe.methods._augment import gaussian_rows
+from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f
 from linprobe.methods.adadps import public_scale
-from linprobe.methods.dope_sgd import clip_origin
-from linprobe.methods.dpsgd_f_theory import ball, feature_clipped
+from linprobe.methods.dope_sgd import clip_origin, gaussian_rows
+from linprobe.methods.dpsgd_f import ball, feature_clipped
 from linprobe.methods.mirror_descent import MirrorDescentOptions, alphas, mirror_map
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
 
@@ -159,7 +158,7 @@ def test_the_mean_of_unit_rows_is_released_with_sensitivity_one_and_is_their_mea
 
 @pytest.mark.parametrize("name", ["practical", "theory"])
 def test_shares_of_epsilon_are_those_asked_for_and_everything_fits_the_target(name) -> None:
-    from linprobe.accounting.accountants import composed_epsilon
+    from linprobe.accounting.accountants import GAUSSIAN, RENYI
 
     g = np.random.default_rng(0)
     x, y = g.normal(size=(300, 8)), np.arange(300) % 3
@@ -174,9 +173,9 @@ def test_shares_of_epsilon_are_those_asked_for_and_everything_fits_the_target(na
     for purpose, (share, count) in shares.items():
         (release,) = [found for found in _as_releases(releases) if found.purpose == purpose]
         assert release.count == count
-        assert 2 * share * (1 - 1e-6) <= composed_epsilon([release], 1e-5, "gdp") <= 2 * share
+        assert 2 * share * (1 - 1e-6) <= GAUSSIAN.epsilon([release], 1e-5) <= 2 * share
     assert 2 * 0.999 <= probe.privacy_["epsilon"] <= 2
-    assert composed_epsilon(_as_releases(releases), 1e-5, "rdp") == probe.privacy_["epsilon"]
+    assert RENYI.epsilon(_as_releases(releases), 1e-5) == probe.privacy_["epsilon"]
 
 
 def _as_releases(found: dict):
@@ -223,7 +222,7 @@ def test_counts_of_the_theory_move_by_at_most_their_sensitivity() -> None:
 
 
 def test_the_rotation_keeps_lengths_and_can_be_undone() -> None:
-    rotate, back = dpsgd_f_theory._rotation(13)
+    rotate, back = dpsgd_f._rotation(13)
     x = np.random.default_rng(0).normal(size=(5, 13))
     np.testing.assert_allclose(back(rotate(x)), x, atol=1e-12)
     np.testing.assert_allclose(np.linalg.norm(rotate(x), axis=1), np.linalg.norm(x, axis=1))
@@ -301,7 +300,7 @@ def test_augmented_rows_have_the_class_means_and_the_pooled_covariance() -> None
         return normalise_rows(rows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("linprobe.methods._augment.normalise_rows", kept)
+        patch.setattr("linprobe.methods.dope_sgd.normalise_rows", kept)
         drawn = gaussian_rows(public, 4, 30_000)
     raw = np.concatenate(raw)
     np.testing.assert_allclose(np.linalg.norm(drawn.x, axis=1), 1, atol=1e-5)

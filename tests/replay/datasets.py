@@ -19,7 +19,7 @@ from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.rows import Rows
 from linprobe.data.tasks import MULTICLASS, MULTILABEL
-from linprobe.methods import dpsgd_f_theory
+from linprobe.methods import dpsgd_f
 from linprobe.training import execute
 
 N, WIDTH, N_CLASSES = 200, 9, 4
@@ -88,7 +88,7 @@ def write(folder: Path, kind: str, filled: Neighbour | None) -> None:
 
 def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
     """Have the next runs leave these places of the protected rows, or of people, empty."""
-    prepare, row_sum = execute.prepare_shard, dpsgd_f_theory.row_sum
+    prepare, row_sum = execute.prepare_shard, dpsgd_f.row_sum
 
     def prepared(*given: Any) -> Rows:
         rows = prepare(*given)
@@ -99,4 +99,4 @@ def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
         return row_sum(rows.emptied(rows._present, filler=origin), clip_norm, origin, **reduce)
 
     patch.setattr(execute, "prepare_shard", prepared)
-    patch.setattr(dpsgd_f_theory, "row_sum", sum_around)
+    patch.setattr(dpsgd_f, "row_sum", sum_around)

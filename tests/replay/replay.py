@@ -171,7 +171,7 @@ class Tape:
 
         def appended(ledger: Ledger, event: GaussianEvent) -> None:
             append(ledger, event)
-            if event.purpose != INHERITED and ledger._stream is not None:  # rank 0's
+            if event.purpose != INHERITED and ledger._lines is not None:  # rank 0's
                 self.events.append(event)
 
         def tossed(source: NoiseSource, probability: float, *given: Any) -> Any:

@@ -29,7 +29,7 @@ from linprobe.data.rows import ArrayRows, ChainedRows, Rows, StreamedRows, prepa
 from linprobe.data.sources import BLOCK_ROWS, ArraySource, ChainedSource
 from linprobe.errors import DataError, UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.methods.dpsgd_f_theory import feature_clipped
+from linprobe.methods.dpsgd_f import feature_clipped
 from linprobe.parallel import available_memory
 from linprobe.parallel.threads import prefetched
 

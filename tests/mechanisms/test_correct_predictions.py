@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linprobe.mechanisms.held_out_counts import SENSITIVITY, NoisyTest, held_out_counts
+from linprobe.mechanisms.correct_predictions import SENSITIVITY, NoisyTest, held_out_counts
 from linprobe.metrics.scores import right_and_wrong
 
 G = np.random.default_rng(6)

@@ -9,7 +9,7 @@ from typing import Any
 
 from linprobe.commands._comparison_plan import PARAGON, PUBLIC_BASELINE
 from linprobe.evaluation.comparison import Setting, Summary
-from linprobe.reporting.comparison_plots import (
+from linprobe.reporting.comparison import (
     DASHES,
     MARKERS,
     PUBLIC_HERE,

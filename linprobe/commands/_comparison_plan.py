@@ -13,6 +13,7 @@ from typing import Any
 
 from linprobe._version import __version__
 from linprobe.accounting.calibrate import check_epsilon
+from linprobe.accounting.events import RECORD
 from linprobe.commands._comparison_folder import RUNS
 from linprobe.commands._method_row import MethodRow
 from linprobe.commands.train import TrainRequest, make_settings
@@ -22,9 +23,7 @@ from linprobe.evaluation.comparison import Setting
 from linprobe.methods import METHODS
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.run_files import RunFiles
-from linprobe.runs.units import RECORD
+from linprobe.runs.run_folder import RunFolder
 from linprobe.training.settings import method_options
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
@@ -166,9 +165,9 @@ def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_d
     """A readable name, and a digest of everything that distinguishes the run from others."""
     _, first = method_options(METHODS[row.method], asked.options or {})
     folder = None if first is None else Path(first.folder)
-    started_from = read_manifest(RunFiles(folder))["manifest_digest"] if folder and folder.is_dir() else ""
-    identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
-    identity += [setting.shots, public_digest, asked.split_seed]
+    started_from = RunFolder(folder).manifest.manifest_digest if folder and folder.is_dir() else ""
+    identity: list[Any] = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon]
+    identity += [asked.delta, setting.shots, public_digest, asked.split_seed]
     if asked.unit != RECORD:
         identity.append(asked.unit)
     if row.tuning is not None:

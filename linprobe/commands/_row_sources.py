@@ -23,7 +23,7 @@ from linprobe.data.public_shots import public_shots
 from linprobe.data.sources import ChainedSource
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.progress import Progress
-from linprobe.runs.run_folder import LoadedRun
+from linprobe.runs.run_folder import RunFolder
 
 DIGITS = "digits"
 ONE_CLASS = "the rows of {} have several labels each"
@@ -241,7 +241,7 @@ def _shared(what: str, private: FileSource, public: FileSource) -> str:
     )
 
 
-def features_of(run: LoadedRun, features: Path | None) -> Path | None:
+def features_of(run: RunFolder, features: Path | None) -> Path | None:
     """The feature file to use with a run: `features` if given, else the file the run was trained on.
 
     Raises:
@@ -249,7 +249,7 @@ def features_of(run: LoadedRun, features: Path | None) -> Path | None:
     """
     if features is not None:
         return features
-    recorded = run.manifest["features"]
+    recorded = run.manifest.features
     if recorded == DIGITS:
         return None
     if not Path(recorded).is_file():
@@ -261,7 +261,7 @@ def features_of(run: LoadedRun, features: Path | None) -> Path | None:
 
 
 @contextmanager
-def training_file(run: LoadedRun, other: Path, progress: Progress) -> Iterator[FeatureReader | None]:
+def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[FeatureReader | None]:
     """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
 
     None if it is not where the manifest says, with a note, or if its rows now have another width than the run.
@@ -269,7 +269,7 @@ def training_file(run: LoadedRun, other: Path, progress: Progress) -> Iterator[F
     try:
         path = features_of(run, None)
     except DataError:
-        progress.note(f"{run.manifest['features']} is not here, so rows of {other} are not compared with private rows")
+        progress.note(f"{run.manifest.features} is not here, so rows of {other} are not compared with private rows")
         yield None
         return
     with open_features(path, whole=False) as features:
@@ -308,7 +308,7 @@ def check_test_rows(features: FeatureReader, use: str, *, private: bool = False)
 
 
 def check_made_alike(
-    run: LoadedRun, path: Path, given: dict[str, Any], progress: Progress, *, allow_other: bool = False
+    run: RunFolder, path: Path, given: dict[str, Any], progress: Progress, *, allow_other: bool = False
 ) -> None:
     """Compare how rows were made with what the manifest says of the rows the run was trained on.
 
@@ -318,7 +318,7 @@ def check_made_alike(
     Raises:
         DataError: they were made otherwise, by the first difference. With `allow_other`, a note instead.
     """
-    trained_on: dict[str, Any] = run.manifest.get("extraction") or {}
+    trained_on: dict[str, Any] = run.manifest.extraction or {}
     differs = first_difference(trained_on, given)
     if differs is not None:
         name, mine, theirs = differs
@@ -335,14 +335,14 @@ def check_made_alike(
         progress.note(f"{path} does not say how its rows were made; the run's are from {_network(run)}")
 
 
-def _network(run: LoadedRun) -> str:
+def _network(run: RunFolder) -> str:
     """The network of a run's rows, in words."""
-    extraction = run.manifest["extraction"]
+    extraction = run.manifest.extraction or {}
     weights = f" with weights {extraction['weights']}" if extraction["weights"] else ""
     return f"{extraction['backbone']}{weights}"
 
 
-def check_width(run: LoadedRun, n_features: int, where: Path) -> None:
+def check_width(run: RunFolder, n_features: int, where: Path) -> None:
     """DataError unless `n_features`, the width of the rows of `where`, is that of the run."""
     if n_features != run.weights.shape[-2]:
         raise DataError(
@@ -351,7 +351,7 @@ def check_width(run: LoadedRun, n_features: int, where: Path) -> None:
         )
 
 
-def check_classes(run: LoadedRun, features: FeatureReader) -> None:
+def check_classes(run: RunFolder, features: FeatureReader) -> None:
     """DataError unless a feature file declares the classes of the run, or its labels, in the same order."""
     mine, theirs = run.class_names, list(features.description.class_names)
     if (run.task, mine) == (features.description.task, theirs):

@@ -11,10 +11,10 @@ from linprobe.data.provenance import extraction_of
 from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.progress import Progress
-from linprobe.runs.run_folder import LoadedRun
+from linprobe.runs.run_folder import RunFolder
 
 
-def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, allow_other: bool = False) -> float:
+def temperature_of(run: RunFolder, public: Path | None, progress: Progress, *, allow_other: bool = False) -> float:
     """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
 
     Args:
@@ -44,7 +44,7 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
         check_made_alike(run, public, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, public)
         check_classes(run, opened)
-        seen = opened.digest("public") == run.manifest.get("public_digest")
+        seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
             _refuse_private_rows(run, opened, progress)
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias)
@@ -57,7 +57,7 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
     return temperature
 
 
-def _refuse_private_rows(run: LoadedRun, public: FeatureReader, progress: Progress) -> None:
+def _refuse_private_rows(run: RunFolder, public: FeatureReader, progress: Progress) -> None:
     """PrivacyError if a public row is a training row of the run's feature file; a note if that file is not here."""
     with training_file(run, public.path, progress) as training:
         if training is not None and share_a_row(

@@ -11,13 +11,12 @@ from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.feature_scan import compare_test_rows, owners_of
 from linprobe.data.owners import refuse_both_sides
 from linprobe.errors import UsageError
-from linprobe.evaluation.figures import figures_by_task, of_labels
+from linprobe.evaluation.figures import figures_by_task
 from linprobe.methods import Method
 from linprobe.progress import Progress
-from linprobe.runs.figures_file import STATED
-from linprobe.runs.label_figures_file import STATED_OF_LABELS
-from linprobe.runs.noisy_test import noisy_figures
-from linprobe.runs.run_folder import LoadedRun
+from linprobe.runs.manifest import Accuracy
+from linprobe.runs.metrics_file import measured_accuracy, noisy_accuracy
+from linprobe.runs.run_folder import RunFolder
 from linprobe.training.engine import Trained
 
 MOST_PASSES = 4  # over the test rows, for the AUROC of classes; `evaluate` has no limit
@@ -32,7 +31,7 @@ PRINTED = (  # keys of every manifest
 PRINTED_OF_LABELS = ("test_label_accuracy", "test_macro_average_precision")  # of rows with several labels only
 
 
-def figures_of(features: FeatureReader, trained: Trained | LoadedRun) -> dict[str, Any] | None:
+def figures_of(features: FeatureReader, trained: Trained | RunFolder) -> dict[str, Any] | None:
     """Figures of the released model on public test rows; None if there are none."""
     if "test" not in features.sizes or features.description.private_test:
         return None
@@ -47,31 +46,20 @@ def figures_of(features: FeatureReader, trained: Trained | LoadedRun) -> dict[st
     )
 
 
-def accuracy_of(features: FeatureReader, trained: Trained, measured: dict[str, Any] | None) -> dict[str, Any]:
+def accuracy_of(features: FeatureReader, trained: Trained, measured: dict[str, Any] | None) -> Accuracy:
     """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
     n_test = features.sizes.get("test", 0)
-    known = STATED_OF_LABELS if features.description.several_labels else STATED
-    stated: dict[str, Any] = {
-        "test_rows": features.description.test_rows if n_test else "none",
-        **dict.fromkeys((*PRINTED, "test_accuracy_per_class", *known)),
-        "n_test": n_test,
-    }
     if trained.tested is not None:
-        return stated | noisy_figures(trained.tested, n_test, features.description.class_names)
-    if measured is None:
-        return stated
-    stated |= {key: measured[name] for key, name in known.items()}
-    if not of_labels(measured):
-        stated["test_accuracy_per_class"] = {name: one["recall"] for name, one in measured["per_class"].items()}
-    return stated
+        return noisy_accuracy(trained.tested, n_test, features.description.class_names)
+    return measured_accuracy(measured, features.description.test_rows if n_test else "none", n_test)
 
 
-def refuse_private_rows(run: LoadedRun, features: FeatureReader, progress: Progress) -> None:
+def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progress) -> None:
     """DataError if test rows of a file, or the people they belong to, are among the training rows of a run.
 
     The run's own feature file was checked when it was opened. If it is not here, a note says that nothing is compared.
     """
-    recorded = Path(run.manifest["features"])
+    recorded = Path(run.manifest.features)
     if recorded.is_file() and recorded.samefile(features.path):
         return
     with training_file(run, features.path, progress) as training:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.events import OWNER
 from linprobe.commands._row_sources import ONE_CLASS, FileSource, PublicRows, public_source
 from linprobe.commands._units import PrivateUnits, private_units
 from linprobe.data.feature_reader import FeatureReader
@@ -21,7 +22,6 @@ from linprobe.errors import UsageError
 from linprobe.evaluation.metrics import class_scores
 from linprobe.mechanisms.right_counts import SHARE_STEP
 from linprobe.methods import Method
-from linprobe.runs.units import OWNER
 from linprobe.training.engine import Sources
 
 if TYPE_CHECKING:

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import composed_epsilon
-from linprobe.accounting.events import Releases
+from linprobe.accounting.events import OWNER, RECORD, Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.commands._row_sources import FileSource, PublicRows
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import Bounds, capped, owner_bounds
 from linprobe.errors import PrivacyError, UsageError
 from linprobe.runs.per_record_file import PrivateRecords
-from linprobe.runs.units import OWNER, RECORD
 from linprobe.training.engine import Trained
 
 EXAMPLES = (2, 5, 10)  # rows of a person, chosen without a look at the data

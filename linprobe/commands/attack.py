@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.events import OWNER, RECORD
 from linprobe.accounting.tradeoff import AttackLimit
 from linprobe.accounting.tradeoff import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
@@ -24,7 +25,6 @@ from linprobe.commands._row_sources import (
 )
 from linprobe.commands._stated_rows import private_mask
 from linprobe.commands._units import PrivateUnits, private_units
-from linprobe.commands.verify import verified
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
 from linprobe.data.row_weights import RowWeights
@@ -46,9 +46,10 @@ from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs import run_folder
-from linprobe.runs.run_files import RunFiles
-from linprobe.runs.selected_run import limit_of_run
-from linprobe.runs.units import NOUNS, OWNER, RECORD, unit_of
+from linprobe.runs.check import verified
+from linprobe.runs.guarantee import NOUNS, limit_of
+from linprobe.runs.manifest import Manifest
+from linprobe.runs.run_folder import RunFolder
 from linprobe.training import engine
 from linprobe.training.engine import Sources
 from linprobe.training.settings import Settings
@@ -100,14 +101,14 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
 
 
 def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    checked = verified(RunFiles(request.run))
-    run = checked.run
+    run = RunFolder(request.run)
+    verified(run)
     manifest = run.manifest
     with open_features(features_of(run, request.features)) as features:
         check_one_class(features, "attack")
         check_test_rows(features, "an attack compares with private rows", private=True)
         units = _private(features, run)
-        committed = private_mask(run, checked.per_record, features)
+        committed = private_mask(run, features)
         if committed is not None and not np.array_equal(_members(units), committed):
             raise PrivacyError(
                 f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
@@ -117,11 +118,11 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
             found, shadows = _lira(features, compared, run, request, progress), request.shadows or SHADOWS
         else:
             found, shadows = _threshold(compared, run, request.resamples), None
-    limit = limit_of_run(manifest)
+    limit = limit_of(manifest)
     result = {
         "run": str(run.folder),
-        "manifest_digest": manifest["manifest_digest"],
-        "method": manifest["method"],
+        "manifest_digest": manifest.manifest_digest,
+        "method": manifest.method,
         "attack": "lira" if request.lira else "threshold",
         **_figures(found),
         "tpr_limit_at_fpr": None if limit is None else _by_rate(limit(np.array(FALSE_POSITIVE_RATES)).tolist()),
@@ -131,15 +132,15 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         "non_members": compared.n_outside,
         "confidence": CONFIDENCE,
         "shadows": shadows,
-        "epsilon": manifest["epsilon"],
-        "delta": manifest["delta"],
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
         "private_output": PRIVATE_OUTPUT,
     }
-    _write(request, result, found, limit, Path(manifest["features"]).stem)
+    _write(request, result, found, limit, Path(manifest.features).stem)
     return result
 
 
-def threshold_auc(features: FeatureReader, run: run_folder.LoadedRun, resamples: int = 0) -> dict[str, Any]:
+def threshold_auc(features: FeatureReader, run: run_folder.RunFolder, resamples: int = 0) -> dict[str, Any]:
     """The threshold attack on a run whose feature file is open: auc, auc_low, auc_high, tpr_at_fpr. Private.
 
     Only the number of rows is compared with the run. The caller has trained the run or called `verify_data`.
@@ -166,7 +167,7 @@ def _check(request: AttackRequest) -> None:
         raise ParameterError(f"jobs is {request.jobs}; allowed: 1 or more")
 
 
-def _private(features: FeatureReader, run: run_folder.LoadedRun) -> PrivateUnits:
+def _private(features: FeatureReader, run: run_folder.RunFolder) -> PrivateUnits:
     """The training rows that were private according to the manifest, and the people whose rows they are."""
     manifest = run.manifest
     if list(features.description.class_names) != run.class_names or features.n_features != run.weights.shape[-2]:
@@ -175,16 +176,14 @@ def _private(features: FeatureReader, run: run_folder.LoadedRun) -> PrivateUnits
             f"{features.path} has {here[0]} features and {here[1]} classes, the run {run.folder} {there[0]} and "
             f"{there[1]}, or the names differ; allowed: the file it was trained on; give it with --features"
         )
-    people = unit_of(manifest) == OWNER
-    _, taken = public_source(features, None, _shots(manifest), manifest["split_seed"], people=people)
-    units = private_units(
-        features, taken, unit_of(manifest), manifest.get("per_owner_rows"), int(manifest["split_seed"])
-    )
+    people = manifest.unit == OWNER
+    _, taken = public_source(features, None, _shots(manifest), manifest.split_seed, people=people)
+    units = private_units(features, taken, manifest.unit, manifest.per_owner_rows, manifest.split_seed)
     # if public rows are protected too, n_private includes them
-    if not find_method(manifest["method"]).joins_public and units.n_units != manifest["n_private"]:
+    if not find_method(manifest.method).joins_public and units.n_units != manifest.n_private:
         raise DataError(
-            f"{features.path} has {units.n_units} private {NOUNS[unit_of(manifest)]}; allowed for the run "
-            f"{run.folder}: {manifest['n_private']}; give the file it was trained on with --features"
+            f"{features.path} has {units.n_units} private {NOUNS[manifest.unit]}; allowed for the run "
+            f"{run.folder}: {manifest.n_private}; give the file it was trained on with --features"
         )
     return units
 
@@ -194,9 +193,9 @@ def _members(units: PrivateUnits) -> NDArray[np.bool_]:
     return np.ones(units.rows.features.sizes["train"], dtype=bool) if units.keep is None else units.keep
 
 
-def _shots(manifest: dict[str, Any]) -> int | None:
+def _shots(manifest: Manifest) -> int | None:
     # a run without public rows records no shots, even if the file has a public group
-    return 0 if manifest["public_from"] == "nowhere" else manifest["public_shots"]
+    return 0 if manifest.public_from == "nowhere" else manifest.public_shots
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ def _compared(units: PrivateUnits) -> _Compared:
     return _Compared(inside, outside, units.n_units, len(names), sizes)
 
 
-def _threshold(compared: _Compared, run: run_folder.LoadedRun, resamples: int) -> Membership:
+def _threshold(compared: _Compared, run: run_folder.RunFolder, resamples: int) -> Membership:
     rows = ChainedSource(compared.inside, compared.outside)
     scores = log_odds(rows.blocks(), run.weights, run.bias)
     if compared.sizes is not None:
@@ -240,7 +239,7 @@ def _threshold(compared: _Compared, run: run_folder.LoadedRun, resamples: int) -
 
 
 def _lira(
-    features: FeatureReader, compared: _Compared, run: run_folder.LoadedRun, request: AttackRequest, progress: Progress
+    features: FeatureReader, compared: _Compared, run: run_folder.RunFolder, request: AttackRequest, progress: Progress
 ) -> Membership:
     """The likelihood-ratio attack. Each shadow probe trains on a random half of members and others together, with the
     run's method, options and budget. Where people are compared, halves are of people.
@@ -248,15 +247,15 @@ def _lira(
     Shadow probes are not released and spend nothing. Only the private output depends on them.
     """
     manifest = run.manifest
-    if manifest.get("tuning") is not None:
+    if manifest.tuning is not None:
         raise UsageError(
             f"run {run.folder} was tuned on its private rows, and shadow probes are not; leave --lira out, or attack a "
             "run of linprobe train"
         )
     # every shadow draws fresh noise, even if the run had a seed
-    options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
-    settings = Settings.of_given(find_method(manifest["method"]), options)
-    if unit_of(manifest) == OWNER and compared.sizes is None:
+    options = {name: value for name, value in manifest.options.items() if name != "insecure_seed"}
+    settings = Settings.of_given(find_method(manifest.method), options)
+    if manifest.unit == OWNER and compared.sizes is None:
         raise UsageError(
             f"run {run.folder} protects people, and test rows of {features.path} have no owners, so shadow probes "
             "cannot train on halves of all people; allowed: the threshold attack, or a file with owners of test rows"
@@ -277,9 +276,9 @@ def _lira(
     odds = np.empty((len(halves), len(y)))
     progress.start(len(halves), "shadow probes")
     text = features.text_weights()
-    by_class = manifest.get("class_weights")
+    by_class = manifest.class_weights
     weights = None if by_class is None else RowWeights(np.array(list(by_class.values())))
-    n_classes = int(manifest["n_classes"])
+    n_classes = manifest.n_classes
 
     def half_of(half: NDArray[np.bool_]) -> Sources:
         rows = np.repeat(half, sizes)
@@ -295,18 +294,18 @@ def _lira(
     return membership(ratios[: compared.n_inside], ratios[compared.n_inside :], request.resamples)
 
 
-def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.LoadedRun) -> ArraySource | None:
+def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.RunFolder) -> ArraySource | None:
     """The run's public rows in memory, from the file `given` or else the file it was trained with."""
     manifest = run.manifest
-    named, digest = manifest.get("public_file"), manifest.get("public_digest")  # older runs lack them
+    named, digest = manifest.public_file, manifest.public_digest
     path = given if given is not None or named is None else Path(named)
     with ExitStack() as stack:
         other = None if path is None else stack.enter_context(open_features(path))
-        public, _ = public_source(features, other, _shots(manifest), manifest["split_seed"])
+        public, _ = public_source(features, other, _shots(manifest), manifest.split_seed)
         wrong = digest is not None and (public is None or public.digest() != digest)
-        if wrong or (public is None) != (manifest["public_from"] == "nowhere"):
+        if wrong or (public is None) != (manifest.public_from == "nowhere"):
             raise DataError(
-                f"public rows are {public or 'none'}, but the run had others: {manifest['public_from']}; "
+                f"public rows are {public or 'none'}, but the run had others: {manifest.public_from}; "
                 "give the file with --public, or leave --public out"
             )
         if public is None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.events import OWNER, RECORD
 from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.commands._row_sources import FileSource, open_features, public_source
 from linprobe.commands.train import TrainRequest, make_settings
@@ -25,7 +26,6 @@ from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_DELTA, DEFAULT_STEPS, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.progress import Progress
-from linprobe.runs.units import OWNER, RECORD
 from linprobe.training.conditioning import settled
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import schedule_of

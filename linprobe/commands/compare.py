@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.calibrate import large_delta
+from linprobe.accounting.events import RECORD
 from linprobe.atomic_files import replace_when_complete, write_csv
 from linprobe.commands._budget_book import book_of
 from linprobe.commands._comparison_folder import ComparisonFolder, open_comparison
@@ -47,14 +48,19 @@ from linprobe.methods import METHODS
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress, Silent
-from linprobe.reporting.comparison_plots import accuracy_against_attack, accuracy_against_epsilon, boost_against_shots
-from linprobe.reporting.comparison_table import balance_matters as balance_matters
-from linprobe.reporting.comparison_table import comparison_table as comparison_table
-from linprobe.reporting.comparison_table import footer as footer
-from linprobe.reporting.comparison_table import markdown
-from linprobe.reporting.comparison_table import no_better as no_better
+from linprobe.reporting.comparison import (
+    accuracy_against_attack,
+    accuracy_against_epsilon,
+    boost_against_shots,
+    markdown,
+)
+from linprobe.reporting.comparison import balance_matters as balance_matters
+from linprobe.reporting.comparison import comparison_table as comparison_table
+from linprobe.reporting.comparison import footer as footer
+from linprobe.reporting.comparison import no_better as no_better
 from linprobe.runs import run_folder
-from linprobe.runs.units import NOUNS, RECORD
+from linprobe.runs.guarantee import NOUNS
+from linprobe.runs.manifest import Manifest
 
 Features = FeatureReader | Path | None
 
@@ -213,7 +219,7 @@ def _give_one_time(folders: Sequence[Path]) -> None:
                 os.utime(path, ns=(now, now))
 
 
-def _result(request: CompareRequest, run: Planned, manifest: dict[str, Any], features: FeatureReader) -> Result:
+def _result(request: CompareRequest, run: Planned, manifest: Manifest, features: FeatureReader) -> Result:
     auc = threshold_auc(features, run_folder.load_run(run.folder))["auc"] if request.attack else None
     return Result(
         run.row,
@@ -221,8 +227,8 @@ def _result(request: CompareRequest, run: Planned, manifest: dict[str, Any], fea
         run.request.epsilon,
         run.request.split_seed,
         run.spends,
-        manifest["test_accuracy"],
-        manifest["test_balanced_accuracy"],
+        manifest.test_accuracy or 0.0,  # compare has public test rows
+        manifest.test_balanced_accuracy or 0.0,
         auc,
     )
 
@@ -290,7 +296,7 @@ def _written(
     }
 
 
-def _run_row(run: Planned, manifest: dict[str, Any], result: Result) -> dict[str, Any]:
+def _run_row(run: Planned, manifest: Manifest, result: Result) -> dict[str, Any]:
     return {
         "method": run.row,
         **asdict(run.setting),
@@ -298,10 +304,10 @@ def _run_row(run: Planned, manifest: dict[str, Any], result: Result) -> dict[str
         "seed": result.seed,
         "test_accuracy": result.accuracy,
         "test_balanced_accuracy": result.balanced,
-        "test_macro_auroc": manifest["test_macro_auroc"],
-        "epsilon_spent": manifest["epsilon"],
-        "delta": manifest["delta"],
-        **{key: manifest[key] for key in ("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")},
+        "test_macro_auroc": manifest.test_macro_auroc,
+        "epsilon_spent": manifest.epsilon,
+        "delta": manifest.delta,
+        **manifest.stated(("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")),
         "run": str(run.folder),
     }
 

@@ -37,7 +37,7 @@ from linprobe.methods import find_method
 from linprobe.methods.choice import Chosen
 from linprobe.parallel import available_memory
 from linprobe.progress import Progress
-from linprobe.runs.units import NOUNS
+from linprobe.runs.guarantee import NOUNS
 from linprobe.training import engine
 from linprobe.training.estimate import seconds_of_steps
 from linprobe.training.settings import Settings

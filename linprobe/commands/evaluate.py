@@ -18,8 +18,8 @@ from linprobe.commands._test_rows import refuse_private_rows
 from linprobe.data.provenance import extraction_of
 from linprobe.evaluation.figures import figures_by_task, no_better_than_guessing
 from linprobe.progress import Progress
-from linprobe.reporting.figure_tables import FigureTables as FigureTables
-from linprobe.reporting.figure_tables import tables_of as tables_of
+from linprobe.reporting.metric_tables import MetricTables as MetricTables
+from linprobe.reporting.metric_tables import tables_of as tables_of
 from linprobe.runs import run_folder
 
 

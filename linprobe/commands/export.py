@@ -14,14 +14,12 @@ from linprobe._version import __version__
 from linprobe.atomic_files import replace_when_complete
 from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands._temperature import temperature_of
-from linprobe.commands.verify import verified
 from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import UsageError
 from linprobe.exporting.probe import Probe
 from linprobe.progress import Progress
-from linprobe.runs.run_files import RunFiles
-from linprobe.runs.run_folder import LoadedRun
-from linprobe.runs.units import unit_of
+from linprobe.runs.check import verified
+from linprobe.runs.run_folder import RunFolder
 
 FORMATS = {"safetensors": "safetensors", "onnx": "onnx", "sklearn": "skops", "torch": "torch"}
 """Formats by the name for `--to`, and the package that each needs."""
@@ -56,7 +54,8 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
     _check_format(request.to)
     inputs = (*inputs_of(request.run), request.calibrate)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
-        run = verified(RunFiles(request.run)).run
+        run = RunFolder(request.run)
+        verified(run)
         manifest = run.manifest
         temperature = temperature_of(run, request.calibrate, progress)
         scale = np.float32(temperature)
@@ -64,9 +63,9 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
             run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature), run.task == MULTILABEL
         )
         content = _bytes(request, probe)
-        writing(request.out, lambda: _write(request.out, content, private=not manifest["private"]))
-    if not manifest["private"]:
-        progress.note(f"NOT PRIVATE: run {request.run} is {manifest['guarantee']}; do not publish {request.out}")
+        writing(request.out, lambda: _write(request.out, content, private=not manifest.private))
+    if not manifest.private:
+        progress.note(f"NOT PRIVATE: run {request.run} is {manifest.guarantee}; do not publish {request.out}")
     return probe.note
 
 
@@ -112,18 +111,18 @@ def _write(path: Path, content: bytes, *, private: bool) -> None:
         stream.write(content)
 
 
-def _note(run: LoadedRun, temperature: float) -> dict[str, str]:
+def _note(run: RunFolder, temperature: float) -> dict[str, str]:
     """What a file says of its run. It holds no path."""
-    manifest, extraction = run.manifest, run.manifest.get("extraction") or {}
+    manifest, extraction = run.manifest, run.manifest.extraction or {}
     values: dict[str, Any] = {
         "linprobe": __version__,
-        "method": manifest["method"],
-        "guarantee": manifest["guarantee"],
-        "private": manifest["private"],
-        "epsilon": manifest["epsilon"],
-        "delta": manifest["delta"],
-        "unit": unit_of(manifest),
-        "run_digest": manifest["manifest_digest"],
+        "method": manifest.method,
+        "guarantee": manifest.guarantee,
+        "private": manifest.private,
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
+        "unit": manifest.unit,
+        "run_digest": manifest.manifest_digest,
         "class_names": run.class_names,
         "input": INPUT,
         "output": LABELS if run.task == MULTILABEL else VOTES if run.weights.ndim == 3 else OUTPUT,

@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import Budget, check_epsilon, large_delta
-from linprobe.accounting.events import Releases
 from linprobe.accounting.ledger import Ledger
 from linprobe.commands._budget_book import RunCharge, book_of
 from linprobe.commands._method_choice import choose_method, refuse_missing_public
@@ -43,8 +42,8 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
-from linprobe.runs.manifest_check import accountant_of
-from linprobe.runs.run_files import LEDGER
+from linprobe.runs.guarantee import accountant_of
+from linprobe.runs.manifest import LEDGER, Manifest
 from linprobe.training import engine
 from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.conditioning import SHORTEST_MEAN
@@ -348,7 +347,7 @@ def train_on(
                 trained.weights,
                 trained.bias,
                 trained.history,
-                {**manifest_of(features, rows, request, settings, trained, measured), "run_id": charge.run},
+                replace(manifest_of(features, rows, request, settings, trained, measured), run_id=charge.run),
                 private_records(rows.units, protected, trained),
                 signing_key,
                 measured,
@@ -361,11 +360,10 @@ def train_on(
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
         raise
-    if manifest["epsilon"] is None and method.private:
+    if manifest.epsilon is None and method.private:
         progress.note("NOT PRIVATE: the noise came from a seed you gave; use this run for tests only")
     elif method.spends and request.unit is None:
-        releases = [Releases(**release) for release in manifest["releases"]]
-        fewer = fewer_protected(features, releases, settings.delta, accountant_of(manifest))
+        fewer = fewer_protected(features, manifest.releases or (), settings.delta, accountant_of(manifest))
         if fewer is not None:
             progress.note(fewer)
     no_better = None if measured is None else no_better_than_guessing(measured)
@@ -373,8 +371,8 @@ def train_on(
         progress.note(no_better)
     return {
         "run": str(out),
-        **{key: manifest[key] for key in (*OUTCOME_KEYS, *PRINTED_OF_LABELS) if key in manifest},
-        **{key: None for key in ("gdp_mu", "zcdp_rho") if not manifest["private"]},
+        **manifest.stated((*OUTCOME_KEYS, *PRINTED_OF_LABELS)),
+        **{key: None for key in ("gdp_mu", "zcdp_rho") if not manifest.private},
         "seconds": time.perf_counter() - started,
     }
 
@@ -388,7 +386,7 @@ def pages_to_sign(out: Path, signing_key: Ed25519PrivateKey | None) -> run_folde
     """What makes the pages of the run `out`, which its signature covers; None for a run that is not signed."""
     if signing_key is None:
         return None
-    from linprobe.reporting.model_card import pages_of_run  # jinja2 would slow down every run
+    from linprobe.reporting.release_pages import pages_of_run  # jinja2 would slow down every run
 
     return partial(pages_of_run, out.resolve().name, True)
 
@@ -408,37 +406,36 @@ def manifest_of(
     settings: Settings,
     trained: Trained,
     measured: dict[str, Any] | None,
-) -> dict[str, Any]:
+) -> Manifest:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     description, public, selected = features.description, rows.public, trained.selected
     names = description.class_names
-    return {
-        **trained.privacy,
-        "precision": request.precision,
-        "device": request.device,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "n_features": features.n_features,
-        "n_classes": len(names),
-        "class_names": list(names),
-        "class_names_from": description.class_names_from,
-        "task": description.task,
-        "ids_from": description.ids_from,
-        "options": settings.parameters,
-        "preset": request.preset,
-        "centre": trained.centre,
-        "features": DIGITS if request.features is None else str(request.features),
-        "backbone": description.backbone,
-        "extraction": extraction_of(description),
-        "public_from": "nowhere" if public is None else str(public),
-        "public_shots": None if public is None else rows.shots,
-        "public_file": None if request.public is None else str(request.public),
-        "split_seed": request.split_seed,
-        "per_owner_rows": request.per_owner_rows,
-        "class_weights": None
+    return Manifest.of(
+        trained.privacy,
+        accuracy_of(features, trained, measured),
+        precision=request.precision,
+        device=request.device,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        n_features=features.n_features,
+        n_classes=len(names),
+        class_names=list(names),
+        class_names_from=description.class_names_from,
+        task=description.task,
+        ids_from=description.ids_from,
+        options=settings.parameters,
+        preset=request.preset,
+        centre=trained.centre,
+        features=DIGITS if request.features is None else str(request.features),
+        backbone=description.backbone,
+        extraction=extraction_of(description),
+        public_from="nowhere" if public is None else str(public),
+        public_shots=None if public is None else rows.shots,
+        public_file=None if request.public is None else str(request.public),
+        split_seed=request.split_seed,
+        per_owner_rows=request.per_owner_rows,
+        class_weights=None
         if rows.sources.weights is None
         else dict(zip(names, rows.sources.weights.by_class.tolist(), strict=True)),
-        "public_digest": None if public is None or settings.method.joins_public else public.digest(),
-        **accuracy_of(features, trained, measured),
-        "tuning": None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
-        "published": [],
-    }
+        public_digest=None if public is None or settings.method.joins_public else public.digest(),
+        tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
+    )

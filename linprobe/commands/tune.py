@@ -51,9 +51,9 @@ from linprobe.methods.choice import Chosen
 from linprobe.parallel.process_group import ALONE
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.run_files import LEDGER, RunFiles
-from linprobe.runs.selected_run import selected_statement
+from linprobe.runs.guarantee import selected
+from linprobe.runs.manifest import LEDGER
+from linprobe.runs.run_folder import RunFolder
 from linprobe.training import engine
 from linprobe.training.engine import Trained
 from linprobe.training.runtime import Runtime
@@ -237,8 +237,8 @@ def tune_on(
     settings = replace(candidates[0], shrink=tuning.shrink)
     without = replace(request, checkpoint_every=math.inf)  # nothing resumes such a run
     outcome = train_on(features, other, without, settings, progress)
-    manifest = read_manifest(RunFiles(Path(outcome["run"])))
-    return {**{name: value for name, value in outcome.items() if name != "seconds"}, "tuning": manifest["tuning"]}
+    manifest = RunFolder(Path(outcome["run"])).manifest
+    return {**{name: value for name, value in outcome.items() if name != "seconds"}, "tuning": manifest.tuning}
 
 
 def tunable_rows(
@@ -379,25 +379,28 @@ def _select(
             os.utime(ledger)  # the time between the ledger and the other files would tell the number of runs
             if trained is None:
                 raise DivergedError("the selected run diverged; give other settings, for example smaller steps")
-            statement = selected_statement(
-                trained.privacy,
+            chosen = replace(candidates[place], shrink=tuning.shrink or (1.0,))
+            measured = figures_of(features, trained)
+            named = replace(request, method=chosen.method.name)
+            manifest = selected(
+                manifest_of(features, rows, named, chosen, trained, measured),
                 event,
                 epsilon_target=float(request.epsilon or 0),
                 delta=delta,
                 accountant=selection.accountant,
             )
-            chosen = replace(candidates[place], shrink=tuning.shrink or (1.0,))
-            measured = figures_of(features, trained)
-            named = replace(request, method=chosen.method.name)
-            manifest = manifest_of(features, rows, named, chosen, trained, measured)
-            manifest["created"] = manifest["created"][:DAY]
             facts = {"settings": tuning.settings, "chosen": place}
             manifest = run_folder.write_run(
                 folder,
                 trained.weights,
                 trained.bias,
                 trained.history,
-                {**manifest, **statement, "run_id": run_id, "tuning": {**(manifest["tuning"] or {}), **facts}},
+                replace(
+                    manifest,
+                    created=manifest.created[:DAY],
+                    run_id=run_id,
+                    tuning={**(manifest.tuning or {}), **facts},
+                ),
                 private_records(rows.units, rows.protected, trained),
                 signing_key,
                 measured,
@@ -405,4 +408,4 @@ def _select(
             )
     except OSError as error:
         raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
-    return {"run": str(out), **{key: manifest[key] for key in OUTCOME_KEYS}, "tuning": manifest["tuning"]}
+    return {"run": str(out), **manifest.stated(OUTCOME_KEYS), "tuning": manifest.tuning}

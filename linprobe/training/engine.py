@@ -46,8 +46,9 @@ from linprobe.options.declaration import declared
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
-from linprobe.runs.manifest import privacy_statement
-from linprobe.runs.run_folder import FirstModel
+from linprobe.runs.check import FirstModel
+from linprobe.runs.guarantee import privacy_statement
+from linprobe.runs.manifest import PrivacyStatement
 from linprobe.training.conditioning import SHORTEST_MEAN, settled
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import INIT_WORDS, SELECTION, TEST_ACCURACY, Settings, schedule_of
@@ -65,7 +66,7 @@ class Trained:
             voters as first axis if the run votes.
         history: public facts of each step. n_steps: number of steps.
         centre: `public` or `private` if rows were centred on such a mean, else `none`.
-        privacy: the guarantee and how it was reached, JSON-ready.
+        privacy: the guarantee and how it was reached.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         tested: noisy numbers of right and wrong private test rows; None if not released.
         selected: the shrinkage that noisy counts of right private rows chose; None without such counts.
@@ -76,7 +77,7 @@ class Trained:
     history: list[dict[str, float]]
     n_steps: int
     centre: str
-    privacy: dict[str, Any]
+    privacy: PrivacyStatement
     losses: RecordLosses | None
     tested: NoisyTest | None = None
     selected: Selected | None = None

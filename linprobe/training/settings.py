@@ -17,7 +17,7 @@ from linprobe.errors import ArgumentError, ParameterError
 from linprobe.methods import Method, Schedule
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Init
 from linprobe.options.declaration import arguments_of, declared, hint
-from linprobe.runs.run_folder import FirstRun
+from linprobe.runs.check import FirstRun
 
 TEST_ACCURACY = "test accuracy"
 SELECTION = "selection"

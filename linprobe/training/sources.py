@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.events import OWNER, RECORD
 from linprobe.data.owners import Bounds
 from linprobe.data.row_weights import RowWeights
 from linprobe.data.sources import ChainedSource, Source
 from linprobe.errors import UsageError
 from linprobe.methods import METHODS, Method
 from linprobe.options.declaration import declared, refuse_idle
-from linprobe.runs.units import OWNER, RECORD
 from linprobe.training.settings import Settings
 
 

@@ -107,7 +107,7 @@ def class_list(patch: Patch) -> None:
 
     def listed(features: Any, *given: Any) -> Any:
         present = np.unique(features.labels("train"))
-        return {**manifest(features, *given), "class_names": [features.description.class_names[c] for c in present]}
+        return replace(manifest(features, *given), class_names=[features.description.class_names[c] for c in present])
 
     patch.setattr(train_command, "manifest_of", listed)
 

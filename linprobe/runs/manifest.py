@@ -456,7 +456,6 @@ def json_schema() -> dict[str, Any]:
     keys = Manifest.keys()
     return {
         "$schema": SCHEMA_PAGE,
-        "$id": "https://linprobe.readthedocs.io/manifest.schema.json",
         "title": "Manifest of a linprobe run",
         "type": "object",
         "properties": {

@@ -16,7 +16,14 @@ from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands._temperature import temperature_of
 from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import UsageError
-from linprobe.exporting.probe import Probe
+from linprobe.exporting.formats import (
+    LARGEST_ONNX,
+    Probe,
+    onnx_bytes,
+    safetensors_bytes,
+    sklearn_bytes,
+    torch_bytes,
+)
 from linprobe.progress import Progress
 from linprobe.runs.check import verified
 from linprobe.runs.run_folder import RunFolder
@@ -79,31 +86,18 @@ def _check_format(name: str) -> None:
 
 
 def _bytes(request: ExportRequest, probe: Probe) -> bytes:
-    if request.to == "safetensors":
-        from linprobe.exporting.safetensors_file import safetensors_bytes
-
-        return safetensors_bytes(probe)
-    if request.to == "torch":
-        from linprobe.exporting.torch_file import torch_bytes
-
-        return torch_bytes(probe)
-    if request.to == "onnx":
-        from linprobe.exporting.onnx_file import fits, onnx_bytes
-
-        if not fits(probe):
-            raise UsageError(
-                f"run {request.run} has {probe.weights.nbytes / 2**30:.1f} GiB of weights; allowed in an ONNX file: "
-                "less than 2; give --to safetensors"
-            )
-        return onnx_bytes(probe)
-    if probe.votes:
+    if request.to == "onnx" and probe.weights.nbytes >= LARGEST_ONNX:
+        raise UsageError(
+            f"run {request.run} has {probe.weights.nbytes / 2**30:.1f} GiB of weights; allowed in an ONNX file: "
+            "less than 2; give --to safetensors"
+        )
+    if request.to == "sklearn" and probe.votes:
         raise UsageError(
             f"run {request.run} votes, which no estimator of scikit-learn does with its rule for ties; give --to onnx, "
             "or use linprobe.load_run, which is a classifier of scikit-learn"
         )
-    from linprobe.exporting.sklearn_file import sklearn_bytes
-
-    return sklearn_bytes(probe)
+    make = {"safetensors": safetensors_bytes, "onnx": onnx_bytes, "sklearn": sklearn_bytes, "torch": torch_bytes}
+    return make[request.to](probe)
 
 
 def _write(path: Path, content: bytes, *, private: bool) -> None:

@@ -324,7 +324,7 @@ class LinearProbe(LinearClassifier):
         self.n_features_in_ = dataset.private.n_features
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(trained.weights, -1, -2)), trained.bias
         self.history_, self.n_iter_ = trained.history, max(1, trained.n_steps)
-        self.centre_, self.privacy_ = trained.centre, trained.privacy
+        self.centre_, self.privacy_ = trained.centre, trained.privacy.stated()
         if trained.losses is not None:
             self.private_record_losses_ = trained.losses
         return self
@@ -368,7 +368,7 @@ class TrainedProbe(LinearClassifier):
         from linprobe.runs.run_folder import load_run as read_run
 
         run = read_run(self.folder)
-        self.privacy_, self.centre_ = run.manifest, run.manifest["centre"]
+        self.privacy_, self.centre_ = run.manifest.to_json(), run.manifest.centre
         self.classes_, self.multilabel_ = np.array(run.class_names), run.task == MULTILABEL
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(run.weights, -1, -2)), run.bias
         self.n_features_in_ = run.weights.shape[-2]

@@ -5,25 +5,29 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
+import json
 import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import settings
+from jsonschema import Draft202012Validator
 
 from linprobe.accounting import spending
+from linprobe.atomic_files import json_text
 from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.gradients import host
+from linprobe.runs.manifest import Manifest
 
 # no test measures time, so a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None)
@@ -36,6 +40,7 @@ atexit.register(shutil.rmtree, SHARED_BOOKS.parent, ignore_errors=True)
 
 CLASS_NAMES = ("ant", "bee", "cat", "dog")
 N_FEATURES = 10
+SCHEMA = Path(__file__).parents[1] / "docs" / "manifest.schema.json"
 SIZES = {"train": 400, "test": 120, "public": 12}
 
 
@@ -102,6 +107,21 @@ def write_features(
         if text:
             writer.write_text_weights(np.eye(width, len(class_names)) + 0.1)
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_manifest_fits_its_schema() -> Iterator[None]:
+    """Validate each manifest that a test writes in this process against the published schema."""
+    check, sealed = Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))), Manifest.sealed
+
+    def checked(manifest: Manifest, contents: Mapping[str, bytes]) -> Manifest:
+        made = sealed(manifest, contents)
+        check.validate(json.loads(json_text(made.to_json())))
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Manifest, "sealed", checked)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE
 from linprobe.metrics.comparison import Setting, Summary
-from linprobe.reporting.comparison_plots import (
+from linprobe.reporting.comparison import (
     DASHES,
     MARKERS,
     PUBLIC_HERE,

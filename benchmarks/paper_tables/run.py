@@ -25,7 +25,6 @@ from linprobe.cli._terminal import TerminalProgress
 from linprobe.commands.account import account
 from linprobe.evaluation.compare import CompareRequest, MethodRow, compare
 from linprobe.runs import run_folder
-from linprobe.runs.per_record_file import read_per_record
 
 HERE = Path(__file__).parent
 SAMPLED = {"per_record": False}  # these tables have no per-record figures
@@ -124,9 +123,9 @@ def curves(features: Path, work: Path) -> dict[str, Any]:
         found = compare(request, progress)
     result = []
     for run in found["runs"]:
-        manifest = run_folder.load_run(run["run"]).manifest
-        _, losses, _ = read_per_record(Path(run["run"]), manifest)
-        epsilons = losses.epsilon(manifest["delta"], manifest["epsilon"])
+        trained = run_folder.load_run(run["run"])
+        epsilon, delta = trained.manifest.bound
+        epsilons = trained.per_record.losses.epsilon(delta, epsilon)
         quantiles = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}
         mean, largest = float(epsilons.mean()), float(epsilons.max())
         result.append({"method": run["method"], "epsilon": CURVES_EPSILON, "mean": mean, "max": largest, **quantiles})

@@ -85,7 +85,7 @@ def register(app: typer.Typer) -> None:
         from linprobe.data.dataset import DIGITS
         from linprobe.evaluation.compare import compare
         from linprobe.evaluation.comparison_plan import NO_FILE, CompareRequest, MethodRow
-        from linprobe.reporting.comparison_table import balance_matters, comparison_table, footer, no_better
+        from linprobe.reporting.comparison import balance_matters, comparison_table, footer, no_better
 
         request = CompareRequest(
             methods=[MethodRow.parse(word) for word in words(methods)],

@@ -29,20 +29,16 @@ def register(app: typer.Typer) -> None:
         plot: Annotated[Path | None, typer.Option(help="Draw the sorted curve, .png or .svg. Private.")] = None,
         overwrite: Overwrite = False,
         publish_epsilon: Annotated[
-            float | None, typer.Option(help="Release a noisy histogram and charge this epsilon to the run.")
+            float | None, typer.Option(help="Release a noisy histogram for this epsilon, as a run beside RUN.")
         ] = None,
         sign: Annotated[
             Path | None,
-            typer.Option(metavar="KEY", help="With --publish-epsilon or --recover: the key of a signed run."),
+            typer.Option(metavar="KEY", help="With --publish-epsilon: the key of a signed run."),
         ] = None,
         book: Annotated[
             Path | None,
             typer.Option(help="With --publish-epsilon: the budget book. [default: the one that has the run]"),
         ] = None,
-        recover: Annotated[
-            bool,
-            typer.Option("--recover", help="Seal a run whose publication was interrupted, with the larger epsilon."),
-        ] = False,
         dry_run: DryRunFlag = False,
     ) -> None:
         """Summarise each private record's own privacy loss. Private, except the noisy histogram."""
@@ -55,7 +51,6 @@ def register(app: typer.Typer) -> None:
             "plot": plot,
             "publish_epsilon": publish_epsilon,
             "sign": sign,
-            "recover": recover,
             "book": book,
             "overwrite": overwrite,
         }
@@ -71,21 +66,16 @@ def register(app: typer.Typer) -> None:
             epsilon, bound = report["epsilon_if_seed_were_secret"], f"none; {bound} if the seed were secret"
         else:
             bound += f", {gaussian_words(report['gdp_mu'], report['zcdp_rho'])}"
-        if result.recovered is not None:
-            _terminal.note(
-                f"recovered: {run} now states epsilon {rounded_up(result.recovered)}, with all that its ledger holds"
-            )
         if result.published is not None:
             _terminal.note(
-                f"published a histogram for epsilon {rounded_up(publish_epsilon)}; the run has now spent "
-                f"epsilon {rounded_up(result.published['epsilon_of_run_now'])}; it is in {result.published['file']}"
+                f"published a histogram for epsilon {rounded_up(publish_epsilon)} in {result.published['file']}; give "
+                f"{result.published['run']}, which states epsilon "
+                f"{rounded_up(result.published['epsilon_of_run_now'])}, in place of {run}"
             )
             report = {**report, "published": result.published}
         made = [f"{path} is complete" for path in (csv, plot) if path is not None]
-        if result.recovered is not None:
-            made.append(f"{run} is sealed")
         if result.published is not None:
-            made.append(f"the histogram is complete in {result.published['file']}, and {run} states its cost")
+            made.append(f"run {result.published['run']} is complete and states the cost of the histogram")
         with printing(" and ".join(made), f"the report, which linprobe pdp-report {run} prints again,"):
             if as_json:
                 print_private_json(report)

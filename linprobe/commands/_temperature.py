@@ -11,10 +11,10 @@ from linprobe.errors import DataError, UsageError
 from linprobe.metrics.scores import fit_temperature
 from linprobe.progress import Progress
 from linprobe.runs.matching import check_classes, check_made_alike, check_width, refuse_private_as_public
-from linprobe.runs.run_folder import LoadedRun
+from linprobe.runs.run_folder import RunFolder
 
 
-def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, allow_other: bool = False) -> float:
+def temperature_of(run: RunFolder, public: Path | None, progress: Progress, *, allow_other: bool = False) -> float:
     """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
 
     Args:
@@ -33,6 +33,7 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
             f"run {run.folder} gives each row several labels, and a temperature is for one class a row; leave out "
             "--calibrate"
         )
+
     with open_features(public) as opened:
         if "public" not in opened.sizes:
             raise DataError(
@@ -42,7 +43,7 @@ def temperature_of(run: LoadedRun, public: Path | None, progress: Progress, *, a
         check_made_alike(run, public, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, public)
         check_classes(run, opened)
-        seen = opened.digest("public") == run.manifest.get("public_digest")
+        seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
             refuse_private_as_public(run, opened, "a temperature", progress)
         temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias)

@@ -10,8 +10,8 @@ from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.provenance import extraction_of
 from linprobe.metrics.figures import figures_by_task, no_better_than_guessing
 from linprobe.progress import Progress
-from linprobe.reporting.figure_tables import FigureTables as FigureTables
-from linprobe.reporting.figure_tables import tables_of as tables_of
+from linprobe.reporting.metric_tables import MetricTables as MetricTables
+from linprobe.reporting.metric_tables import tables_of as tables_of
 from linprobe.runs import run_folder
 from linprobe.runs.matching import check_classes, check_made_alike, check_width, features_of, refuse_private_rows
 

@@ -12,15 +12,20 @@ import numpy as np
 from linprobe._version import __version__
 from linprobe.atomic_files import replace_when_complete
 from linprobe.commands._temperature import temperature_of
-from linprobe.commands.verify import verified
 from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import UsageError, require_for
-from linprobe.exporting.probe import Probe
+from linprobe.exporting.formats import (
+    LARGEST_ONNX,
+    Probe,
+    onnx_bytes,
+    safetensors_bytes,
+    sklearn_bytes,
+    torch_bytes,
+)
 from linprobe.progress import Progress
+from linprobe.runs.check import verified
 from linprobe.runs.output import inputs_of, new_files, writing
-from linprobe.runs.run_files import RunFiles
-from linprobe.runs.run_folder import LoadedRun
-from linprobe.runs.units import unit_of
+from linprobe.runs.run_folder import RunFolder
 
 FORMATS = ("safetensors", "onnx", "sklearn", "torch")
 INPUT = "raw feature rows; each is divided by its L2 norm, and a zero row stays zero"
@@ -53,7 +58,8 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
     _check_format(request.to)
     inputs = (*inputs_of(request.run), request.calibrate)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
-        run = verified(RunFiles(request.run)).run
+        run = RunFolder(request.run)
+        verified(run)
         manifest = run.manifest
         temperature = temperature_of(run, request.calibrate, progress)
         scale = np.float32(temperature)
@@ -61,9 +67,9 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
             run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature), run.task == MULTILABEL
         )
         content = _bytes(request, probe)
-        writing(request.out, lambda: _write(request.out, content, private=not manifest["private"]))
-    if not manifest["private"]:
-        progress.note(f"NOT PRIVATE: run {request.run} is {manifest['guarantee']}; do not publish {request.out}")
+        writing(request.out, lambda: _write(request.out, content, private=not manifest.private))
+    if not manifest.private:
+        progress.note(f"NOT PRIVATE: run {request.run} is {manifest.guarantee}; do not publish {request.out}")
     return probe.note
 
 
@@ -74,31 +80,18 @@ def _check_format(name: str) -> None:
 
 
 def _bytes(request: ExportRequest, probe: Probe) -> bytes:
-    if request.to == "safetensors":
-        from linprobe.exporting.safetensors_file import safetensors_bytes
-
-        return safetensors_bytes(probe)
-    if request.to == "torch":
-        from linprobe.exporting.torch_file import torch_bytes
-
-        return torch_bytes(probe)
-    if request.to == "onnx":
-        from linprobe.exporting.onnx_file import fits, onnx_bytes
-
-        if not fits(probe):
-            raise UsageError(
-                f"run {request.run} has {probe.weights.nbytes / 2**30:.1f} GiB of weights; allowed in an ONNX file: "
-                "less than 2; give --to safetensors"
-            )
-        return onnx_bytes(probe)
-    if probe.votes:
+    if request.to == "onnx" and probe.weights.nbytes >= LARGEST_ONNX:
+        raise UsageError(
+            f"run {request.run} has {probe.weights.nbytes / 2**30:.1f} GiB of weights; allowed in an ONNX file: "
+            "less than 2; give --to safetensors"
+        )
+    if request.to == "sklearn" and probe.votes:
         raise UsageError(
             f"run {request.run} votes, which no estimator of scikit-learn does with its rule for ties; give --to onnx, "
             "or use linprobe.load_run, which is a classifier of scikit-learn"
         )
-    from linprobe.exporting.sklearn_file import sklearn_bytes
-
-    return sklearn_bytes(probe)
+    make = {"safetensors": safetensors_bytes, "onnx": onnx_bytes, "sklearn": sklearn_bytes, "torch": torch_bytes}
+    return make[request.to](probe)
 
 
 def _write(path: Path, content: bytes, *, private: bool) -> None:
@@ -106,18 +99,18 @@ def _write(path: Path, content: bytes, *, private: bool) -> None:
         stream.write(content)
 
 
-def _note(run: LoadedRun, temperature: float) -> dict[str, str]:
+def _note(run: RunFolder, temperature: float) -> dict[str, str]:
     """What a file says of its run. It holds no path."""
-    manifest, extraction = run.manifest, run.manifest.get("extraction") or {}
+    manifest, extraction = run.manifest, run.manifest.extraction or {}
     values: dict[str, Any] = {
         "linprobe": __version__,
-        "method": manifest["method"],
-        "guarantee": manifest["guarantee"],
-        "private": manifest["private"],
-        "epsilon": manifest["epsilon"],
-        "delta": manifest["delta"],
-        "unit": unit_of(manifest),
-        "run_digest": manifest["manifest_digest"],
+        "method": manifest.method,
+        "guarantee": manifest.guarantee,
+        "private": manifest.private,
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
+        "unit": manifest.unit,
+        "run_digest": manifest.manifest_digest,
         "class_names": run.class_names,
         "input": INPUT,
         "output": LABELS if run.task == MULTILABEL else VOTES if run.weights.ndim == 3 else OUTPUT,

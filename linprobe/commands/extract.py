@@ -105,12 +105,11 @@ def _recipe(path: Path) -> Recipe:
     """
     from linprobe.data.feature_file import FeatureFile
     from linprobe.data.provenance import extraction_of
-    from linprobe.runs.manifest import read_manifest
-    from linprobe.runs.run_files import RunFiles
+    from linprobe.runs.run_folder import RunFolder
 
     if path.is_dir():
-        manifest = read_manifest(RunFiles(path))
-        return _of(path, manifest.get("extraction") or {}, manifest["class_names"])
+        manifest = RunFolder(path).manifest
+        return _of(path, manifest.extraction or {}, manifest.class_names)
     with FeatureFile(path) as features:
         return _of(path, extraction_of(features.description), features.description.class_names)
 

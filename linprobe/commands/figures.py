@@ -9,7 +9,7 @@ from linprobe.accounting.figures import OF_SAMPLES as OF_SAMPLES
 from linprobe.accounting.figures import gaussian_words as gaussian_words
 from linprobe.accounting.figures import rounded_down as rounded_down
 from linprobe.accounting.figures import rounded_up as rounded_up
-from linprobe.runs.units import NOUNS
+from linprobe.runs.guarantee import NOUNS
 
 SAMPLED = "none: Poisson samples or private selection"
 

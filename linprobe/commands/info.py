@@ -8,8 +8,7 @@ from typing import Any
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.run_files import RunFiles
+from linprobe.runs.run_folder import RunFolder
 
 
 def describe_features(path: Path, *, whole: bool = True) -> dict[str, Any]:
@@ -35,5 +34,5 @@ def _n_owners(features: FeatureReader, group: str) -> int:
 def info(path: Path) -> dict[str, Any]:
     """A feature file's description, or a run folder's manifest."""
     if path.is_dir():
-        return read_manifest(RunFiles(path))
+        return RunFolder(path).manifest.to_json()
     return describe_features(path)

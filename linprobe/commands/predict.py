@@ -102,7 +102,7 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
 
 
 def _predicted(
-    run: run_folder.LoadedRun,
+    run: run_folder.RunFolder,
     ids: Iterator[str],
     blocks: Iterator[NDArray[np.floating]],
     temperature: float,

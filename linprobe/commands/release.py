@@ -16,16 +16,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.figures import rounded_up
 from linprobe.atomic_files import replace_when_complete
-from linprobe.commands.verify import VerifiedRun, verified
 from linprobe.data.array_files import array_names
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
 from linprobe.plans.words import DryRun, bytes_in_words, listed
-from linprobe.reporting.model_card import pages
-from linprobe.reporting.registry_claim import Publisher
+from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs import signature
+from linprobe.runs.check import check_signature, verified
 from linprobe.runs.claim import claimed
-from linprobe.runs.run_files import CARD, MANIFEST, MODEL, OPTIONAL_FILES, PAGES, RUN_FILES, SIGNATURE, RunFiles
-from linprobe.runs.run_folder import write_manifest
+from linprobe.runs.manifest import CARD, MANIFEST, MODEL, NAMED_FILES, PAGES, SIGNATURE
+from linprobe.runs.run_folder import RunFolder, write_manifest
 
 MODEL_ARRAYS = {"weights", "bias"}
 WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}
@@ -65,7 +64,7 @@ class _Parts:
             that are made anew. key: the key of a new signature, None without one.
     """
 
-    run: VerifiedRun
+    run: RunFolder
     copied: Mapping[str, bytes]
     made: tuple[str, ...]
     key: Ed25519PrivateKey | None
@@ -103,8 +102,8 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
     return {
         "release": str(request.out),
         "files": sorted((*parts.copied, *parts.made)),
-        "epsilon": parts.run.manifest["epsilon"],
-        "delta": parts.run.manifest["delta"],
+        "epsilon": parts.run.manifest.epsilon,
+        "delta": parts.run.manifest.delta,
         "signed": parts.signed,
     }
 
@@ -120,18 +119,18 @@ def dry_run(request: ReleaseRequest) -> DryRun:
     """
     with claimed(request.out, "release folder"):
         parts = _checked(request)
-    facts = {
+    facts: dict[str, Any] = {
         "run": str(request.run),
         "out": str(request.out),
         "files": {name: len(content) for name, content in parts.copied.items()},
         "made": list(parts.made),
-        "epsilon": parts.run.manifest["epsilon"],
-        "delta": parts.run.manifest["delta"],
+        "epsilon": parts.run.manifest.epsilon,
+        "delta": parts.run.manifest.delta,
         "signed": parts.signed,
     }
     sizes = [f"{name} ({bytes_in_words(size)})" for name, size in facts["files"].items()]
     made = [f"and {', '.join(parts.made)}, from what the run states"] if parts.made else []
-    was_signed = "signed" if signature.is_signed(parts.run.files) else "not signed"
+    was_signed = "signed" if SIGNATURE in parts.run.names else "not signed"
     lines = [
         ("reads", f"{request.run}: verified, {was_signed}"),
         ("spends", "nothing; training has spent all of it"),
@@ -143,38 +142,38 @@ def dry_run(request: ReleaseRequest) -> DryRun:
 
 def _checked(request: ReleaseRequest) -> _Parts:
     """The parts of the release of a run, which is verified. Raises as `release`."""
-    files = RunFiles(request.run)
+    run = RunFolder(request.run)
     if request.public_key is not None:
-        signature.check_signature(files, signature.public_key(request.public_key))
-    run = verified(files)
-    if not run.manifest["private"]:
+        check_signature(run, signature.public_key(request.public_key))
+    verified(run)
+    if not run.manifest.private:
         raise PrivacyError(
-            f"run {request.run} is {run.manifest['guarantee']}; only private runs may leave; train with a private "
+            f"run {request.run} is {run.manifest.guarantee}; only private runs may leave; train with a private "
             "method and without a seed"
         )
     _refuse_private_files(run)
     return _parts(run, request)
 
 
-def _parts(run: VerifiedRun, request: ReleaseRequest) -> _Parts:
+def _parts(run: RunFolder, request: ReleaseRequest) -> _Parts:
     """The parts of the release of a run that may leave. Raises as `release`."""
-    files, listed = run.files, list(run.manifest["files"])
-    signed, has_pages = signature.is_signed(files), CARD in listed
+    listed = list(run.manifest.files)
+    signed, has_pages = SIGNATURE in run.names, CARD in listed
     if has_pages and not request.words and request.sign is None:
         copied = [*listed, MANIFEST, *([SIGNATURE] if signed else [])]
-        return _Parts(run, {name: files[name] for name in copied}, (), None)
-    key = _key(request, files, has_pages=has_pages)
+        return _Parts(run, {name: run[name] for name in copied}, (), None)
+    key = _key(request, run, has_pages=has_pages)
     made = (*PAGES, MANIFEST, *([] if key is None else [SIGNATURE]))
-    return _Parts(run, {name: files[name] for name in listed if name not in PAGES}, made, key)
+    return _Parts(run, {name: run[name] for name in listed if name not in PAGES}, made, key)
 
 
-def _key(request: ReleaseRequest, files: RunFiles, *, has_pages: bool) -> Ed25519PrivateKey | None:
+def _key(request: ReleaseRequest, run: RunFolder, *, has_pages: bool) -> Ed25519PrivateKey | None:
     """The key for a manifest that lists new pages; None for a run without a signature, if no key is given."""
-    signed = signature.is_signed(files)
+    signed = SIGNATURE in run.names
     if request.sign is not None:
         key = signature.private_key(request.sign)
         if signed:
-            signature.check_signature(files, key.public_key())
+            check_signature(run, key.public_key())
         return key
     if signed and has_pages:
         given = ", ".join(WORDS[word] for word in request.words)
@@ -190,21 +189,18 @@ def _key(request: ReleaseRequest, files: RunFiles, *, has_pages: bool) -> Ed2551
     return None
 
 
-def _refuse_private_files(run: VerifiedRun) -> None:
+def _refuse_private_files(run: RunFolder) -> None:
     """PrivacyError if the manifest lists a file that is not public, or the model holds more than weights."""
-    manifest, folder = run.manifest, run.files.folder
-    allowed = (*RUN_FILES, *OPTIONAL_FILES, *PAGES)
-    histograms = {release["file"] for release in manifest["published"] if release["file"] is not None}
-    for name in manifest["files"]:
-        if name not in allowed and name not in histograms:
+    for name in run.manifest.files:
+        if name not in NAMED_FILES and name not in run.manifest.histogram_files:
             raise PrivacyError(
-                f"the manifest of {folder} lists {name!r}, which is no public file of a run; allowed: "
-                f"{', '.join(allowed)} and published histograms; do not publish this run"
+                f"the manifest of {run.folder} lists {name!r}, which is no public file of a run; allowed: "
+                f"{', '.join(NAMED_FILES)} and published histograms; do not publish this run"
             )
-    arrays = array_names(folder / MODEL, BytesIO(run.files[MODEL]))
+    arrays = array_names(run.folder / MODEL, BytesIO(run[MODEL]))
     if set(arrays) != MODEL_ARRAYS:
         raise PrivacyError(
-            f"{folder / MODEL} holds {', '.join(arrays)}; allowed: weights and bias; do not publish this run"
+            f"{run.folder / MODEL} holds {', '.join(arrays)}; allowed: weights and bias; do not publish this run"
         )
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.atomic_files import read_text, replace_when_complete
-from linprobe.commands.verify import verified
 from linprobe.errors import DataError, UsageError
 from linprobe.reporting.page import Evidence, page
+from linprobe.runs.check import verified
+from linprobe.runs.manifest import Manifest
 from linprobe.runs.output import inputs_of, new_files, writing
-from linprobe.runs.run_files import RunFiles
+from linprobe.runs.run_folder import RunFolder
 
 SUFFIXES = (".html", ".htm")
 
@@ -41,16 +42,15 @@ def report(
 
 
 def _report(folder: Path, html: Path, attacks: Sequence[Path], title: str | None, owner: str | None) -> None:
-    run = verified(RunFiles(folder))
-    manifest = run.manifest
-    published = [release["file"] for release in manifest["published"] if release["file"] is not None]
+    run = RunFolder(folder)
+    checked, manifest = verified(run), run.manifest
     evidence = Evidence(
         name=folder.resolve().name,
         manifest=manifest,
-        checked=run.figures,
-        histograms=[_histogram(run.files, name) for name in published],
+        checked=checked,
+        histograms=[_histogram(run, name) for name in manifest.histogram_files],
         attacks=[_attack(path, manifest) for path in attacks],
-        test_figures=run.test_figures,
+        test_metrics=run.test_metrics,
         title=title,
         owner=owner,
     )
@@ -63,11 +63,11 @@ def _report(folder: Path, html: Path, attacks: Sequence[Path], title: str | None
     writing(html, write)
 
 
-def _histogram(files: RunFiles, name: str) -> dict[str, Any]:
+def _histogram(run: RunFolder, name: str) -> dict[str, Any]:
     """A published histogram. `verify` has checked its digest and price."""
-    path = files.folder / name
+    path = run.folder / name
     try:
-        histogram = json.loads(files[name].decode())
+        histogram = json.loads(run[name].decode())
         edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
@@ -76,7 +76,7 @@ def _histogram(files: RunFiles, name: str) -> dict[str, Any]:
     return {"bin_edges": edges, "noisy_counts": counts}
 
 
-def _attack(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+def _attack(path: Path, manifest: Manifest) -> dict[str, Any]:
     """The result of `linprobe attack` on this run. Private.
 
     Raises:
@@ -84,10 +84,10 @@ def _attack(path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         attack = json.loads(read_text(path))
-        if attack["manifest_digest"] != manifest["manifest_digest"]:
+        if attack["manifest_digest"] != manifest.manifest_digest:
             raise DataError(
                 f"attack {path} is of {attack['run']} with manifest digest {attack['manifest_digest']:.16}; this run "
-                f"has {manifest['manifest_digest']:.16}; attack this run again and give the new file"
+                f"has {manifest.manifest_digest:.16}; attack this run again and give the new file"
             )
         figures = [attack[name] for name in ("auc", "members", "non_members")]
         figures += [attack["tpr_at_fpr"][rate] for rate in ("0.001", "0.01")]

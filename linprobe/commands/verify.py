@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.per_instance import RecordLosses
-from linprobe.errors import DataError, ParameterError, PrivacyError
+from linprobe.errors import ParameterError, PrivacyError
 from linprobe.runs import signature
-from linprobe.runs.derived import check_derived, check_names, not_checked, not_covered
-from linprobe.runs.figures_file import read_test_figures
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.per_record_file import read_per_record
-from linprobe.runs.run_files import MANIFEST, PER_RECORD, RUN_FILES, RunFiles
-from linprobe.runs.run_folder import LoadedRun, loaded
-from linprobe.runs.selected_run import check_run, words_of
+from linprobe.runs.check import check_complete, check_signature, not_checked, not_covered, verified
+from linprobe.runs.manifest import PER_RECORD, SIGNATURE, Manifest
+from linprobe.runs.run_folder import RunFolder
 
 FINDINGS = (
     "private",
@@ -33,64 +28,6 @@ FINDINGS = (
     "stated_not_checked",
     "refused",
 )
-
-
-@dataclass(frozen=True)
-class VerifiedRun:
-    """A run whose manifest, ledger and files agree.
-
-    Attributes:
-        files: the bytes that were checked. run: manifest and model from these bytes.
-        figures: the recomputed figures, from `check_run`. test_figures: as `read_test_figures` gives them.
-        per_record: ids, losses and commitment key, private; None without a per-record file.
-    """
-
-    files: RunFiles
-    run: LoadedRun
-    figures: dict[str, Any]
-    test_figures: dict[str, Any] | None
-    per_record: tuple[list[str], RecordLosses, bytes] | None
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """The JSON object of the manifest."""
-        return self.run.manifest
-
-
-def verified(files: RunFiles) -> VerifiedRun:
-    """Recompute a run's epsilon from its ledger with all accountants, and check every file.
-
-    A run that is not private passes if its manifest says so. What a caller then uses of the run it takes from the
-    result, never from the folder, where a file may have been exchanged in the meantime.
-
-    Raises:
-        PrivacyError: any mismatch, or an incomplete or damaged run. DataError: not a run folder, or one of another
-            format.
-    """
-    manifest = _manifest(files)
-    figures = check_run(manifest, files)
-    check_names(manifest, files)
-    check_derived(manifest, words_of(manifest))
-    try:
-        run = loaded(files, manifest)
-        test_figures = read_test_figures(files, manifest)
-        per_record = read_per_record(files.folder, manifest) if PER_RECORD in files.names else None
-    except DataError as error:
-        raise PrivacyError(str(error)) from None
-    if per_record is not None and len(per_record[0]) != manifest["n_private"]:
-        raise PrivacyError(
-            f"n_private is {manifest['n_private']}, and {PER_RECORD} names {len(per_record[0])}; do not trust it"
-        )
-    return VerifiedRun(files, run, figures, test_figures, per_record)
-
-
-def _manifest(files: RunFiles) -> dict[str, Any]:
-    if MANIFEST not in files.names and not files.names.isdisjoint(RUN_FILES):
-        raise PrivacyError(
-            f"run {files.folder} is incomplete: it has no {MANIFEST}, which states the guarantee; restore it, or "
-            "finish the run with linprobe train --resume"
-        )
-    return read_manifest(files, damaged=PrivacyError)
 
 
 def verify(
@@ -121,13 +58,13 @@ def verify(
         if limit is not None and not limit >= 0:
             raise ParameterError(f"{name} is {limit}; allowed: a number of 0 or more")
     result: dict[str, Any] = {"run": str(folder), "verified": False, **dict.fromkeys(FINDINGS)}
-    files = RunFiles(folder)
+    run = RunFolder(folder)
     try:
-        _check_signed(files, public_key, result)
-        manifest = _check_private(files, features, result)
+        _check_signed(run, public_key, result)
+        bound = _check_private(run, features, result).bound
         for name, limit, stated in (
-            ("max-eps", max_epsilon, manifest["epsilon"]),
-            ("max-delta", max_delta, manifest["delta"]),
+            ("max-eps", max_epsilon, bound[0]),
+            ("max-delta", max_delta, bound[1]),
         ):
             if limit is not None and stated > limit:
                 raise PrivacyError(f"run {folder} states {stated:.9g}; allowed by --{name}: {limit:g}; train with less")
@@ -136,47 +73,44 @@ def verify(
     return {**result, "verified": True}
 
 
-def _check_signed(files: RunFiles, public_key: Path | None, result: dict[str, Any]) -> None:
+def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any]) -> None:
     if public_key is None:
-        if signature.is_signed(files):
+        if SIGNATURE in run.names:
             result["signature"] = "not checked: give --public-key FILE"
         return
     key = signature.public_key(public_key)
-    manifest = _manifest(files)  # an incomplete run lacks more than a signature
-    signature.check_signature(files, key)
-    uncovered = not_covered(manifest, files)
+    check_complete(run)  # an incomplete run lacks more than a signature
+    check_signature(run, key)
+    uncovered = not_covered(run)
     if uncovered:
         raise PrivacyError(
-            f"{', '.join(uncovered)} of {files.folder}: not covered by the signature, since the manifest does not "
+            f"{', '.join(uncovered)} of {run.folder}: not covered by the signature, since the manifest does not "
             "list them (as in releases of linprobe 0.2.0); move them away to verify the rest, or ask the owner for a "
             "release made with --sign KEY"
         )
     result["signature"] = f"by the key in {public_key}"
 
 
-def _check_private(files: RunFiles, features: Path | None, result: dict[str, Any]) -> dict[str, Any]:
+def _check_private(run: RunFolder, features: Path | None, result: dict[str, Any]) -> Manifest:
     """The manifest, if the run has a guarantee and, with `features`, was trained on their private rows."""
-    run = verified(files)
-    manifest = run.manifest
-    result["private"] = manifest["private"]
-    if not manifest["private"]:
-        raise PrivacyError(
-            f"run {files.folder} is {manifest['guarantee']}; train with a private method and without a seed"
-        )
-    result |= {**run.figures, "delta": manifest["delta"], "data": "not checked: give --features FILE"}
-    committed = manifest["per_record_commitment"] is not None
+    recomputed, manifest = verified(run), run.manifest
+    result["private"] = manifest.private
+    if not manifest.private:
+        raise PrivacyError(f"run {run.folder} is {manifest.guarantee}; train with a private method and without a seed")
+    result |= {**asdict(recomputed), "delta": manifest.delta, "data": "not checked: give --features FILE"}
+    committed = manifest.per_record_commitment is not None
     absent = "absent, not checked" if committed else "none: nothing was released about private rows"
-    result["per_record"] = absent if run.per_record is None else "as committed to"
-    result["not_covered"] = not_covered(manifest, files)
-    result["stated_not_checked"] = not_checked(manifest, files)
+    result["per_record"] = "as committed to" if PER_RECORD in run.names else absent
+    result["not_covered"] = not_covered(run)
+    result["stated_not_checked"] = not_checked(run)
     if features is not None:
         from linprobe.data.dataset import open_features, refuse_training_rows
         from linprobe.runs.matching import check_stated, private_mask
 
         with open_features(features) as opened:
             refuse_training_rows(opened)
-            private = private_mask(run.run, run.per_record, opened)
-            proved = check_stated(run.run, opened)
+            private = private_mask(run, opened)
+            proved = check_stated(run, opened)
         result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
         result["data"] = "the private rows are those the run was trained on"
         if private is None:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from linprobe.accounting.accountants import AttackLimit
 from linprobe.accounting.figures import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
-from linprobe.commands.verify import verified
 from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import owner_bounds
@@ -39,12 +38,11 @@ from linprobe.plans.plan import plan_run
 from linprobe.plans.settings import Settings
 from linprobe.progress import Progress
 from linprobe.reporting import plots
-from linprobe.runs import run_folder
+from linprobe.runs.check import verified
+from linprobe.runs.guarantee import NOUNS, limit_of
 from linprobe.runs.matching import features_of, private_mask, split_of
 from linprobe.runs.output import inputs_of, new_files, writing
-from linprobe.runs.run_files import RunFiles
-from linprobe.runs.selected_run import limit_of_run
-from linprobe.runs.units import NOUNS, unit_of
+from linprobe.runs.run_folder import RunFolder
 from linprobe.training.execute import execute
 
 PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publish"
@@ -94,14 +92,14 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
 
 
 def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    checked = verified(RunFiles(request.run))
-    run = checked.run
+    run = RunFolder(request.run)
+    verified(run)
     manifest = run.manifest
     with open_features(features_of(run, request.features)) as features:
         check_one_class(features, "attack")
         check_test_rows(features, "an attack compares with private rows", private=True)
         dataset = _private(features, run)
-        committed = private_mask(run, checked.per_record, features)
+        committed = private_mask(run, features)
         members = np.ones(features.sizes["train"], dtype=bool) if dataset.keep is None else dataset.keep
         if committed is not None and not np.array_equal(members, committed):
             raise PrivacyError(
@@ -112,11 +110,11 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
             found, shadows = _lira(features, compared, run, request, progress), request.shadows or SHADOWS
         else:
             found, shadows = _threshold(compared, run, request.resamples), None
-    limit = limit_of_run(manifest)
+    limit = limit_of(manifest)
     result = {
         "run": str(run.folder),
-        "manifest_digest": manifest["manifest_digest"],
-        "method": manifest["method"],
+        "manifest_digest": manifest.manifest_digest,
+        "method": manifest.method,
         "attack": "lira" if request.lira else "threshold",
         **_figures(found),
         "tpr_limit_at_fpr": None if limit is None else _by_rate(limit(np.array(FALSE_POSITIVE_RATES)).tolist()),
@@ -126,15 +124,15 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         "non_members": compared.n_outside,
         "confidence": CONFIDENCE,
         "shadows": shadows,
-        "epsilon": manifest["epsilon"],
-        "delta": manifest["delta"],
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
         "private_output": PRIVATE_OUTPUT,
     }
-    _write(request, result, found, limit, Path(manifest["features"]).stem)
+    _write(request, result, found, limit, Path(manifest.features).stem)
     return result
 
 
-def threshold_auc(features: FeatureReader, run: run_folder.LoadedRun, resamples: int = 0) -> dict[str, Any]:
+def threshold_auc(features: FeatureReader, run: RunFolder, resamples: int = 0) -> dict[str, Any]:
     """The threshold attack on a run whose feature file is open: auc, auc_low, auc_high, tpr_at_fpr. Private.
 
     Only the number of rows is compared with the run. The caller has trained the run or called `verify_data`.
@@ -161,7 +159,7 @@ def _check(request: AttackRequest) -> None:
         raise ParameterError(f"jobs is {request.jobs}; allowed: 1 or more")
 
 
-def _private(features: FeatureReader, run: run_folder.LoadedRun) -> Dataset:
+def _private(features: FeatureReader, run: RunFolder) -> Dataset:
     """The training rows that were private according to the manifest, and the people whose rows they are."""
     manifest = run.manifest
     if list(features.description.class_names) != run.class_names or features.n_features != run.weights.shape[-2]:
@@ -172,10 +170,10 @@ def _private(features: FeatureReader, run: run_folder.LoadedRun) -> Dataset:
         )
     dataset = dataset_of(features, None, split_of(manifest))
     # if public rows are protected too, n_private includes them
-    if not dataset.joined and dataset.n_units != manifest["n_private"]:
+    if not dataset.joined and dataset.n_units != manifest.n_private:
         raise DataError(
-            f"{features.path} has {dataset.n_units} private {NOUNS[unit_of(manifest)]}; allowed for the run "
-            f"{run.folder}: {manifest['n_private']}; give the file it was trained on with --features"
+            f"{features.path} has {dataset.n_units} private {NOUNS[manifest.unit]}; allowed for the run "
+            f"{run.folder}: {manifest.n_private}; give the file it was trained on with --features"
         )
     return dataset
 
@@ -211,7 +209,7 @@ def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:
     return _Compared(inside, outside, dataset.n_units, len(names), sizes)
 
 
-def _threshold(compared: _Compared, run: run_folder.LoadedRun, resamples: int) -> Membership:
+def _threshold(compared: _Compared, run: RunFolder, resamples: int) -> Membership:
     rows = ChainedSource(compared.inside, compared.outside)
     scores = log_odds(rows.blocks(), run.weights, run.bias)
     if compared.sizes is not None:
@@ -220,7 +218,7 @@ def _threshold(compared: _Compared, run: run_folder.LoadedRun, resamples: int) -
 
 
 def _lira(
-    features: FeatureReader, compared: _Compared, run: run_folder.LoadedRun, request: AttackRequest, progress: Progress
+    features: FeatureReader, compared: _Compared, run: RunFolder, request: AttackRequest, progress: Progress
 ) -> Membership:
     """The likelihood-ratio attack. Each shadow probe trains on a random half of members and others together, with the
     run's method, options and budget. Where people are compared, halves are of people.
@@ -228,15 +226,15 @@ def _lira(
     Shadow probes are not released and spend nothing. Only the private output depends on them.
     """
     manifest = run.manifest
-    if manifest.get("tuning") is not None:
+    if manifest.tuning is not None:
         raise UsageError(
             f"run {run.folder} was tuned on its private rows, and shadow probes are not; leave --lira out, or attack a "
             "run of linprobe train"
         )
     # every shadow draws fresh noise, even if the run had a seed
-    options = {name: value for name, value in manifest["options"].items() if name != "insecure_seed"}
-    settings = Settings.of_given(find_method(manifest["method"]), options)
-    if unit_of(manifest) == OWNER and compared.sizes is None:
+    options = {name: value for name, value in manifest.options.items() if name != "insecure_seed"}
+    settings = Settings.of_given(find_method(manifest.method), options)
+    if manifest.unit == OWNER and compared.sizes is None:
         raise UsageError(
             f"run {run.folder} protects people, and test rows of {features.path} have no owners, so shadow probes "
             "cannot train on halves of all people; allowed: the threshold attack, or a file with owners of test rows"
@@ -257,9 +255,9 @@ def _lira(
     odds = np.empty((len(halves), len(y)))
     progress.start(len(halves), "shadow probes")
     text = features.text_weights()
-    by_class = manifest.get("class_weights")
+    by_class = manifest.class_weights
     weights = None if by_class is None else RowWeights(np.array(list(by_class.values())))
-    n_classes = int(manifest["n_classes"])
+    n_classes = manifest.n_classes
 
     def half_of(half: NDArray[np.bool_]) -> Dataset:
         rows = np.repeat(half, sizes)
@@ -276,19 +274,19 @@ def _lira(
     return membership(ratios[: compared.n_inside], ratios[compared.n_inside :], request.resamples)
 
 
-def _public_rows(features: FeatureReader, given: Path | None, run: run_folder.LoadedRun) -> ArraySource | None:
+def _public_rows(features: FeatureReader, given: Path | None, run: RunFolder) -> ArraySource | None:
     """The run's public rows in memory, from the file `given` or else the file it was trained with."""
     manifest = run.manifest
-    named, digest = manifest.get("public_file"), manifest.get("public_digest")  # older runs lack them
+    named, digest = manifest.public_file, manifest.public_digest
     path = given if given is not None or named is None else Path(named)
     with ExitStack() as stack:
         other = None if path is None else stack.enter_context(open_features(path))
         dataset = dataset_of(features, other, split_of(manifest))
         public = dataset.public
         wrong = digest is not None and dataset.public_digest() != digest
-        if wrong or (public is None) != (manifest["public_from"] == "nowhere"):
+        if wrong or (public is None) != (manifest.public_from == "nowhere"):
             raise DataError(
-                f"public rows are {public or 'none'}, but the run had others: {manifest['public_from']}; "
+                f"public rows are {public or 'none'}, but the run had others: {manifest.public_from}; "
                 "give the file with --public, or leave --public out"
             )
         if public is None:

@@ -21,12 +21,11 @@ from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, find_method
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import DEFAULT_DELTA, DEFAULT_STEPS, RunOptions
+from linprobe.options import DEFAULT_DELTA, DEFAULT_STEPS, OWNER, RECORD, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.plans.centring import settled
 from linprobe.plans.settings import TrainRequest, make_settings, schedule_of
 from linprobe.progress import Progress
-from linprobe.runs.units import OWNER, RECORD
 from linprobe.training.runtime import Runtime
 
 DEFAULT_RUNS = 100

@@ -45,10 +45,17 @@ from linprobe.parallel.jobs import unordered
 from linprobe.plans.settings import make_settings, refuse_other_encodings
 from linprobe.plans.tuning import settings_of
 from linprobe.progress import Progress, Silent
-from linprobe.reporting.comparison_plots import accuracy_against_attack, accuracy_against_epsilon, boost_against_shots
-from linprobe.reporting.comparison_table import balance_matters, comparison_table, markdown
+from linprobe.reporting.comparison import (
+    accuracy_against_attack,
+    accuracy_against_epsilon,
+    balance_matters,
+    boost_against_shots,
+    comparison_table,
+    markdown,
+)
 from linprobe.runs import run_folder
-from linprobe.runs.units import NOUNS
+from linprobe.runs.guarantee import NOUNS
+from linprobe.runs.manifest import Manifest
 from linprobe.training.charge import book_of
 from linprobe.training.train import Ready, train_on
 from linprobe.training.tune import tune_on
@@ -210,7 +217,7 @@ def _give_one_time(folders: Sequence[Path]) -> None:
                 os.utime(path, ns=(now, now))
 
 
-def _result(request: CompareRequest, run: Planned, manifest: dict[str, Any], features: FeatureReader) -> Result:
+def _result(request: CompareRequest, run: Planned, manifest: Manifest, features: FeatureReader) -> Result:
     auc = threshold_auc(features, run_folder.load_run(run.folder))["auc"] if request.attack else None
     return Result(
         run.row,
@@ -218,8 +225,8 @@ def _result(request: CompareRequest, run: Planned, manifest: dict[str, Any], fea
         run.request.epsilon,
         run.request.split_seed,
         run.spends,
-        manifest["test_accuracy"],
-        manifest["test_balanced_accuracy"],
+        manifest.test_accuracy or 0.0,  # compare has public test rows
+        manifest.test_balanced_accuracy or 0.0,
         auc,
     )
 
@@ -287,7 +294,7 @@ def _written(
     }
 
 
-def _run_row(run: Planned, manifest: dict[str, Any], result: Result) -> dict[str, Any]:
+def _run_row(run: Planned, manifest: Manifest, result: Result) -> dict[str, Any]:
     return {
         "method": run.row,
         **asdict(run.setting),
@@ -295,10 +302,10 @@ def _run_row(run: Planned, manifest: dict[str, Any], result: Result) -> dict[str
         "seed": result.seed,
         "test_accuracy": result.accuracy,
         "test_balanced_accuracy": result.balanced,
-        "test_macro_auroc": manifest["test_macro_auroc"],
-        "epsilon_spent": manifest["epsilon"],
-        "delta": manifest["delta"],
-        **{key: manifest[key] for key in ("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")},
+        "test_macro_auroc": manifest.test_macro_auroc,
+        "epsilon_spent": manifest.epsilon,
+        "delta": manifest.delta,
+        **manifest.stated(("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")),
         "run": str(run.folder),
     }
 

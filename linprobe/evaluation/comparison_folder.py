@@ -20,11 +20,11 @@ from linprobe.accounting.spending import spending
 from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.options import RECORD
 from linprobe.runs import per_record_file
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.run_files import LEDGER, RunFiles
-from linprobe.runs.selected_run import check_run
-from linprobe.runs.units import RECORD
+from linprobe.runs.check import check_run
+from linprobe.runs.manifest import LEDGER, Manifest
+from linprobe.runs.run_folder import RunFolder
 
 RUNS, STATED, SPENT, COMMITTED = "runs", "comparison.json", "spent.jsonl", "private_commitment.json"
 LOCK = ".lock"
@@ -42,30 +42,36 @@ class ComparisonFolder:
         self.out, self.of, self.runs = out, of, out / RUNS
         self._lines = _read_lines(out / SPENT)
         self._known = {line["run_key"] for line in self._lines}
-        self._manifests: dict[str, dict[str, Any]] = {}
+        self._manifests: dict[str, Manifest] = {}
 
     def finished(self) -> list[Path]:
         """Folders of the finished runs that exist now."""
         return sorted(manifest.parent for manifest in self.runs.glob("*/manifest.json"))
 
-    def manifest(self, run: Path) -> dict[str, Any]:
+    def manifest(self, run: Path) -> Manifest:
         """The manifest of a finished run, read once."""
         if run.name not in self._manifests:
-            self._manifests[run.name] = read_manifest(RunFiles(run))
+            self._manifests[run.name] = RunFolder(run).manifest
         return self._manifests[run.name]
+
+    def check(self, run: Path) -> None:
+        """PrivacyError if a finished run does not verify; see `check_run`."""
+        opened = RunFolder(run)
+        check_run(opened)
+        self._manifests[run.name] = opened.manifest
 
     def record(self, run: Path) -> None:
         """Add a finished run to `spent.jsonl`, unless it has a line already."""
         manifest = self.manifest(run)
-        key = manifest["manifest_digest"]
+        key = manifest.manifest_digest
         if key in self._known:
             return
         line = {
             "run_key": key,
             "run": run.name,
-            "private": manifest["private"],
-            "releases": manifest["releases"] or [],
-            "selection": manifest.get("selection"),
+            "private": manifest.private,
+            "releases": [asdict(release) for release in manifest.releases or ()],
+            "selection": None if manifest.selection is None else manifest.selection.as_dict(),
         }
         with closing(Lines(self.out / SPENT)) as lines:
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
@@ -189,7 +195,7 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
             _commit(out / COMMITTED, features)
             folder = ComparisonFolder(out, of)
             for run in folder.finished():
-                check_run(folder.manifest(run), RunFiles(run))
+                folder.check(run)
             folder.entries()  # an unreadable ledger is refused before more is spent
             folder.begin()
             yield folder

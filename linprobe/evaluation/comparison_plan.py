@@ -18,13 +18,11 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
 from linprobe.metrics.comparison import Setting
-from linprobe.options import DEFAULT_DELTA, RunOptions
+from linprobe.options import DEFAULT_DELTA, RECORD, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.plans.settings import TrainRequest, make_settings, method_options
 from linprobe.plans.tuning import Tuning, option_kinds, settings_of, typed
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.run_files import RunFiles
-from linprobe.runs.units import RECORD
+from linprobe.runs.run_folder import RunFolder
 
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"
@@ -239,9 +237,9 @@ def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_d
     """A readable name, and a digest of everything that distinguishes the run from others."""
     _, first = method_options(METHODS[row.method], asked.options or {})
     folder = None if first is None else Path(first.folder)
-    started_from = read_manifest(RunFiles(folder))["manifest_digest"] if folder and folder.is_dir() else ""
-    identity = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon, asked.delta]
-    identity += [setting.shots, public_digest, asked.split_seed]
+    started_from = RunFolder(folder).manifest.manifest_digest if folder and folder.is_dir() else ""
+    identity: list[Any] = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon]
+    identity += [asked.delta, setting.shots, public_digest, asked.split_seed]
     if asked.unit != RECORD:
         identity.append(asked.unit)
     if row.tuning is not None:

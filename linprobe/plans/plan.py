@@ -29,7 +29,7 @@ from linprobe.options import MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, Cent
 from linprobe.options.declaration import declared, refuse_idle
 from linprobe.plans.centring import settled
 from linprobe.plans.settings import INIT_WORDS, Settings, schedule_of
-from linprobe.runs.run_folder import FirstModel
+from linprobe.runs.check import FirstModel
 
 EXAMPLES = (2, 5, 10)  # rows of a person, chosen without a look at the data
 

@@ -14,7 +14,7 @@ from linprobe.errors import ArgumentError, ParameterError, UsageError
 from linprobe.methods import PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, Schedule, paper_options
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Choice, Confirmation, Init, RunOptions
 from linprobe.options.declaration import arguments_of, declared, hint
-from linprobe.runs.run_folder import FirstRun
+from linprobe.runs.check import FirstRun
 
 TEST_ACCURACY = "test accuracy"
 SELECTION = "selection"

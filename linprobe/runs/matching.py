@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.per_instance import RecordLosses
 from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_rows
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.owners import refuse_both_sides
@@ -22,17 +21,17 @@ from linprobe.errors import DataError, PrivacyError
 from linprobe.methods import find_method
 from linprobe.options import OWNER
 from linprobe.progress import Progress
-from linprobe.runs.figures_file import stated_in
-from linprobe.runs.per_record_file import commitment, read_per_record
-from linprobe.runs.run_folder import LoadedRun
+from linprobe.runs.manifest import Manifest
+from linprobe.runs.metrics_file import stated_metrics
+from linprobe.runs.per_record_file import commitment
+from linprobe.runs.run_folder import RunFolder
 from linprobe.runs.test_rows import figures_of
-from linprobe.runs.units import unit_of
 
 ROUNDING = 1e-3  # scores may round differently on another machine, and change the answer for a row
 OF_PRIVATE = ("n_private", "n_units")
 
 
-def features_of(run: LoadedRun, features: Path | None) -> Path | None:
+def features_of(run: RunFolder, features: Path | None) -> Path | None:
     """The feature file to use with a run: `features` if given, else the file the run was trained on.
 
     Raises:
@@ -40,7 +39,7 @@ def features_of(run: LoadedRun, features: Path | None) -> Path | None:
     """
     if features is not None:
         return features
-    recorded = run.manifest["features"]
+    recorded = run.manifest.features
     if recorded == DIGITS:
         return None
     if not Path(recorded).is_file():
@@ -52,7 +51,7 @@ def features_of(run: LoadedRun, features: Path | None) -> Path | None:
 
 
 @contextmanager
-def training_file(run: LoadedRun, other: Path, progress: Progress) -> Iterator[FeatureReader | None]:
+def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[FeatureReader | None]:
     """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
 
     None if it is not where the manifest says, with a note, or if its rows now have another width than the run.
@@ -60,7 +59,7 @@ def training_file(run: LoadedRun, other: Path, progress: Progress) -> Iterator[F
     try:
         path = features_of(run, None)
     except DataError:
-        progress.note(f"{run.manifest['features']} is not here, so rows of {other} are not compared with private rows")
+        progress.note(f"{run.manifest.features} is not here, so rows of {other} are not compared with private rows")
         yield None
         return
     with open_features(path, whole=False) as features:
@@ -68,7 +67,7 @@ def training_file(run: LoadedRun, other: Path, progress: Progress) -> Iterator[F
 
 
 def check_made_alike(
-    run: LoadedRun, path: Path, given: dict[str, Any], progress: Progress, *, allow_other: bool = False
+    run: RunFolder, path: Path, given: dict[str, Any], progress: Progress, *, allow_other: bool = False
 ) -> None:
     """Compare how rows were made with what the manifest says of the rows the run was trained on.
 
@@ -78,7 +77,7 @@ def check_made_alike(
     Raises:
         DataError: they were made otherwise, by the first difference. With `allow_other`, a note instead.
     """
-    trained_on: dict[str, Any] = run.manifest.get("extraction") or {}
+    trained_on: dict[str, Any] = run.manifest.extraction or {}
     differs = first_difference(trained_on, given)
     if differs is not None:
         name, mine, theirs = differs
@@ -95,14 +94,14 @@ def check_made_alike(
         progress.note(f"{path} does not say how its rows were made; the run's are from {_network(run)}")
 
 
-def _network(run: LoadedRun) -> str:
+def _network(run: RunFolder) -> str:
     """The network of a run's rows, in words."""
-    extraction = run.manifest["extraction"]
+    extraction = run.manifest.extraction or {}
     weights = f" with weights {extraction['weights']}" if extraction["weights"] else ""
     return f"{extraction['backbone']}{weights}"
 
 
-def check_width(run: LoadedRun, n_features: int, where: Path) -> None:
+def check_width(run: RunFolder, n_features: int, where: Path) -> None:
     """DataError unless `n_features`, the width of the rows of `where`, is that of the run."""
     if n_features != run.weights.shape[-2]:
         raise DataError(
@@ -111,7 +110,7 @@ def check_width(run: LoadedRun, n_features: int, where: Path) -> None:
         )
 
 
-def check_classes(run: LoadedRun, features: FeatureReader) -> None:
+def check_classes(run: RunFolder, features: FeatureReader) -> None:
     """DataError unless a feature file declares the classes of the run, or its labels, in the same order."""
     mine, theirs = run.class_names, list(features.description.class_names)
     if (run.task, mine) == (features.description.task, theirs):
@@ -126,12 +125,12 @@ def check_classes(run: LoadedRun, features: FeatureReader) -> None:
     raise DataError(f"{features.path} {differs}; use a file with the same classes in the same order")
 
 
-def refuse_private_rows(run: LoadedRun, features: FeatureReader, progress: Progress) -> None:
+def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progress) -> None:
     """DataError if test rows of a file, or the people they belong to, are among the training rows of a run.
 
     The run's own feature file was checked when it was opened. If it is not here, a note says that nothing is compared.
     """
-    recorded = Path(run.manifest["features"])
+    recorded = Path(run.manifest.features)
     if recorded.is_file() and recorded.samefile(features.path):
         return
     with training_file(run, features.path, progress) as training:
@@ -150,7 +149,7 @@ def refuse_private_rows(run: LoadedRun, features: FeatureReader, progress: Progr
             )
 
 
-def refuse_private_as_public(run: LoadedRun, public: FeatureReader, use: str, progress: Progress) -> None:
+def refuse_private_as_public(run: RunFolder, public: FeatureReader, use: str, progress: Progress) -> None:
     """PrivacyError if a row of the group `public` is a training row of the run's feature file; a note if that is gone.
 
     Args:
@@ -166,49 +165,46 @@ def refuse_private_as_public(run: LoadedRun, public: FeatureReader, use: str, pr
             )
 
 
-def split_of(manifest: dict[str, Any]) -> Split:
+def split_of(manifest: Manifest) -> Split:
     """How the feature file of a run was split."""
     # a run without public rows records no shots, even if the file has a public group
-    shots = 0 if manifest["public_from"] == "nowhere" else manifest["public_shots"]
-    joined = find_method(manifest["method"]).joins_public
-    return Split(shots, int(manifest["split_seed"]), unit_of(manifest), manifest.get("per_owner_rows"), joined)
+    shots = 0 if manifest.public_from == "nowhere" else manifest.public_shots
+    joined = find_method(manifest.method).joins_public
+    return Split(shots, manifest.split_seed, manifest.unit, manifest.per_owner_rows, joined)
 
 
-def private_mask(
-    run: LoadedRun, per_record: tuple[list[str], RecordLosses, bytes] | None, features: FeatureReader
-) -> NDArray[np.bool_] | None:
+def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] | None:
     """Mask of the training rows of `features` that were private, (n_train,), checked against the data commitment.
 
-    None if the run released nothing about private rows, so that it has no commitment. `per_record` is read from the
-    run folder if it is None.
+    None if the run released nothing about private rows, so that it has no commitment.
 
     Raises:
         DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
     """
     manifest = run.manifest
-    if manifest["private_commitment"] is None:
+    if manifest.private_commitment is None:
         return None
-    ids, _, key = per_record or read_per_record(run.folder, manifest)
+    ids, _, key = run.per_record
     known = set(ids)
-    people = unit_of(manifest) == OWNER
+    people = manifest.unit == OWNER
     if people and not features.has_owners("train"):
         raise PrivacyError(
             f"{features.path} does not say whose rows they are, and the run protects people; find the right file"
         )
     keep = np.array([name in known for name in (features.owners if people else features.ids)("train")])
-    if find_method(manifest["method"]).joins_public:
+    if find_method(manifest.method).joins_public:
         keep[:] = True  # every training row is private; the ids also name public rows of another file
     if people:
         used = private_rows(features, ~keep, split_of(manifest))[0].keep
         keep = keep if used is None else used
-    if commitment(key, features.digest("train", keep)) != manifest["private_commitment"]:
+    if commitment(key, features.digest("train", keep)) != manifest.private_commitment:
         raise PrivacyError(
             f"{features.path} does not hold the private rows this run was trained on; find the right file"
         )
     return keep
 
 
-def check_stated(run: LoadedRun, features: FeatureReader) -> list[str]:
+def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
     """The keys of the manifest that the feature file proves.
 
     Keys about rows that the file does not hold are left out: public rows of another file, and test rows of another
@@ -218,49 +214,49 @@ def check_stated(run: LoadedRun, features: FeatureReader) -> list[str]:
         PrivacyError: a key contradicts the file.
     """
     manifest = run.manifest
-    if list(features.description.class_names) != run.class_names or features.n_features != manifest["n_features"]:
+    if list(features.description.class_names) != run.class_names or features.n_features != manifest.n_features:
         raise PrivacyError(f"{features.path} has other classes or features than the manifest; find the right file")
-    _same({"task": run.task}, "task", features.description.task, features)
+    _same("task", run.task, features.description.task, features)
     return [
         "class_names",
-        *(["task"] if "task" in manifest else []),
+        *(["task"] if manifest.has("task") else []),
         *_rows(manifest, features),
         *_test_rows(run, features),
     ]
 
 
-def _rows(manifest: dict[str, Any], features: FeatureReader) -> list[str]:
+def _rows(manifest: Manifest, features: FeatureReader) -> list[str]:
     """Keys about public and private rows."""
-    if manifest["public_file"] is not None or find_method(manifest["method"]).joins_public:
+    if manifest.public_file is not None or find_method(manifest.method).joins_public:
         return []
     dataset = dataset_of(features, None, split_of(manifest))
     found: dict[str, Any] = {"n_public": 0 if dataset.public is None else dataset.public.n_rows}
     found |= dict.fromkeys(OF_PRIVATE, dataset.n_units)
-    if "public_digest" in manifest:
+    if manifest.has("public_digest"):
         found["public_digest"] = dataset.public_digest()
     for key, value in found.items():
-        _same(manifest, key, value, features)
+        if manifest.has(key):
+            _same(key, getattr(manifest, key), value, features)
     return list(found)
 
 
-def _test_rows(run: LoadedRun, features: FeatureReader) -> list[str]:
+def _test_rows(run: RunFolder, features: FeatureReader) -> list[str]:
     """Keys about public test rows."""
     manifest = run.manifest
-    comparable = manifest["test_rows"] == "public" == features.description.test_rows
-    if not comparable or features.sizes.get("test") != manifest["n_test"]:
+    comparable = manifest.test_rows == "public" == features.description.test_rows
+    if not comparable or features.sizes.get("test") != manifest.n_test:
         return []
     figures = figures_of(features, run) or {}
-    known = stated_in(manifest)
+    known = stated_metrics(manifest)
     for key, name in known.items():
-        _close(manifest, key, figures[name], manifest["n_test"], features)
-    for name, stated in (manifest["test_accuracy_per_class"] or {}).items():
+        _close(key, getattr(manifest, key), figures[name], manifest.n_test, features)
+    for name, stated in (manifest.test_accuracy_per_class or {}).items():
         of_class = figures["per_class"][name]
-        _close({name: stated}, name, of_class["recall"], of_class["n"], features)
+        _close(name, stated, of_class["recall"], of_class["n"], features)
     return ["test_rows", *known, "test_accuracy_per_class"]
 
 
-def _close(stated: dict[str, Any], key: str, found: float | None, n_rows: int, features: FeatureReader) -> None:
-    value = stated.get(key, found)
+def _close(key: str, value: float | None, found: float | None, n_rows: int, features: FeatureReader) -> None:
     if value == found:
         return
     near = None not in (value, found) and math.isclose(value or 0, found or 0, abs_tol=ROUNDING + 1.5 / max(n_rows, 1))
@@ -270,8 +266,6 @@ def _close(stated: dict[str, Any], key: str, found: float | None, n_rows: int, f
         )
 
 
-def _same(manifest: dict[str, Any], key: str, found: Any, features: FeatureReader) -> None:
-    if manifest.get(key, found) != found:
-        raise PrivacyError(
-            f"{key} is {manifest[key]} in the manifest, and {features.path} gives {found}; do not trust it"
-        )
+def _same(key: str, value: Any, found: Any, features: FeatureReader) -> None:
+    if value != found:
+        raise PrivacyError(f"{key} is {value} in the manifest, and {features.path} gives {found}; do not trust it")

@@ -9,9 +9,7 @@ from pathlib import Path
 from linprobe.errors import LinprobeError, UsageError
 from linprobe.parallel.process_group import Group
 from linprobe.runs.claim import claimed
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.run_files import RunFiles
-from linprobe.runs.run_folder import new_run_folder
+from linprobe.runs.run_folder import RunFolder, new_run_folder
 
 
 @contextmanager
@@ -51,10 +49,10 @@ def new_files(
 def inputs_of(run: Path) -> tuple[Path, ...]:
     """The files of a run folder, and the feature files of its rows; none if its manifest cannot be read."""
     try:
-        manifest = read_manifest(RunFiles(run))
+        manifest = RunFolder(run).manifest
     except LinprobeError:  # the command will say so when it reads the run
         return ()
-    return *run.iterdir(), *(Path(name) for name in (manifest["features"], manifest["public_file"]) if name)
+    return *run.iterdir(), *(Path(name) for name in (manifest.features, manifest.public_file) if name)
 
 
 def writing(path: Path, write: Callable[[], None]) -> None:

@@ -12,10 +12,9 @@ from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import UsageError
 from linprobe.mechanisms.correct_predictions import NoisyTest
 from linprobe.methods import Method
-from linprobe.metrics.figures import figures_by_task, of_labels
-from linprobe.runs.figures_file import STATED
-from linprobe.runs.label_figures_file import STATED_OF_LABELS
-from linprobe.runs.noisy_test import noisy_figures
+from linprobe.metrics.figures import figures_by_task
+from linprobe.runs.manifest import Accuracy
+from linprobe.runs.metrics_file import measured_accuracy, noisy_accuracy
 
 MOST_PASSES = 4  # over the test rows, for the AUROC of classes; `evaluate` has no limit
 PRINTED = (  # keys of every manifest
@@ -54,23 +53,12 @@ def figures_of(features: FeatureReader, trained: Model) -> dict[str, Any] | None
     )
 
 
-def accuracy_of(features: FeatureReader, tested: NoisyTest | None, measured: dict[str, Any] | None) -> dict[str, Any]:
+def accuracy_of(features: FeatureReader, tested: NoisyTest | None, measured: dict[str, Any] | None) -> Accuracy:
     """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
     n_test = features.sizes.get("test", 0)
-    known = STATED_OF_LABELS if features.description.several_labels else STATED
-    stated: dict[str, Any] = {
-        "test_rows": features.description.test_rows if n_test else "none",
-        **dict.fromkeys((*PRINTED, "test_accuracy_per_class", *known)),
-        "n_test": n_test,
-    }
     if tested is not None:
-        return stated | noisy_figures(tested, n_test, features.description.class_names)
-    if measured is None:
-        return stated
-    stated |= {key: measured[name] for key, name in known.items()}
-    if not of_labels(measured):
-        stated["test_accuracy_per_class"] = {name: one["recall"] for name, one in measured["per_class"].items()}
-    return stated
+        return noisy_accuracy(tested, n_test, features.description.class_names)
+    return measured_accuracy(measured, features.description.test_rows if n_test else "none", n_test)
 
 
 def test_epsilon_of(features: FeatureReader, given: float | None, delta: float, method: Method) -> float | None:

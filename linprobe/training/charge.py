@@ -24,8 +24,6 @@ from linprobe.parallel.process_group import ALONE, Group
 from linprobe.plans.plan import Plan
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import run_id_of
-from linprobe.runs.units import unit_of
 
 KEY, SUFFIX = "key", ".jsonl"
 KEY_BYTES = 32
@@ -296,7 +294,7 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> Non
 
 
 def charge_histogram(
-    run: run_folder.LoadedRun, before: Sequence[Releases], histogram: Releases, given: Path | None
+    run: run_folder.RunFolder, before: Sequence[Releases], histogram: Releases, given: Path | None
 ) -> None:
     """Charge a histogram of a finished run to the book of the run, after what the run released `before`.
 
@@ -312,7 +310,7 @@ def charge_histogram(
 
 
 def preview_histogram(
-    run: run_folder.LoadedRun, before: Sequence[Releases], histogram: Releases, given: Path | None
+    run: run_folder.RunFolder, before: Sequence[Releases], histogram: Releases, given: Path | None
 ) -> tuple[Path, Spending]:
     """The book that `charge_histogram` would charge, and the cost of its runs with the histogram. Nothing is written.
 
@@ -328,21 +326,21 @@ def preview_histogram(
     return path, spending(replace(contents, entries={**others, entry.run: after}).counted)
 
 
-def _book_with_entry(run: run_folder.LoadedRun, before: Sequence[Releases], given: Path | None) -> tuple[Path, Entry]:
+def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], given: Path | None) -> tuple[Path, Entry]:
     """The budget book of a finished run, and the entry of the run in a book that does not know it."""
     manifest = run.manifest
-    path = book_with(run_id_of(manifest), given)
+    path = book_with(manifest.book_id, given)
     if path is None:
         raise LinprobeError(
             f"run {run.folder} is in no budget book of {books_folder()}, so its histogram cannot be charged; give "
             "--book FILE; a new book gets the whole run"
         )
     return path, Entry(
-        run=run_id_of(manifest),
+        run=manifest.book_id,
         name=str(run.folder.absolute()),
-        method=manifest["method"],
-        unit=unit_of(manifest),
+        method=manifest.method,
+        unit=manifest.unit,
         private=True,
-        delta=manifest["delta"],
+        delta=manifest.delta,
         releases=tuple(before),
     )

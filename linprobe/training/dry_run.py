@@ -34,7 +34,7 @@ from linprobe.plans.words import (
     written,
 )
 from linprobe.progress import Progress
-from linprobe.runs.units import NOUNS
+from linprobe.runs.guarantee import NOUNS
 from linprobe.training.charge import preview
 from linprobe.training.runtime import Runtime
 from linprobe.training.train import Ready, checked_rows, opened, with_method

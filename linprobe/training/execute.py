@@ -12,7 +12,6 @@ Nothing here decides a release. A mean that is too short to subtract leads to th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +39,8 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.plans.centring import SHORTEST_MEAN
 from linprobe.plans.plan import Plan
 from linprobe.plans.settings import SELECTION, TEST_ACCURACY
-from linprobe.runs.manifest import privacy_statement
+from linprobe.runs.guarantee import privacy_statement
+from linprobe.runs.manifest import PrivacyStatement
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.runtime import Runtime
 from linprobe.training.shrinkage import Selected, best_of
@@ -75,7 +75,7 @@ class Trained:
             voters as first axis if the run votes.
         history: public facts of each step. n_steps: number of steps.
         centre: `public` or `private` if rows were centred on such a mean, else `none`.
-        privacy: the guarantee and how it was reached, JSON-ready.
+        privacy: the guarantee and how it was reached.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         tested: noisy numbers of correct and wrong predictions on private test rows; None if not released.
         selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
@@ -86,7 +86,7 @@ class Trained:
     history: list[dict[str, float]]
     n_steps: int
     centre: str
-    privacy: dict[str, Any]
+    privacy: PrivacyStatement
     losses: RecordLosses | None
     tested: NoisyTest | None = None
     selected: Selected | None = None
@@ -249,7 +249,7 @@ def _finish(
     )
 
 
-def _statement(plan: Plan, budget: Budget | None, ledger: Ledger, source: NoiseSource) -> dict[str, Any]:
+def _statement(plan: Plan, budget: Budget | None, ledger: Ledger, source: NoiseSource) -> PrivacyStatement:
     return privacy_statement(
         plan.method,
         budget,

@@ -12,8 +12,8 @@ from linprobe.methods import Method
 from linprobe.plans.settings import TrainRequest
 from linprobe.progress import Progress
 from linprobe.reporting.tracking import track
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.run_files import HISTORY, RunFiles
+from linprobe.runs.manifest import HISTORY
+from linprobe.runs.run_folder import RunFolder
 
 
 def refuse_tracking(request: TrainRequest, method: Method) -> None:
@@ -31,11 +31,11 @@ def send(request: TrainRequest, outcome: dict[str, Any], progress: Progress) -> 
     if request.log_to is None or not outcome:
         return
     folder = Path(outcome["run"])
-    files = RunFiles(folder)
-    lines = StringIO(files[HISTORY].decode(), newline="")
+    run = RunFolder(folder)
+    lines = StringIO(run[HISTORY].decode(), newline="")
     history = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(lines)]
     try:
-        track(request.log_to, folder.name, read_manifest(files), history)
+        track(request.log_to, folder.name, run.manifest, history)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         progress.note(f"{request.log_to} did not take the run ({reason}); the run is complete in {folder}")

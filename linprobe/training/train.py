@@ -41,9 +41,9 @@ from linprobe.plans.settings import Settings, TrainRequest, make_settings
 from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
+from linprobe.runs.manifest import LEDGER, Manifest
 from linprobe.runs.output import run_folder_of_group
 from linprobe.runs.per_record_file import PrivateRecords
-from linprobe.runs.run_files import LEDGER
 from linprobe.runs.test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.training.charge import BookFinder, RunCharge
 from linprobe.training.checkpoint import Keeping, run_identity
@@ -313,7 +313,7 @@ def train_on(
                 trained.weights,
                 trained.bias,
                 trained.history,
-                {**manifest_of(ready, dataset, settings, trained, measured), "run_id": charge.run},
+                replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run),
                 private_records(dataset, trained),
                 signing_key,
                 measured,
@@ -331,8 +331,8 @@ def train_on(
         progress.note(no_better)
     return {
         "run": str(out),
-        **{key: manifest[key] for key in (*OUTCOME_KEYS, *PRINTED_OF_LABELS) if key in manifest},
-        **{key: None for key in ("gdp_mu", "zcdp_rho") if not manifest["private"]},
+        **manifest.stated((*OUTCOME_KEYS, *PRINTED_OF_LABELS)),
+        **{key: None for key in ("gdp_mu", "zcdp_rho") if not manifest.private},
         "seconds": time.perf_counter() - started,
     }
 
@@ -353,7 +353,7 @@ def pages_to_sign(out: Path, signing_key: Ed25519PrivateKey | None) -> run_folde
     """What makes the pages of the run `out`, which its signature covers; None for a run that is not signed."""
     if signing_key is None:
         return None
-    from linprobe.reporting.model_card import pages_of_run  # jinja2 would slow down every run
+    from linprobe.reporting.release_pages import pages_of_run  # jinja2 would slow down every run
 
     return partial(pages_of_run, out.resolve().name, True)
 
@@ -367,36 +367,35 @@ def _random_weights(*files: FeatureReader | None) -> Iterable[str]:
 
 def manifest_of(
     ready: Ready, dataset: Dataset, settings: Settings, trained: Trained, measured: dict[str, Any] | None
-) -> dict[str, Any]:
+) -> Manifest:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
     description, weights = features.description, dataset.weights
     names = description.class_names
-    return {
-        **trained.privacy,
-        "precision": request.precision,
-        "device": request.device,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "n_features": features.n_features,
-        "n_classes": len(names),
-        "class_names": list(names),
-        "class_names_from": description.class_names_from,
-        "task": description.task,
-        "ids_from": description.ids_from,
-        "options": settings.parameters,
-        "preset": request.preset,
-        "centre": trained.centre,
-        "features": DIGITS if request.features is None else str(request.features),
-        "backbone": description.backbone,
-        "extraction": extraction_of(description),
-        "public_from": "nowhere" if public is None else str(public),
-        "public_shots": None if public is None else dataset.shots,
-        "public_file": None if request.public is None else str(request.public),
-        "split_seed": request.split_seed,
-        "per_owner_rows": request.per_owner_rows,
-        "class_weights": None if weights is None else dict(zip(names, weights.by_class.tolist(), strict=True)),
-        "public_digest": dataset.public_digest(),
-        **accuracy_of(features, trained.tested, measured),
-        "tuning": None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
-        "published": [],
-    }
+    return Manifest.of(
+        trained.privacy,
+        accuracy_of(features, trained.tested, measured),
+        precision=request.precision,
+        device=request.device,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        n_features=features.n_features,
+        n_classes=len(names),
+        class_names=list(names),
+        class_names_from=description.class_names_from,
+        task=description.task,
+        ids_from=description.ids_from,
+        options=settings.parameters,
+        preset=request.preset,
+        centre=trained.centre,
+        features=DIGITS if request.features is None else str(request.features),
+        backbone=description.backbone,
+        extraction=extraction_of(description),
+        public_from="nowhere" if public is None else str(public),
+        public_shots=None if public is None else dataset.shots,
+        public_file=None if request.public is None else str(request.public),
+        split_seed=request.split_seed,
+        per_owner_rows=request.per_owner_rows,
+        class_weights=None if weights is None else dict(zip(names, weights.by_class.tolist(), strict=True)),
+        public_digest=dataset.public_digest(),
+        tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
+    )

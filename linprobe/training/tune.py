@@ -31,9 +31,9 @@ from linprobe.plans.settings import Settings, TrainRequest
 from linprobe.plans.tuning import Tuning, check_start, selection_of, settings_of
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.run_files import LEDGER, RunFiles
-from linprobe.runs.selected_run import selected_statement
+from linprobe.runs.guarantee import selected
+from linprobe.runs.manifest import LEDGER
+from linprobe.runs.run_folder import RunFolder
 from linprobe.runs.test_rows import figures_of
 from linprobe.training.charge import charged_selection
 from linprobe.training.execute import Trained, execute
@@ -104,8 +104,8 @@ def tune_on(ready: Ready, tuning: Tuning, candidates: Sequence[Settings], progre
     settings = ready.with_test(replace(candidates[0], shrink=tuning.shrink))
     without = replace(ready, request=replace(ready.request, checkpoint_every=math.inf))  # nothing resumes such a run
     outcome = train_on(without, settings, progress)
-    manifest = read_manifest(RunFiles(Path(outcome["run"])))
-    return {**{name: value for name, value in outcome.items() if name != "seconds"}, "tuning": manifest["tuning"]}
+    manifest = RunFolder(Path(outcome["run"])).manifest
+    return {**{name: value for name, value in outcome.items() if name != "seconds"}, "tuning": manifest.tuning}
 
 
 def tunable_rows(ready: Ready, tuning: Tuning, candidates: Sequence[Settings]) -> Dataset:
@@ -163,25 +163,28 @@ def _select(
             os.utime(ledger)  # the time between the ledger and the other files would tell the number of runs
             if trained is None:
                 raise DivergedError("the selected run diverged; give other settings, for example smaller steps")
-            statement = selected_statement(
-                trained.privacy,
+            settings = replace(candidates[chosen], shrink=tuning.shrink or (1.0,))
+            measured = figures_of(features, trained)
+            named = replace(ready, request=replace(request, method=settings.method.name))
+            manifest = selected(
+                manifest_of(named, dataset, settings, trained, measured),
                 selection.event,
                 epsilon_target=float(request.epsilon or 0),
                 delta=selection.delta,
                 accountant=selection.accountant,
             )
-            settings = replace(candidates[chosen], shrink=tuning.shrink or (1.0,))
-            measured = figures_of(features, trained)
-            named = replace(ready, request=replace(request, method=settings.method.name))
-            manifest = manifest_of(named, dataset, settings, trained, measured)
-            manifest["created"] = manifest["created"][:DAY]
             facts = {"settings": tuning.settings, "chosen": chosen}
             manifest = run_folder.write_run(
                 folder,
                 trained.weights,
                 trained.bias,
                 trained.history,
-                {**manifest, **statement, "run_id": run_id, "tuning": {**(manifest["tuning"] or {}), **facts}},
+                replace(
+                    manifest,
+                    created=manifest.created[:DAY],
+                    run_id=run_id,
+                    tuning={**(manifest.tuning or {}), **facts},
+                ),
                 private_records(dataset, trained),
                 signing_key,
                 measured,
@@ -189,4 +192,4 @@ def _select(
             )
     except OSError as error:
         raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
-    return {"run": str(out), **{key: manifest[key] for key in OUTCOME_KEYS}, "tuning": manifest["tuning"]}
+    return {"run": str(out), **manifest.stated(OUTCOME_KEYS), "tuning": manifest.tuning}

@@ -13,8 +13,8 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_down, rounded_up
 from linprobe.cli import run
 from linprobe.commands.figures import guarantee_rows
-from linprobe.reporting.comparison_table import comparison_table, footer
-from linprobe.runs.manifest import guarantee_text
+from linprobe.reporting.comparison import comparison_table, footer
+from linprobe.runs.guarantee import guarantee_text
 
 AWKWARD = (2.99999999, 3.00000001, 3.0000000000000004, 4.37718123, 1.00000001e-05, 0.1, 1 / 3, 99.9999999, 1e-300)
 

@@ -11,7 +11,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -237,34 +236,33 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
     after = spent(cli, features_file)
     assert after["runs"] == before["runs"]
-    manifest = json.loads((run_copy / "manifest.json").read_text())
+    published = run_copy.with_name(f"{run_copy.name}.published-1")
+    manifest = json.loads((published / "manifest.json").read_text())
     (entry,) = (entry for entry in after["entries"] if entry["run"] == manifest["run_id"])
     assert entry["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
     assert after["epsilon"] > before["epsilon"]
     spent(cli, features_file, "--set-cap", after["epsilon"])
     above = ["cap is epsilon", f"have spent is {after['epsilon']:.6g}"[:-2], "--publish-epsilon, or raise the cap"]
     for words in ((), ("--dry-run",)):
-        refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5", *words), 4, above)
-    assert len((run_copy / "ledger.jsonl").read_text().splitlines()) == sum(
-        release["count"] for release in manifest["releases"]
-    )
-    assert cli("verify", run_copy).status == 0
-    new = cli("pdp-report", run_copy, "--publish-epsilon", "0.5", "--book", "new.jsonl")
+        refused(cli("pdp-report", published, "--publish-epsilon", "0.5", *words), 4, above)
+    second = run_copy.with_name(f"{run_copy.name}.published-2")
+    assert not second.exists()
+    new = cli("pdp-report", published, "--publish-epsilon", "0.5", "--book", "new.jsonl")
     assert new.status == 0  # a book that did not know the run
     found = spent(cli, Path("new.jsonl"))
-    manifest = json.loads((run_copy / "manifest.json").read_text())
+    manifest = json.loads((second / "manifest.json").read_text())
     assert found["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
 
 
-def test_a_run_folder_that_cannot_be_written_is_told_before_the_charge(
+def test_a_place_that_cannot_be_written_is_told_before_the_charge(
     cli: Cli, refused: Cli, run_copy: Path, own_books: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_only(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    monkeypatch.setattr(Path, "mkdir", read_only)
     before = [path.read_bytes() for path in sorted(own_books.iterdir())]
-    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 1, ["copied_run", "nothing was charged", "copy"])
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 1, ["copied_run.published-1", "cannot be made"])
     assert [path.read_bytes() for path in sorted(own_books.iterdir())] == before
 
 

@@ -22,8 +22,7 @@ from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.spending import spending
 from linprobe.evaluation import compare, comparison_folder
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.run_files import RunFiles
+from linprobe.runs.run_folder import RunFolder
 from linprobe.training.train import train_on
 from tests.cli.outcomes import Cli, result_of
 
@@ -339,11 +338,11 @@ def test_a_run_finished_by_somebody_else_still_counts(
 def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: Counter[str] = Counter()
 
-    def counted(files: RunFiles) -> dict[str, Any]:
-        read[files.folder.name] += 1
-        return read_manifest(files)
+    def counted(folder: Path) -> RunFolder:
+        read[folder.name] += 1
+        return RunFolder(folder)
 
-    monkeypatch.setattr(comparison_folder, "read_manifest", counted)
+    monkeypatch.setattr(comparison_folder, "RunFolder", counted)
     words = ["--methods", "noisy-gd:steps=2", "--jobs", "1", "--seeds", "2", "--out", "cmp", "--eps"]
     for epsilons, runs in (("1", 4), ("1,2", 6)):
         read.clear()

@@ -44,8 +44,11 @@ MADE: dict[str, tuple[tuple[str, ...], str, list[str]]] = {
     "report": (("report", "{run}", "--html", "made.html"), "made.html", ["the page is complete in made.html", NAME]),
     "pdp-report --publish-epsilon": (
         ("pdp-report", "{run}", "--publish-epsilon", "0.5"),
-        "{run}/published_histogram_1.json",
-        ["the histogram is complete in {run}/published_histogram_1.json", "linprobe pdp-report {run} prints again"],
+        "{run}.published-1/published_histogram_1.json",
+        [
+            "run {run}.published-1 is complete and states the cost of the histogram",
+            "linprobe pdp-report {run} prints again",
+        ],
     ),
     "pdp-report --csv --json": (
         ("pdp-report", "{run}", "--csv", "made", "--json"),

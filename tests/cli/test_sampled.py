@@ -171,14 +171,15 @@ def test_no_record_of_a_sampled_run_is_reported_above_the_run(cli: Cli, sampled_
 def test_publishing_a_histogram_of_a_sampled_run_is_charged_and_verified(cli: Cli, sampled_copy: Path) -> None:
     spent = manifest_of(sampled_copy)["epsilon"]
     published = result_of(cli("pdp-report", sampled_copy, "--publish-epsilon", "0.5", "--json"))["published"]
-    manifest = manifest_of(sampled_copy)
+    run = Path(published["run"])
+    manifest = manifest_of(run)
     assert spent < manifest["epsilon"] == published["epsilon_of_run_now"] < spent + 0.5
     assert [release["purpose"] for release in manifest["releases"]] == ["gradient", "histogram"]
     assert manifest["releases"][1]["sampling_rate"] == 1
     assert abs(sum(published["noisy_counts"]) - 400) < 6 * 20**0.5 * published["noise_std"]
-    verified = result_of(cli("verify", sampled_copy, "--json"))
+    verified = result_of(cli("verify", run, "--json"))
     assert verified["epsilon"] == manifest["epsilon"]
-    assert result_of(cli("pdp-report", sampled_copy, "--json"))["max"] <= manifest["epsilon"]
+    assert result_of(cli("pdp-report", run, "--json"))["max"] <= manifest["epsilon"]
 
 
 def test_a_run_that_follows_no_record_verifies_and_says_how_to_get_a_report(
@@ -306,7 +307,7 @@ def test_a_published_histogram_is_inherited_too(
 ) -> None:
     shutil.copytree(cheap_run, "first")
     assert cli("pdp-report", "first", "--publish-epsilon", "0.5").status == 0
-    command = ["--method", "noisy-gd", "--centre", "none", "--eps", "3", "--init", "first"]
+    command = ["--method", "noisy-gd", "--centre", "none", "--eps", "3", "--init", "first.published-1"]
     assert cli("train", features_file, *command, "--out", "second").status == 0
     second = manifest_of(Path("second"))
     assert [release["count"] for release in second["releases"]] == [50, 1, 50]

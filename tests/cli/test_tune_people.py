@@ -62,7 +62,7 @@ def test_the_choice_protects_people(cli: Cli, owned: Path, words: list[str]) -> 
     assert (result["unit"], result["n_units"]) == ("owner", PEOPLE)
     assert result["epsilon"] <= 3
     manifest = load_run(Path("run")).manifest
-    assert "people, each with all of their private rows" in manifest["guarantee"]
+    assert "people, each with all of their private rows" in manifest.guarantee
     assert cli("verify", "run", "--features", owned).status == 0
     assert cli("attack", "run", "--resamples", 0).status == 0
     assert cli("report", "run", "--html", "page.html").status == 0

@@ -171,9 +171,10 @@ def good_files() -> Iterator[Good]:
                 contextlib.redirect_stdout(io.StringIO()),
             ):
                 words = ["train", str(folder / "good.h5"), "--method", "noisy-gd", "--eps", "3"]
-                return run([*words, "--out", str(folder / "run")]) or run(
-                    ["pdp-report", str(folder / "run"), "--publish-epsilon", "0.5"]
+                made = run([*words, "--out", str(folder / "trained")]) or run(
+                    ["pdp-report", str(folder / "trained"), "--publish-epsilon", "0.5"]
                 )
+                return made or (folder / "trained.published-1").rename(folder / "run") is None
 
         _, status = os.waitpid(start_copy(make), 0)
         if status:

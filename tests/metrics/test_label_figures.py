@@ -11,7 +11,8 @@ from sklearn.metrics import average_precision_score, precision_score, recall_sco
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.metrics import figures as module
 from linprobe.metrics.figures import label_figures, no_better_than_commonest_answers
-from linprobe.runs.label_figures_file import FIGURES_OF_LABELS, label_contradictions
+from linprobe.runs.manifest import holds
+from linprobe.runs.metrics_file import LABEL_METRICS, label_contradictions
 
 G = np.random.default_rng(0)
 X = G.integers(-2, 3, (200, 3)).astype(np.float32) + np.float32(0.5)  # many rows have equal scores
@@ -47,18 +48,18 @@ def test_figures_of_a_run_agree_with_each_other_and_an_edit_is_found() -> None:
     y[:, 2], y[:, 3] = 0, 1  # a label that no row has, and one that all have
     for given in (Y, y):
         found = figures(given)
-        assert FIGURES_OF_LABELS.holds(json.loads(json.dumps(found)))
-        assert not list(label_contradictions(found, {"class_names": list(NAMES)}))
+        assert holds(LABEL_METRICS, json.loads(json.dumps(found)))
+        assert not list(label_contradictions(found, list(NAMES)))
     assert found["per_label"]["c"]["auroc"] is found["per_label"]["d"]["average_precision"] is None
     assert found["per_label"]["c"]["recall"] is None
     ranked = [found["per_label"][name]["auroc"] for name in "ab"]
     assert found["macro_auroc"] == pytest.approx(np.mean(ranked))
     for key, value in (("macro_auroc", 0.9), ("label_accuracy", 0.99), ("commonest_accuracy", 0.1)):
-        assert list(label_contradictions({**found, key: value}, {"class_names": list(NAMES)}))
+        assert list(label_contradictions({**found, key: value}, list(NAMES)))
     for key, value in (("n", 7), ("accuracy", 0.5), ("recall", 0.1), ("auroc", None)):
         edited = {**found, "per_label": {**found["per_label"], "a": {**found["per_label"]["a"], key: value}}}
-        assert list(label_contradictions(edited, {"class_names": list(NAMES)})), key
-    assert list(label_contradictions(found, {"class_names": list("abdc")}))
+        assert list(label_contradictions(edited, list(NAMES))), key
+    assert list(label_contradictions(found, list("abdc")))
 
 
 def test_a_model_that_answers_the_commonest_is_told() -> None:

@@ -15,7 +15,7 @@ from linprobe import cli
 from linprobe.accounting import per_instance
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.plans import settings
-from linprobe.runs import manifest
+from linprobe.runs import guarantee
 from tests.replay.datasets import FEATURES, KINDS, NEIGHBOURS, write
 from tests.replay.people import PEOPLE, write_people
 
@@ -43,7 +43,7 @@ def _computed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, blas_held_to_one_thread():
         patch.setattr(settings, "calibrate", remembered(settings.calibrate))
         patch.setattr(per_instance, "renyi_table", remembered(per_instance.renyi_table))
-        patch.setattr(manifest, "_software_versions", remembered(manifest._software_versions))
+        patch.setattr(guarantee, "_software_versions", remembered(guarantee._software_versions))
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 

@@ -38,7 +38,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.parallel import torch_group
 from linprobe.parallel.array_api import on_host
-from linprobe.runs.derived import MANIFEST, PER_RECORD
+from linprobe.runs.manifest import MANIFEST, PER_RECORD
 from tests.replay.datasets import FEATURES, empty_places, leave_empty
 from tests.replay.processes import in_processes
 

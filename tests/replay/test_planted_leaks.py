@@ -103,7 +103,7 @@ def class_list(patch: Patch) -> None:
     def listed(ready: Any, *given: Any) -> Any:
         features = ready.features
         present = np.unique(features.labels("train"))
-        return {**manifest(ready, *given), "class_names": [features.description.class_names[c] for c in present]}
+        return replace(manifest(ready, *given), class_names=[features.description.class_names[c] for c in present])
 
     patch.setattr(train_command, "manifest_of", listed)
 

@@ -54,7 +54,7 @@ def number_of_rows(patch: Patch) -> None:
     """The manifest counts the rows of all people."""
     manifest, seen = train_command.manifest_of, []
     _spied_rows(patch, lambda rows: seen.append(int(rows.bounds[-1])))
-    patch.setattr(train_command, "manifest_of", lambda *given: {**manifest(*given), "n_rows": seen[-1]})
+    patch.setattr(train_command, "manifest_of", lambda *given: replace(manifest(*given), per_owner_rows=seen[-1]))
 
 
 def divided_by_number_of_rows(patch: Patch) -> None:
@@ -91,7 +91,7 @@ PLANTED = [
     (second_moment_of_rows, ("dp-ls", ""), MANY, SUM),
     (rows_sampled_with_people, ("dp-sgd", ""), LAST, OUTSIDE),
     (sums_of_all_people, ("dp-sgd", ""), HUGE, OUTSIDE),
-    (number_of_rows, ("noisy-gd", ""), LAST, "published manifest.json: n_rows"),
+    (number_of_rows, ("noisy-gd", ""), LAST, "published manifest.json: per_owner_rows"),
     (divided_by_number_of_rows, ("dp-sgd", ""), MANY, "published model.npz"),
 ]
 

@@ -1,16 +1,22 @@
-"""Figures of a comparison. Rows differ in colour, marker and line, so that no figure rests on colour alone."""
+"""A comparison in tables, sentences and plots.
+
+A table has one row for each method and setting and one column for each epsilon. In a plot, rows differ in colour,
+marker and line, so that no plot rests on colour alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.figures import ONE, gaussian_words, rounded_up
 from linprobe.metrics.comparison import Setting, Summary, boost
 from linprobe.reporting.plots import GREY, PALETTE, figure
 
+Header = tuple[str, ...]
+Rows = list[tuple[str, ...]]
 MARKERS = "osD^vP*X"
 FREE_MARKERS = "x+1234"  # of rows that spend nothing
 DASHES = ("-", "--", "-.", ":")
@@ -19,6 +25,74 @@ PUBLIC_HERE = "Drawn from public images; drawn from private ones, it would be pr
 BOOSTS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # ticks
 ENDLESS = 1e6  # height of an error bar without end, in units of its point
 APART = 0.02  # distance of the rows at one epsilon, in decades, so that error bars stay apart
+
+
+def comparison_table(summary: Sequence[Mapping[str, Any]], best: str, *, balanced: bool = False) -> tuple[Header, Rows]:
+    """Header and cells; a cell is the test accuracy, or the balanced accuracy, in percent as `mean ± std`.
+
+    Rows that spend nothing have the same figure in every column.
+
+    Args:
+        summary: objects as `linprobe compare` writes them, in the order of the table.
+        best: format of the cell that beats the others of its column and setting, for example `**{}**`.
+    """
+    mean, std, top = (f"balanced_{key}" if balanced else key for key in ("mean", "std", "best"))
+    epsilons = sorted({one["epsilon"] for one in summary if one["epsilon"] is not None})
+    varied = [key for key in ("public", "shots") if len({one[key] for one in summary}) > 1]
+    header = ("method", *varied, *(f"eps {rounded_up(epsilon)}" for epsilon in epsilons))
+    if not epsilons:
+        header = (*header, "accuracy, %")
+    lines: dict[tuple[str, ...], dict[float | None, str]] = {}
+    for one in summary:
+        name = (one["method"], *("-" if one[key] in (None, "") else str(one[key]) for key in varied))
+        cell = f"{100 * one[mean]:.1f}" + ("" if one[std] is None else f" ± {100 * one[std]:.1f}")
+        lines.setdefault(name, {})[one["epsilon"]] = best.format(cell) if one[top] else cell
+    columns: list[float | None] = [*epsilons] or [None]
+    return header, [(*name, *(cells.get(at, cells.get(None, "-")) for at in columns)) for name, cells in lines.items()]
+
+
+def balance_matters(summary: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether balanced accuracy differs from accuracy anywhere: the test classes have different numbers of rows."""
+    return any(abs(one["balanced_mean"] - one["mean"]) > 1e-9 for one in summary)
+
+
+def markdown(header: Header, rows: Rows) -> str:
+    """A table in Markdown."""
+    rule = ("---", *("---:" for _ in header[1:]))
+    return "".join(f"| {' | '.join(line)} |\n" for line in (header, rule, *rows))
+
+
+def no_better(compared: dict[str, Any]) -> str | None:
+    """A warning that names the rows whose predictions are no better than the majority class."""
+    found = [
+        one["method"] + ("" if one["epsilon"] is None else f" at epsilon {rounded_up(one['epsilon'])}")
+        for one in compared["summary"]
+        if one["mean"] <= compared["commonest_share"]
+    ]
+    if not found:
+        return None
+    return (
+        f"test accuracy is not above {compared['commonest_share']:.4f}, the accuracy of always answering "
+        f"{compared['commonest_class']!r}, for: {', '.join(dict.fromkeys(found))}"
+    )
+
+
+def footer(composed: dict[str, Any]) -> str:
+    """The total cost of all runs of a comparison, in one or two sentences."""
+    text, one = "no run released anything with noise", ONE[composed["unit"]]
+    if composed["private_runs"]:
+        text = (
+            f"{composed['private_runs']} runs released something with noise: together epsilon "
+            f"{rounded_up(composed['epsilon'])} at delta {rounded_up(composed['delta'])} for {one} private in all "
+            f"of them ({composed['accountant']}; {gaussian_words(composed['gdp_mu'], composed['zcdp_rho'])}); "
+            f"{one} that was public in any of them had no protection there"
+        )
+    if composed["not_private_runs"]:
+        text += (
+            f"; {composed['not_private_runs']} non-private runs are not covered by any epsilon: if the rows are really "
+            "private, leave them out with --no-baselines"
+        )
+    return text
 
 
 @contextmanager

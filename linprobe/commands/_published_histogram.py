@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from linprobe.accounting.accountants import GAUSSIAN, gaussian_figures
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
-from linprobe.accounting.ledger import Ledger, Lines, line_of, read_ledger
+from linprobe.accounting.ledger import AppendOnlyFile, Ledger, line_of, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts
 from linprobe.accounting.spending import Spending
 from linprobe.atomic_files import held, json_text, write_json
@@ -198,7 +198,7 @@ def recover(run: run_folder.LoadedRun, files: RunFiles, sign: Path | None) -> fl
     unsealed = unsealed_events(ledger, manifest["files"][LEDGER])
     if unsealed is None:
         raise UsageError(f"run {folder} has nothing to recover: no publication was interrupted; leave out --recover")
-    with closing(Lines(folder / LEDGER)) as lines:
+    with closing(AppendOnlyFile(folder / LEDGER)) as lines:
         whole = lines.repair()
     for torn in folder.glob(".*.partial"):  # left by the process that was stopped
         torn.unlink()

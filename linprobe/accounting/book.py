@@ -25,15 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.events import INHERITED, UNITS, Releases
-from linprobe.accounting.ledger import Lines, whole_lines
+from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
 
 OLD_FORMAT, BOOK_FORMAT = 1, 2
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
-MOST_BYTES = 1 << 28
-MOST_RELEASES = 10**9
+MOST_BOOK_BYTES = 1 << 28
+MOST_EQUAL_RELEASES = 10**9
 RUN_FIELDS = ("run", "name", "method", "created", "unit", "private", "delta")  # of a line, in this order
 
 
@@ -265,7 +265,7 @@ def _cap_line(cap: Cap) -> dict[str, Any]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Lines, Contents]]:
+def _opened(path: Path) -> Iterator[tuple[AppendOnlyFile, Contents]]:
     """Open or make a book, and hold it inside the block. A torn last line is removed: its run never began."""
     with ExitStack() as stack:
         try:
@@ -273,7 +273,7 @@ def _opened(path: Path) -> Iterator[tuple[Lines, Contents]]:
             while True:
                 if path.exists():
                     _refuse_special(path)
-                lines = stack.enter_context(closing(Lines(path, PRIVATE_MODE)))
+                lines = stack.enter_context(closing(AppendOnlyFile(path, PRIVATE_MODE)))
                 stack.enter_context(alone(path))
                 if os.path.samestat(os.fstat(lines.descriptor), path.stat()):
                     break
@@ -290,7 +290,7 @@ def _opened(path: Path) -> Iterator[tuple[Lines, Contents]]:
         yield lines, contents
 
 
-def _append(lines: Lines, fields: dict[str, Any]) -> None:
+def _append(lines: AppendOnlyFile, fields: dict[str, Any]) -> None:
     """Append one line and force it to the disk."""
     try:
         lines.append(json.dumps(fields, allow_nan=False) + "\n")
@@ -303,8 +303,10 @@ def _append(lines: Lines, fields: dict[str, Any]) -> None:
 def _refuse_special(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"budget book {path} is not a file; give --book a file, or the name of a new one")
-    if path.stat().st_size > MOST_BYTES:
-        raise DataError(f"budget book {path} has more than {MOST_BYTES} bytes, more than any book; give --book another")
+    if path.stat().st_size > MOST_BOOK_BYTES:
+        raise DataError(
+            f"budget book {path} has more than {MOST_BOOK_BYTES} bytes, more than any book; give --book another"
+        )
     with path.open("rb") as stream:  # before the lock: the file may be one that this process has locked to read it
         if stream.read(1) not in (b"", b"{"):
             raise DataError(f"{path} is no budget book; give --book a budget book, or the name of a new one")
@@ -369,7 +371,7 @@ def _releases(fields: dict[str, Any]) -> tuple[Releases, ...]:
 
 def _release(one: dict[str, Any]) -> Releases:
     count = one["count"]
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_RELEASES:
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_EQUAL_RELEASES:
         raise ValueError(f"count is {str(count)[:40]}")
     multiplier = _number(one["noise_multiplier"], SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER)
     return Releases(str(one["purpose"]), multiplier, _number(one["sampling_rate"], 0, 1), count)

@@ -121,16 +121,18 @@ def _one_digit_below(value: float) -> str:
 
 def check_sampling_rate(rate: float) -> float:
     """`rate` if it lies in (0, 1]; otherwise ParameterError."""
-    if not 0 < rate <= 1:
-        raise ParameterError(f"sampling rate is {rate}; allowed: a number above 0 and at most 1")
-    return float(rate)
+    return _positive("sampling rate", rate, 1)
 
 
 def check_sigma(noise_multiplier: float) -> float:
     """`noise_multiplier` if it lies in (0, `MAX_SIGMA`]; otherwise ParameterError."""
-    if not 0 < noise_multiplier <= MAX_SIGMA:
-        raise ParameterError(f"sigma is {noise_multiplier}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
-    return float(noise_multiplier)
+    return _positive("sigma", noise_multiplier, MAX_SIGMA)
+
+
+def _positive(name: str, value: float, most: float) -> float:
+    if not 0 < value <= most:
+        raise ParameterError(f"{name} is {value}; allowed: a number above 0 and at most {most:g}")
+    return float(value)
 
 
 def check_steps(n_steps: int) -> int:
@@ -181,14 +183,7 @@ def calibrate(
         )
     others = tuple(others)
     judge = choose_accountant(accountant, (*others, _steps(1.0, rate, 1)))
-    spent = judge.epsilon(others, delta)
-    affordable = spent <= LARGEST_SPENT * epsilon
-    left = largest_mu(epsilon, delta) ** 2 - judge.mu_of(others, delta) ** 2 if affordable else 0.0
-    if left <= 0:
-        raise PrivacyError(
-            f"epsilon is {rounded_up(epsilon)}, and {', '.join(sorted({release.purpose for release in others}))} "
-            f"releases alone cost {rounded_up(spent)}; allowed: at least 1 % more than that; raise --eps"
-        )
+    left = _squared_mu_left(judge, others, epsilon, delta)
 
     def least_multiplier(n_steps: int) -> float:
         guess = _multiplier_of(left / n_steps, rate)
@@ -211,6 +206,19 @@ def calibrate(
             f"delta {rounded_up(delta)}; one step needs sigma of at least {round_up(least, 4):g}"
         )
     return _cross_checked(Budget(epsilon, delta, n_steps, sigma, rate, judge, others))
+
+
+def _squared_mu_left(judge: Accountant, others: Sequence[Releases], epsilon: float, delta: float) -> float:
+    """mu^2 that is left beside `others`. PrivacyError if nothing is."""
+    spent = judge.epsilon(others, delta)
+    affordable = spent <= LARGEST_SPENT * epsilon
+    left = largest_mu(epsilon, delta) ** 2 - judge.mu_of(others, delta) ** 2 if affordable else 0.0
+    if left <= 0:
+        raise PrivacyError(
+            f"epsilon is {rounded_up(epsilon)}, and {', '.join(sorted({release.purpose for release in others}))} "
+            f"releases alone cost {rounded_up(spent)}; allowed: at least 1 % more than that; raise --eps"
+        )
+    return left
 
 
 def _cross_checked(budget: Budget) -> Budget:
@@ -362,25 +370,23 @@ def plan_rates(
         )
     rows = []
     for rate in rates:
-        rows.append(_row(epsilon, delta, n_rows, max(1, round(epochs / rate)), rate, accountant))
+        steps = max(1, round(epochs / rate))
+        budget = calibrate(
+            epsilon=epsilon, delta=delta, n_private=n_rows, steps=steps, sampling_rate=rate, accountant=accountant
+        )
+        row = PlanRow(
+            sampling_rate=rate,
+            noise_multiplier=budget.noise_multiplier,
+            steps=steps,
+            batch_size=rate * n_rows,
+            noise_per_epoch=budget.noise_multiplier / math.sqrt(rate),
+            noise_over_signal=1 / budget.nominal_mu,
+            epsilon=budget.accountant.epsilon(budget.releases, delta),
+            accountant=budget.accountant.name,
+        )
+        rows.append(row)
         on_row()
     return rows
-
-
-def _row(epsilon: float, delta: float, n_rows: int, steps: int, rate: float, accountant: str) -> PlanRow:
-    budget = calibrate(
-        epsilon=epsilon, delta=delta, n_private=n_rows, steps=steps, sampling_rate=rate, accountant=accountant
-    )
-    return PlanRow(
-        sampling_rate=rate,
-        noise_multiplier=budget.noise_multiplier,
-        steps=steps,
-        batch_size=rate * n_rows,
-        noise_per_epoch=budget.noise_multiplier / math.sqrt(rate),
-        noise_over_signal=1 / budget.nominal_mu,
-        epsilon=budget.accountant.epsilon(budget.releases, delta),
-        accountant=budget.accountant.name,
-    )
 
 
 def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:

@@ -13,25 +13,24 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-from linprobe.accounting.events import GaussianEvent, Releases
+from linprobe.accounting.events import LARGEST_FIGURE, GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import lock, open_regular
 from linprobe.errors import PrivacyError
 
 LONGEST_LINE = 4096  # bytes; a longer line is no event
 LONGEST_SELECTION = 1 << 24  # bytes
-LARGEST = 1e300
-NUMBER: tuple[type, ...] = (int, float)
+_NUMBER: tuple[type, ...] = (int, float)
 FIELDS: dict[str, tuple[type, ...]] = {
     "purpose": (str,),
     "step": (int,),
-    "sensitivity": NUMBER,
-    "noise_multiplier": NUMBER,
-    "sampling_rate": NUMBER,
+    "sensitivity": _NUMBER,
+    "noise_multiplier": _NUMBER,
+    "sampling_rate": _NUMBER,
 }
 
 
-class Lines:
+class AppendOnlyFile:
     """A file of JSON lines that only grows: a ledger, a budget book, what a comparison spent.
 
     A last line without its end was not written: whatever it announces has not happened. See `whole_lines`.
@@ -91,7 +90,7 @@ class Ledger:
 
     def __init__(self, path: Path | None = None, *, again: bool = False) -> None:
         self.events: list[GaussianEvent] = []
-        self._lines = None if path is None else Lines(path)
+        self._lines = None if path is None else AppendOnlyFile(path)
         if self._lines is not None:
             path = self._lines.path
             lock(self._lines.descriptor, f"ledger {path} is being written by another process; wait for it, or stop it")
@@ -251,7 +250,7 @@ def event_of(line: bytes) -> GaussianEvent:
         if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
             raise ValueError(f"{name} is {str(fields[name])[:40]!r}")
     event = GaussianEvent.from_dict(fields)
-    finite = 0 < event.noise_multiplier <= LARGEST and 0 < event.sensitivity <= LARGEST
+    finite = 0 < event.noise_multiplier <= LARGEST_FIGURE and 0 < event.sensitivity <= LARGEST_FIGURE
     if not (finite and 0 < event.sampling_rate <= 1):
         raise ValueError(
             f"noise multiplier {event.noise_multiplier}, sensitivity {event.sensitivity} and sampling rate "

@@ -33,16 +33,15 @@ from linprobe.accounting.accountants import (
     choose_accountant,
     repeated_epsilon,
 )
-from linprobe.accounting.events import Releases
+from linprobe.accounting.events import LARGEST_FIGURE, Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.errors import ParameterError, PrivacyError
 
 DISTRIBUTION = "geometric"
 MOST_REPETITIONS = 1000
 MOST_RELEASES = 10**12  # of one kind in one run
-LARGEST = 1e300  # noise multiplier
 LOSS_GRID = 256
-ROUNDING = 1e-9
+PROFILE_ROUNDING = 1e-9
 TOLERANCE = 1e-3  # of epsilon, left unspent by the search
 SEARCHES = 24
 
@@ -82,7 +81,7 @@ class SelectionEvent:
         for release in (release for run in runs for release in run):
             sigma, rate, count = release.noise_multiplier, release.sampling_rate, release.count
             plain = all(isinstance(value, int | float) for value in (sigma, rate)) and isinstance(count, int)
-            if not (plain and 0 < sigma <= LARGEST and 0 < rate <= 1 and 0 < count <= MOST_RELEASES):
+            if not (plain and 0 < sigma <= LARGEST_FIGURE and 0 < rate <= 1 and 0 < count <= MOST_RELEASES):
                 raise ValueError(f"{release} has noise, rate or count outside their ranges")
         if not runs or not all(runs):
             raise ValueError("a run without releases")
@@ -160,7 +159,7 @@ def first_loss(profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], me
     low, high = 0.0, most
     for _ in range(2):  # the second grid lies between two points of the first
         grid = np.linspace(low, high, LOSS_GRID + 1)[1:]
-        holds = np.flatnonzero(profile(grid) <= np.expm1(grid) / (mean - 1) * (1 - ROUNDING))
+        holds = np.flatnonzero(profile(grid) <= np.expm1(grid) / (mean - 1) * (1 - PROFILE_ROUNDING))
         if not holds.size:
             return math.inf
         low, high = float(grid[holds[0] - 1]) if holds[0] else low, float(grid[holds[0]])

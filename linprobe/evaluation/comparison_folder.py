@@ -14,7 +14,7 @@ from typing import Any
 
 from linprobe.accounting.book import Entry
 from linprobe.accounting.events import Releases, grouped
-from linprobe.accounting.ledger import Lines, read_ledger, read_selection
+from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selection
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.accounting.spending import spending
 from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
@@ -73,7 +73,7 @@ class ComparisonFolder:
             "releases": [asdict(release) for release in manifest.releases or ()],
             "selection": None if manifest.selection is None else manifest.selection.as_dict(),
         }
-        with closing(Lines(self.out / SPENT)) as lines:
+        with closing(AppendOnlyFile(self.out / SPENT)) as lines:
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         self._lines.append(line)
         self._known.add(key)

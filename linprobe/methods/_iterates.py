@@ -26,34 +26,40 @@ ENSEMBLE_SHARE = 0.1
 DEVIATIONS, REVERSAL, GROWTH = 3.0, 0.1, 1.2  # of the damping
 
 
-class IterateOutput:
-    """The released weights as a function of the iterates.
+class Iterates:
+    """The iterate W_t, the released weights computed from W_1..W_T, and public facts of each step.
 
     Args:
-        kind: `last`: the last iterate. `average`: the mean of the last n. `weighted`: sum_t 2t / (T(T+1)) W_t. `ema`:
+        start: W_1, shape (n_features, n_classes).
+        n_steps: T.
+        output: `last`: the last iterate. `average`: the mean of the last n. `weighted`: sum_t 2t / (T(T+1)) W_t. `ema`:
             an exponential moving average with decay 1 - 2/(n+1), which spans n iterates. `vote`: the last n iterates,
             each with one vote.
-        n_steps: T.
         ensemble: n; None for a tenth of the steps.
+
+    Attributes:
+        weights: W_t. history: one dictionary per step.
 
     Raises:
         UsageError: `ensemble` with `last` or `weighted`. ParameterError: `ensemble` is not from 1 to `n_steps`.
     """
 
-    def __init__(self, kind: Output, n_steps: int, ensemble: int | None = None) -> None:
-        if ensemble is not None and kind not in ENSEMBLES:
-            raise UsageError(f"option ensemble {ensemble} does nothing with output {kind}; leave it out")
+    def __init__(self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None) -> None:
+        if ensemble is not None and output not in ENSEMBLES:
+            raise UsageError(f"option ensemble {ensemble} does nothing with output {output}; leave it out")
         size = max(1, round(ENSEMBLE_SHARE * n_steps)) if ensemble is None else int(ensemble)
         if not 1 <= size <= n_steps:
             raise ParameterError(f"ensemble is {ensemble}; allowed: 1 to the number of steps, {n_steps}")
-        self._kind = kind
-        self._n_steps = n_steps
-        self._size = size if kind in ENSEMBLES else 1
+        self.weights = self._start = start
+        self.history: list[dict[str, float]] = []
+        self._kind, self._n_steps = output, n_steps
+        self._size = size if output in ENSEMBLES else 1
         self._sum: Weights | float = 0.0
         self._voters: deque[Weights] = deque(maxlen=self._size)
 
-    def add(self, t: int, before: Weights, after: Weights) -> None:
-        """Add step t = 1..T, from `before` (W_t) to `after` (W_{t+1})."""
+    def move(self, after: Weights, **facts: float) -> None:
+        """Replace W_t with `after`, which is W_{t+1}; add `facts` to the history."""
+        t, before = len(self.history) + 1, self.weights
         if self._kind == "weighted":
             self._sum = self._sum + before * (2 * t / (self._n_steps * (self._n_steps + 1)))
         elif self._kind == "ema":
@@ -64,45 +70,6 @@ class IterateOutput:
                 self._voters.append(after)
             else:
                 self._sum = self._sum + after / self._size
-
-    def state(self) -> dict[str, NDArray[np.float64]]:
-        """The output of the steps so far, for a checkpoint."""
-        total = np.asarray(self._sum) if isinstance(self._sum, float) else self._sum
-        return {"output": total, **{f"voter_{place}": voter for place, voter in enumerate(self._voters)}}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a `state`."""
-        self._sum = state["output"]
-        self._voters.extend(state[f"voter_{place}"] for place in range(self._size) if f"voter_{place}" in state)
-
-    def result(self) -> Weights:
-        """Released weights, on the host: (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
-        if self._kind == "vote":
-            return on_host(namespace(self._voters[0]).stack(list(self._voters)))
-        return on_host(self._sum)
-
-
-class Iterates:
-    """The iterate W_t, the output computed from W_1..W_T, and public facts of each step.
-
-    Args:
-        start: W_1, shape (n_features, n_classes).
-        n_steps: T.
-        output, ensemble: as in `IterateOutput`.
-
-    Attributes:
-        weights: W_t. history: one dictionary per step.
-    """
-
-    def __init__(self, start: Weights, n_steps: int, output: Output, ensemble: int | None = None) -> None:
-        self.weights = self._start = start
-        self.history: list[dict[str, float]] = []
-        self._output = IterateOutput(output, n_steps, ensemble)
-
-    def move(self, after: Weights, **facts: float) -> None:
-        """Replace W_t with `after`, which is W_{t+1}; add `facts` to the history."""
-        t = len(self.history) + 1
-        self._output.add(t, self.weights, after)
         self.weights = after
         self.history.append({"step": t, **facts})
 
@@ -112,18 +79,22 @@ class Iterates:
         return on_host(self._start)
 
     def result(self) -> Weights:
-        """The released weights, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
-        return self._output.result()
+        """Released weights, on the host: (n_features, n_classes), or (ensemble, n_features, n_classes) for votes."""
+        if self._kind == "vote":
+            return on_host(namespace(self._voters[0]).stack(list(self._voters)))
+        return on_host(self._sum)
 
     def state(self) -> dict[str, Any]:
         """The whole state, for a checkpoint: arrays, and the history as a list."""
-        return {"weights": self.weights, "history": list(self.history), **self._output.state()}
+        total = np.asarray(self._sum) if isinstance(self._sum, float) else self._sum
+        voters = {f"voter_{place}": voter for place, voter in enumerate(self._voters)}
+        return {"weights": self.weights, "history": list(self.history), "output": total, **voters}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a `state`."""
-        self.weights = state["weights"]
+        self.weights, self._sum = state["weights"], state["output"]
         self.history = json.loads(str(state["history"]))
-        self._output.restore(state)
+        self._voters.extend(state[f"voter_{place}"] for place in range(self._size) if f"voter_{place}" in state)
 
 
 def descended(

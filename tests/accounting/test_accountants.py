@@ -1,7 +1,9 @@
 """Epsilon from releases: known facts, three accountants, exact composition."""
 
+import errno
 import json
 import math
+import os
 import sys
 
 import numpy as np
@@ -281,6 +283,22 @@ def test_reopened_ledger_keeps_what_was_spent(tmp_path) -> None:
         ledger.append(event)
         ledger.close()
     assert Ledger(tmp_path / "ledger.jsonl").events == events(3.0, 4.0)
+
+
+def test_a_line_that_cannot_be_written_leaves_nothing_in_the_ledger(tmp_path, monkeypatch) -> None:
+    ledger, write = Ledger(tmp_path / "ledger.jsonl"), os.write
+    ledger.append(events(3.0)[0])
+
+    def full(descriptor: int, text: bytes) -> int:
+        if len(text) < 50:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, text[:50])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        ledger.append(events(4.0)[0])
+    ledger.close()
+    assert Ledger(tmp_path / "ledger.jsonl").events == events(3.0)
 
 
 GOOD_LINE = (

@@ -365,7 +365,7 @@ class TrainedProbe(LinearClassifier):
                 f"run {self.folder} is trained, and fit got rows; train another probe with an estimator, or wrap this "
                 "one in sklearn.frozen.FrozenEstimator"
             )
-        from linprobe.runs.run_folder import load_run as read_run
+        from linprobe.runs.run_folder import read_run
 
         run = read_run(self.folder)
         self.privacy_, self.centre_ = run.manifest.to_json(), run.manifest.centre

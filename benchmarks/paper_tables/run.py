@@ -123,7 +123,7 @@ def curves(features: Path, work: Path) -> dict[str, Any]:
         found = compare(request, progress)
     result = []
     for run in found["runs"]:
-        trained = run_folder.load_run(run["run"])
+        trained = run_folder.read_run(run["run"])
         epsilon, delta = trained.manifest.bound
         epsilons = trained.per_record.losses.epsilon(delta, epsilon)
         quantiles = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}

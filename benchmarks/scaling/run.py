@@ -33,7 +33,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.parallel.torch_group import group
-from linprobe.reporting.plots import BLUE, VERMILION, figure
+from linprobe.reporting.plots import BLUE, VERMILION, new_figure
 
 ROUNDS, STEPS, WARM_UP = 3, 8, 2
 SIGMA, CLIP_NORM = 10.0, 0.5
@@ -105,7 +105,7 @@ def draw(path: Path, results: dict[str, Any]) -> None:
         f"{results['features']:,} features, {results['classes']} classes, float32, {results['cores']} cores"
     )
     note = f"Efficiency: time of one process, divided by this time. Least median of {ROUNDS} rounds; one thread each."
-    with figure(path, (6.4, 4.4), title=title, note=note) as (axes,):
+    with new_figure(path, (6.4, 4.4), title=title, note=note) as (axes,):
         axes.bar(places, computed, 0.5, color=BLUE, label="computing")
         axes.bar(places, exchanged, 0.5, computed, color=VERMILION, hatch="////", edgecolor="white", label="all-reduce")
         for entry in measured:

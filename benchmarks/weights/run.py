@@ -57,7 +57,7 @@ def trained(data: Any, epsilon: float, weight: float, seed: int) -> list[float]:
             book=file.with_name("book"),
         )
         train(request, Silent())
-        figures = json.loads((run_folder.load_run(file.with_name("run")).folder / TEST_FIGURES).read_text())
+        figures = json.loads((run_folder.read_run(file.with_name("run")).folder / TEST_FIGURES).read_text())
     recall = [figures["per_class"][name]["recall"] for name in names]
     return [float(np.mean(part)) for part in (recall, recall[:half], recall[half:])]
 

@@ -108,7 +108,7 @@ def publish(
     return histogram, updated
 
 
-def preview(run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None) -> Publication:
+def preview_publication(run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None) -> Publication:
     """What `publish` would charge and write; nothing is drawn, charged or written.
 
     Raises:

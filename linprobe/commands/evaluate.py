@@ -1,4 +1,4 @@
-"""`linprobe evaluate`: figures of a run on test rows."""
+"""`linprobe evaluate`: metrics of a run on test rows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def evaluate(
     allow_other: bool = False,
     calibrate: Path | None = None,
 ) -> dict[str, Any]:
-    """Figures of a run on the test rows of a feature file, with a note if the commonest class is as good an answer.
+    """Metrics of a run on the test rows of a feature file, with a note if it is no better than the majority class.
 
     Args:
-        allow_other: score rows that were made otherwise than those of the run, with a note.
+        allow_other: score rows made otherwise than the run's rows, with a note.
         calibrate: feature file whose public rows give the temperature.
 
     Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`.
@@ -38,7 +38,7 @@ def evaluate(
             rows, or test rows or people that the run was trained on.
         PrivacyError: its test rows are private.
     """
-    run = run_folder.load_run(folder)
+    run = run_folder.read_run(folder)
     temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
     with open_features(features_of(run, features), progress=progress) as opened:
         check_made_alike(run, opened.path, extraction_of(opened.description), progress, allow_other=allow_other)

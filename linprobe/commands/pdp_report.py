@@ -24,7 +24,7 @@ from linprobe.runs.check import refuse_interrupted
 from linprobe.runs.guarantee import NOUNS
 from linprobe.runs.manifest import Manifest
 from linprobe.runs.output import inputs_of, new_files, writing
-from linprobe.runs.run_folder import RunFolder, load_run
+from linprobe.runs.run_folder import RunFolder, read_run
 
 VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
 VALIDITY_SAMPLED = (
@@ -86,7 +86,7 @@ def dry_run(
 
     Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
         noise_std, epsilon_after, file and signed; together (runs, epsilon, delta and epsilon_by_unit of all runs of the
-        budget book with the histogram); book; private_files (those of `csv` and `plot`).
+        budget book with the histogram); book; private_files (`csv` and `plot`).
 
     Raises:
         LinprobeError: as `pdp_report`.
@@ -97,7 +97,7 @@ def dry_run(
         ids, _ = _losses(run)
         planned = None
         if publish_epsilon is not None:
-            planned = _published_histogram.preview(run, publish_epsilon, sign, book)
+            planned = _published_histogram.preview_publication(run, publish_epsilon, sign, book)
     (epsilon, delta), noun = run.manifest.bound, NOUNS[run.manifest.unit]
     private_files = [str(path) for path in (csv, plot) if path is not None]
     facts = {
@@ -171,7 +171,7 @@ def _pdp_report(
 
 def _loaded(folder: Path) -> RunFolder:
     """A run with per-record losses. UsageError: a run that has none."""
-    run = load_run(folder)
+    run = read_run(folder)
     refuse_interrupted(run)
     manifest = run.manifest
     if manifest.accountant is None:

@@ -38,7 +38,7 @@ def predict(
 
     Args:
         group: None for `rows` if the file has unlabelled rows, else `test`.
-        allow_other: score rows that were made otherwise than those of the run, with a note.
+        allow_other: score rows made otherwise than the run's rows, with a note.
         all_classes: add a column for the probability of each class, in label order.
         calibrate: feature file whose public rows give the temperature.
 
@@ -49,7 +49,7 @@ def predict(
     """
     if group is not None and features.suffix == ".npy":
         raise UsageError(f"option --group {group} does nothing for {features}, whose rows have no groups; leave it out")
-    run = run_folder.load_run(folder)
+    run = run_folder.read_run(folder)
     temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
     answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
@@ -95,7 +95,7 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
         for row, column in large[:1].tolist():
             raise DataError(
                 f"{where} row {start + row} holds {x[row, column]:.3g}, beyond {LARGEST:.3g}, the largest "
-                "float32; scale the features as those of the run were"
+                "float32; scale the features as for the run"
             )
         start += len(x)
         yield x

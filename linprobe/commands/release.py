@@ -33,7 +33,7 @@ WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "-
 
 @dataclass(frozen=True)
 class ReleaseRequest:
-    """The arguments of `linprobe release`; the publisher's words are those of `Publisher`.
+    """The arguments of `linprobe release`; see `Publisher` for the publisher's words.
 
     `sign` is the file of the key that signs the release: for a signed run, the key that signed it.
     """

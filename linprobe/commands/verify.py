@@ -41,7 +41,7 @@ def verify(
     """Judge whether a run is private, intact, and judged alike by all accountants.
 
     Args:
-        features: feature file whose private rows must be those of the run.
+        features: feature file that must hold the private rows of the run.
         public_key: file of the key that must have signed the run.
         max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
 

@@ -218,7 +218,7 @@ def _give_one_time(folders: Sequence[Path]) -> None:
 
 
 def _result(request: CompareRequest, run: Planned, manifest: Manifest, features: FeatureReader) -> Result:
-    auc = threshold_auc(features, run_folder.load_run(run.folder))["auc"] if request.attack else None
+    auc = threshold_auc(features, run_folder.read_run(run.folder))["auc"] if request.attack else None
     return Result(
         run.row,
         run.setting,

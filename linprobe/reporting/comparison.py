@@ -13,7 +13,7 @@ from typing import Any
 
 from linprobe.accounting.figures import ONE, gaussian_words, rounded_up
 from linprobe.metrics.comparison import Setting, Summary, boost
-from linprobe.reporting.plots import GREY, PALETTE, figure
+from linprobe.reporting.plots import GREY, PALETTE, new_figure
 
 Header = tuple[str, ...]
 Rows = list[tuple[str, ...]]
@@ -97,11 +97,11 @@ def footer(composed: dict[str, Any]) -> str:
 
 @contextmanager
 def _panels(path: Path, panels: int, *, private: bool = False, **words: str) -> Iterator[list[Any]]:
-    """`figure` with a grid of `panels` panels and one legend; `words` are its title and note."""
+    """`new_figure` with a grid of `panels` panels and one legend; `words` are its title and note."""
     columns = min(panels, MOST_PANELS_A_ROW)
     rows = -(-panels // columns)
     size = (3 + 4.2 * columns, 1 + 3.8 * rows)
-    with figure(path, size, rows, columns, private=private, sharey=True, **words) as axes:
+    with new_figure(path, size, rows, columns, private=private, sharey=True, **words) as axes:
         for unused in axes[panels:]:
             unused.set_visible(False)
         yield axes[:panels]
@@ -300,5 +300,7 @@ def accuracy_against_attack(path: Path, summaries: Sequence[Summary], about: str
 def _bars(summaries: Sequence[Summary]) -> str:
     """Which axes have error bars."""
     return (
-        "." if any(one.auc_std is not None for one in summaries) else " of the accuracy; that of the AUC was not kept."
+        "."
+        if any(one.auc_std is not None for one in summaries)
+        else " of the accuracy; the deviation of the AUC was not kept."
     )

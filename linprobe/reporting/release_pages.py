@@ -84,7 +84,7 @@ def pages(manifest: Manifest, publisher: Publisher, *, signed: bool) -> dict[str
 
 
 def pages_of_run(name: str, signed: bool, manifest: Manifest) -> dict[str, str]:
-    """`pages` of a run that has no publisher yet; `name` is that of its folder."""
+    """`pages` of a run that has no publisher yet; `name` is its folder's name."""
     return pages(manifest, Publisher(printable(name), manifest.created[:DAY]), signed=signed)
 
 

@@ -206,7 +206,7 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: Sele
 
 
 def _nothing_released(run: RunFolder, events: Sequence[GaussianEvent]) -> Recomputed:
-    """The figures of a run without noisy releases, whose claims must be those of its method."""
+    """The figures of a run without noisy releases. Its claims must follow from its method."""
     manifest = run.manifest
     if events:
         raise PrivacyError(

@@ -139,7 +139,7 @@ _PYTHON: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def holds(kind: Kind, value: Any) -> bool:
+def fits(kind: Kind, value: Any) -> bool:
     """Whether a JSON value is of a kind. 1.0 is no whole number."""
     types = kind.get("type", ())
     if types and not any(_PYTHON[name](value) for name in ([types] if isinstance(types, str) else types)):
@@ -158,7 +158,7 @@ def holds(kind: Kind, value: Any) -> bool:
     if isinstance(value, list):
         return (
             kind.get("minItems", 0) <= len(value) <= kind.get("maxItems", math.inf)
-            and all(holds(kind.get("items", ANY), entry) for entry in value)
+            and all(fits(kind.get("items", ANY), entry) for entry in value)
             and (not kind.get("uniqueItems") or len(set(value)) == len(value))
         )
     named, others = kind.get("properties", {}), kind.get("additionalProperties", ANY)
@@ -166,11 +166,11 @@ def holds(kind: Kind, value: Any) -> bool:
         len(value) <= kind.get("maxProperties", math.inf)
         and all(key in value for key in kind.get("required", ()))
         and all(others is not False or key in named for key in value)
-        and all(holds(named.get(key, others), entry) for key, entry in value.items())
+        and all(fits(named.get(key, others), entry) for key, entry in value.items())
     )
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value for an error, cut short."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
@@ -369,7 +369,7 @@ class Manifest(Accuracy, RunStatement):
             raise DamagedManifestError(f"{where} cannot be read ({error}); restore it from a copy") from None
         if written != MANIFEST_FORMAT:
             raise DataError(
-                f"{where} has format {shown(written)}; this linprobe ({__version__}) reads format {MANIFEST_FORMAT}; "
+                f"{where} has format {_shown(written)}; this linprobe ({__version__}) reads format {MANIFEST_FORMAT}; "
                 "use the version that wrote it"
             )
         try:
@@ -386,10 +386,10 @@ class Manifest(Accuracy, RunStatement):
             raise ValueError(f"it lacks {', '.join(missing[:3])}")
         unknown = [name for name in found if name not in keys and name != "format"]
         if unknown:
-            raise ValueError(f"it holds {shown(unknown[0])}, which is no key of format {MANIFEST_FORMAT}")
+            raise ValueError(f"it holds {_shown(unknown[0])}, which is no key of format {MANIFEST_FORMAT}")
         for name, kind in keys.items():
-            if name in found and not holds(kind, found[name]):
-                raise ValueError(f"{name} is {shown(found[name])}; allowed: {kind['description']}")
+            if name in found and not fits(kind, found[name]):
+                raise ValueError(f"{name} is {_shown(found[name])}; allowed: {kind['description']}")
         _check_together(found)
         values = {name: _DECODED.get(name, _as_it_is)(value) for name, value in found.items() if name != "format"}
         return cls(**values, absent=frozenset(keys) - values.keys())
@@ -434,14 +434,14 @@ def _check_together(found: Mapping[str, Any]) -> None:
     unknown = [name for name in found["files"] if name not in NAMED_FILES and not re.fullmatch(HISTOGRAM_FILE, name)]
     if unknown:
         raise ValueError(
-            f"files lists {shown(unknown[0])}, which is no public file of a run; allowed: {', '.join(NAMED_FILES)} and "
-            "published_histogram_N.json"
+            f"files lists {_shown(unknown[0])}, which is no public file of a run; allowed: {', '.join(NAMED_FILES)} "
+            "and published_histogram_N.json"
         )
     unlisted = [name for name in RUN_FILES if name not in found["files"]]
     if unlisted:
         raise ValueError(f"files has no digest of {', '.join(unlisted)}")
     if "selection" in found and not {"settings", "chosen"} <= (found.get("tuning") or {}).keys():
-        raise ValueError(f"tuning is {shown(found.get('tuning'))} beside selection; allowed: with settings and chosen")
+        raise ValueError(f"tuning is {_shown(found.get('tuning'))} beside selection; allowed: with settings and chosen")
     if len(found["class_names"]) != found["n_classes"]:
         raise ValueError(f"n_classes is {found['n_classes']} for {len(found['class_names'])} class_names")
     weights = found.get("class_weights")

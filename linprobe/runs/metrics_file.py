@@ -20,7 +20,7 @@ from linprobe.runs.manifest import (
     Manifest,
     NoisyCounts,
     by_name,
-    holds,
+    fits,
     list_of,
     none_or,
     record,
@@ -129,7 +129,7 @@ def read_test_metrics(content: bytes, path: Path, manifest: Manifest) -> dict[st
         metrics = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
-    if not holds(LABEL_METRICS if manifest.several_labels else CLASS_METRICS, metrics):
+    if not fits(LABEL_METRICS if manifest.several_labels else CLASS_METRICS, metrics):
         raise DataError(
             f"{path} cannot be read: it has a key too many or too few, or a wrong value; restore it from a copy"
         )

@@ -33,7 +33,7 @@ class PrivateRecords:
     losses: RecordLosses
 
 
-class PerRecord(NamedTuple):
+class PerRecordFile(NamedTuple):
     """The content of `per_record.npz`: ids and losses in the same order, and the key of the commitments. Private."""
 
     ids: list[str]
@@ -52,7 +52,7 @@ def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
     return hashlib.sha256("\0".join(ids).encode() + figures).hexdigest()
 
 
-def write_per_record(folder: Path, private: PerRecord) -> None:
+def write_per_record(folder: Path, private: PerRecordFile) -> None:
     """Write the private sidecar, mode 0600."""
     with replace_when_complete(folder / PER_RECORD, private=True) as stream:
         note = "PRIVATE: derived from private rows without noise; do not publish"
@@ -66,7 +66,7 @@ def write_per_record(folder: Path, private: PerRecord) -> None:
         )
 
 
-def read_per_record(folder: Path, committed: str | None) -> PerRecord:
+def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
     """The private sidecar of a run whose manifest states the commitment `committed`.
 
     Raises:
@@ -90,7 +90,7 @@ def read_per_record(folder: Path, committed: str | None) -> PerRecord:
             f"{path} holds {len(ids)} ids, mu of {mu.shape} and renyi of {renyi.shape}; allowed: losses of 0 or more, "
             "one for each id, or none; restore it from a copy"
         )
-    found = PerRecord(ids.tolist(), RecordLosses(mu, renyi), key.tobytes())
+    found = PerRecordFile(ids.tolist(), RecordLosses(mu, renyi), key.tobytes())
     if commitment(found.key, per_record_digest(found.ids, found.losses)) != committed:
         raise PrivacyError(f"{path} was edited, or belongs to another run; restore it from a copy")
     return found

@@ -57,7 +57,7 @@ from linprobe.runs.manifest import (
 )
 from linprobe.runs.metrics_file import read_test_metrics
 from linprobe.runs.per_record_file import (
-    PerRecord,
+    PerRecordFile,
     PrivateRecords,
     commitment,
     per_record_digest,
@@ -187,7 +187,7 @@ class RunFolder:
         return read_test_metrics(content, path, self.manifest)
 
     @cached_property
-    def per_record(self) -> PerRecord:
+    def per_record(self) -> PerRecordFile:
         """The private sidecar: ids, losses and the key of the commitment. Raises as `read_per_record`."""
         return read_per_record(self.folder, self.manifest.per_record_commitment)
 
@@ -202,7 +202,7 @@ class RunFolder:
         return self.manifest.class_names
 
 
-def load_run(folder: str | os.PathLike[str]) -> RunFolder:
+def read_run(folder: str | os.PathLike[str]) -> RunFolder:
     """A run folder whose manifest and model can be read.
 
     Raises:
@@ -239,8 +239,8 @@ def unfinished_folder(out: Path) -> Path | None:
 
 @contextmanager
 def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `out`, or with `resume` that of an unfinished run if there is one, renamed to `out`
-    when the block succeeds.
+    """A temporary folder beside `out`, renamed to `out` when the block succeeds; with `resume` the folder of an
+    unfinished run if there is one.
 
     On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it holds a
     checkpoint from which a second attempt may succeed. The ledger of a run that diverged is kept. A killed process
@@ -356,22 +356,6 @@ def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
     return kept
 
 
-def write_model(
-    folder: Path, weights: NDArray[np.float32], bias: NDArray[np.float32], *, private: bool = False
-) -> None:
-    """Write `model.npz`: weights (n_features, n_classes) and bias (n_classes,), or a stack of voters for each.
-
-    With `private` it has mode 0600: weights of a run without a guarantee may reveal private rows.
-    """
-    with replace_when_complete(folder / MODEL, private=private) as stream:
-        np.savez(stream, weights=weights, bias=bias)
-
-
-def write_history(folder: Path, history: list[dict[str, float]]) -> None:
-    """Write `history.csv`, public facts of each step; an empty file for a run without steps."""
-    write_csv(folder / HISTORY, history)
-
-
 def write_manifest(
     folder: Path,
     manifest: Manifest,
@@ -413,12 +397,16 @@ def write_run(
 ) -> Manifest:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
+    `weights` (n_features, n_classes) and `bias` (n_classes,), or a stack of voters for each. `history` has the public
+    facts of each step, none for a run without steps.
     `test_metrics` of public test rows are as `figures_by_task` gives them; None without public test rows.
     `config` is the text of its config file. `pages` makes the pages of a run that is signed.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
-    write_model(folder, weights, bias, private=not manifest.private)
-    write_history(folder, history)
+    # weights of a run without a guarantee may reveal private rows
+    with replace_when_complete(folder / MODEL, private=not manifest.private) as stream:
+        np.savez(stream, weights=weights, bias=bias)
+    write_csv(folder / HISTORY, history)
     for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
         (folder / name).unlink(missing_ok=True)  # left by a process that was killed
     if config is not None:
@@ -428,7 +416,7 @@ def write_run(
         write_json(folder / TEST_FIGURES, test_metrics)
     if private is not None:
         key = secrets.token_bytes(32)
-        write_per_record(folder, PerRecord(private.ids, private.losses, key))
+        write_per_record(folder, PerRecordFile(private.ids, private.losses, key))
         manifest = replace(
             manifest,
             private_commitment=commitment(key, private.digest),

@@ -121,7 +121,7 @@ def test_voters_and_public_shots_are_taken_into_account(cli: Cli, private_file: 
     for words in ([], ["--lira", "--shadows", "4", "--jobs", "1"]):
         result = result_of(cli("attack", "run", "--json", "--resamples", "0", *words))
         assert (result["members"], result["non_members"]) == (392, 120)
-    run = run_folder.load_run(tmp_path / "run")
+    run = run_folder.read_run(tmp_path / "run")
     assert run.weights.ndim == 3
     with open_features(private_file) as features:
         found = threshold_auc(features, run)

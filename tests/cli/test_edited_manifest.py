@@ -14,7 +14,7 @@ import pytest
 
 from linprobe.atomic_files import json_text
 from linprobe.errors import DataError
-from linprobe.runs.manifest import Manifest, holds
+from linprobe.runs.manifest import Manifest, fits
 from tests.cli.outcomes import Cli
 from tests.hostile.kinds import random_edit, write_runs
 from tests.hostile.runs import ABSENT, VALUES, sealed
@@ -77,7 +77,7 @@ def test_a_value_of_another_kind_is_refused_by_the_name_of_its_key(
     for run in kinds[1].values():
         manifest = json.loads((run / "manifest.json").read_text())
         for key, kind in Manifest.keys().items():
-            wrong = [value for value in VALUES if not holds(kind, value)]
+            wrong = [value for value in VALUES if not fits(kind, value)]
             for value in [*wrong, *([] if Manifest.is_later(key) else [ABSENT])]:
                 changed = {name: entry for name, entry in {**manifest, key: value}.items() if entry is not ABSENT}
                 with pytest.raises(ValueError, match=rf"\b{key}\b"):

@@ -20,7 +20,7 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.methods import METHODS
-from linprobe.runs.run_folder import load_run
+from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import write_sealed
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
 
@@ -75,7 +75,7 @@ def test_every_method_protects_people(trained, cli, owned, method) -> None:
 
 def test_the_run_states_whom_it_protects(trained, cli, owned) -> None:
     trained("--method", "noisy-gd", "--unit", "owner", "--out", "run")
-    manifest = load_run(Path("run")).manifest
+    manifest = read_run(Path("run")).manifest
     assert "people, each with all of their private rows" in manifest.guarantee
     assert "all private rows of one person" in manifest.adjacency
     assert "number of people with private rows" in manifest.public
@@ -115,7 +115,7 @@ def test_the_record_is_the_default_and_the_run_says_what_it_means_for_people(cli
     outcome = json.loads(done.stdout)
     assert (outcome["unit"], outcome["n_units"]) == ("record", 400)
     note = next(line for line in done.stderr.splitlines() if "protects single rows" in line)
-    releases = load_run(Path("run")).manifest.releases or ()
+    releases = read_run(Path("run")).manifest.releases or ()
     for k in (2, 5, 10):
         group = [Releases(one.purpose, one.noise_multiplier / k, 1.0, one.count) for one in releases]
         epsilon = GAUSSIAN.epsilon(group, 1e-5)

@@ -14,7 +14,7 @@ from linprobe.accounting.book import read_book
 from linprobe.data.sources import ArraySource
 from linprobe.mechanisms.correct_predictions import correct_counts
 from linprobe.metrics.scores import count_private
-from linprobe.runs.run_folder import load_run
+from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import Cli, result_of, write_sealed
 from tests.cli.test_owners import PEOPLE, write_owned
 
@@ -61,7 +61,7 @@ def test_the_choice_protects_people(cli: Cli, owned: Path, words: list[str]) -> 
     result = result_of(cli("tune", owned, *words, *PRIVATE, "--out", "run"))
     assert (result["unit"], result["n_units"]) == ("owner", PEOPLE)
     assert result["epsilon"] <= 3
-    manifest = load_run(Path("run")).manifest
+    manifest = read_run(Path("run")).manifest
     assert "people, each with all of their private rows" in manifest.guarantee
     assert cli("verify", "run", "--features", owned).status == 0
     assert cli("attack", "run", "--resamples", 0).status == 0

@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score, precision_score, recall_sco
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.metrics import figures as module
 from linprobe.metrics.figures import label_figures, no_better_than_commonest_answers
-from linprobe.runs.manifest import holds
+from linprobe.runs.manifest import fits
 from linprobe.runs.metrics_file import LABEL_METRICS, label_contradictions
 
 G = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def test_figures_of_a_run_agree_with_each_other_and_an_edit_is_found() -> None:
     y[:, 2], y[:, 3] = 0, 1  # a label that no row has, and one that all have
     for given in (Y, y):
         found = figures(given)
-        assert holds(LABEL_METRICS, json.loads(json.dumps(found)))
+        assert fits(LABEL_METRICS, json.loads(json.dumps(found)))
         assert not list(label_contradictions(found, list(NAMES)))
     assert found["per_label"]["c"]["auroc"] is found["per_label"]["d"]["average_precision"] is None
     assert found["per_label"]["c"]["recall"] is None

@@ -169,7 +169,7 @@ def test_a_device_gives_the_model_of_the_host() -> None:
         sizes = [*[1, 2, 4] * 60, 30]
         on_device = train_on(dataset(sizes))
     host = train_on(dataset(sizes))
-    assert on_device.privacy["unit"] == host.privacy["unit"] == "owner"
+    assert on_device.privacy.unit == host.privacy.unit == "owner"
     np.testing.assert_allclose(on_device.weights, host.weights, atol=0.02 * np.abs(host.weights).max())
     assert on_device.losses is not None
     assert host.losses is not None

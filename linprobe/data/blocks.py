@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from linprobe.data.owners import Bounds
 from linprobe.errors import UsageError
-from linprobe.native import LIBRARY, KernelPeople, KernelRows
+from linprobe.native import LIBRARY, KernelPeople, KernelRows, address
 from linprobe.options import Precision as Precision
 from linprobe.parallel.array_api import Array, double, namespace
 
@@ -129,14 +129,9 @@ class StoredRows:
             raise ValueError(f"rows of type {self.x.dtype} and strides {self.x.strides}; the kernel reads neither")
         if places is not None and len(places) and not 0 <= places.min() <= places.max() < len(self.x):
             raise ValueError(f"places are from {places.min()} to {places.max()}; allowed: 0 to {len(self.x) - 1}")
-        return KernelRows(
-            self.x.ctypes.data,
-            None if places is None else places.ctypes.data,
-            None if translation is None else translation.shift.ctypes.data,
-            self.x.shape[1],
-            0.0 if translation is None else translation.column,
-            STORED.index(self.x.dtype),
-        )
+        shift, column = (None, 0.0) if translation is None else (translation.shift, translation.column)
+        addresses = address(self.x), address(places), address(shift)
+        return KernelRows(*addresses, self.x.shape[1], column, STORED.index(self.x.dtype))
 
     def wide(self, out: NDArray[np.float32] | None = None) -> NDArray[Any]:
         """The rows meant, float32 (float64 rows stay so), in `out` if given; `x` itself if there is nothing to do."""

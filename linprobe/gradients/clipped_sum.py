@@ -25,7 +25,7 @@ from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.kernel import ChosenRows, KernelProducts
 from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
-from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, Sample, arithmetic, unit_arithmetic
+from linprobe.gradients.rounding import SMALLEST_MARGIN, Arithmetic, ExactSum, Sample, arithmetic, unit_arithmetic
 from linprobe.gradients.unit_sums import MOST_CANCELLATION, Clip, UnitClip, unit_means
 from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
@@ -51,7 +51,7 @@ class Subspace(Projection, Protocol):
         """||U^T x|| of the rows of a block, shape (b,). `scores` of `parts`, if already computed."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Pass(Clip):
     """What all threads of a clipped sum share. `wide`: whether sums of a few rows are float64."""
 
@@ -233,26 +233,12 @@ def clipped_sum(
         ParameterError: an amplification of `geometry` beyond which rounding could not be bounded.
     """
     narrow = transposed(checked_weights(weights))
-    products, amplification = backend.products(narrow), geometry.amplification(clip_norm)
-    size = math.prod(weights.shape), rows.n_rows
-    if rows.units:
-        narrow_sums = loss == "softmax" and geometry is PLAIN and isinstance(products, KernelProducts)
-        cell = BLOCK_UNITS if narrow_sums else None
-        rounding = unit_arithmetic(MOST_CANCELLATION * amplification, *size, block_units=cell)
-    else:
-        rounding = arithmetic(amplification, *size, rows.sampling_rate)
+    products = backend.products(narrow)
+    rounding = _rounding(rows, products, geometry, loss, clip_norm, math.prod(weights.shape))
     contributions = backend.zeros(rows.n_local) if per_record and rows.observed else None
+    wide, rate = rounding.dtype is np.float64, rows.sampling_rate
     clip = _Pass(
-        clip_norm=clip_norm,
-        margin=rounding.margin,
-        geometry=geometry,
-        loss=loss,
-        rate=rows.sampling_rate,
-        observed=rows.observed,
-        wide=rounding.dtype is np.float64,
-        subspace=subspace,
-        contributions=contributions,
-        backend=backend,
+        clip_norm, rounding.margin, geometry, loss, rate, rows.observed, wide, subspace, contributions, backend
     )
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
     n_threads = min(backend.n_threads(rows, weights), most)
@@ -272,6 +258,18 @@ def clipped_sum(
         weight += float(all_reduce(sum(worker.wide_weight.total for worker in workers))[0])
     value = geometry.finish(all_reduce(total).T, weight)
     return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
+
+
+def _rounding(
+    rows: Rows, products: Products, geometry: Geometry, loss: Loss, clip_norm: float, n_entries: int
+) -> Arithmetic:
+    """Margin and type of the sums. Those of people are float32 only where the kernel clips their gradients."""
+    amplification = geometry.amplification(clip_norm)
+    if not rows.units:
+        return arithmetic(amplification, n_entries, rows.n_rows, rows.sampling_rate)
+    narrow = loss == "softmax" and geometry is PLAIN and isinstance(products, KernelProducts)
+    cell = BLOCK_UNITS if narrow else None
+    return unit_arithmetic(MOST_CANCELLATION * amplification, n_entries, rows.n_rows, block_units=cell)
 
 
 def _pieces(rows: Rows, worker: _Worker) -> Iterator[Callable[[], Block | ChosenRows]]:

@@ -162,7 +162,7 @@ class People:
         return KernelPeople(*map(address, arrays), bound, most, len(self.factors))
 
 
-def rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
+def _rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
     """The rows of sampled people, in runs of `SUM_ROWS` rows that cross no cell."""
     sizes = np.diff(bounds)
     joined = np.concatenate([[0], np.cumsum(sizes * sampled)])
@@ -399,7 +399,7 @@ class KernelProducts(NumpyProducts):
         r = self.scores(x)
         given = ctypes.byref(people.for_kernel(bound, most))
         self._library.linprobe_clip_people(r.ctypes.data, _stride(r), given, self.n_classes)
-        self._add(total, r, x, None if few.sampled is None else rows_of(few.sampled, people.bounds, cells))
+        self._add(total, r, x, None if few.sampled is None else _rows_of(few.sampled, people.bounds, cells))
         return people.factors, people.lengths
 
     def _address(self, total: NDArray[np.float64]) -> int:

@@ -54,7 +54,7 @@ class ClippedUnits(NamedTuple):
     weight: Array
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Clip:
     """How gradients are clipped.
 

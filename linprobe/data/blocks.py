@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from linprobe.data.owners import Bounds
 from linprobe.errors import UsageError
-from linprobe.native import LIBRARY, KernelPeople, KernelRows
+from linprobe.native import LIBRARY, KernelPeople, KernelRows, address
 from linprobe.options import Precision as Precision
 from linprobe.parallel.array_api import Array, double, namespace
 
@@ -129,14 +129,9 @@ class StoredRows:
             raise ValueError(f"rows of type {self.x.dtype} and strides {self.x.strides}; the kernel reads neither")
         if places is not None and len(places) and not 0 <= places.min() <= places.max() < len(self.x):
             raise ValueError(f"places are from {places.min()} to {places.max()}; allowed: 0 to {len(self.x) - 1}")
-        return KernelRows(
-            self.x.ctypes.data,
-            None if places is None else places.ctypes.data,
-            None if translation is None else translation.shift.ctypes.data,
-            self.x.shape[1],
-            0.0 if translation is None else translation.column,
-            STORED.index(self.x.dtype),
-        )
+        shift, column = (None, 0.0) if translation is None else (translation.shift, translation.column)
+        addresses = address(self.x), address(places), address(shift)
+        return KernelRows(*addresses, self.x.shape[1], column, STORED.index(self.x.dtype))
 
     def wide(self, out: NDArray[np.float32] | None = None) -> NDArray[Any]:
         """The rows meant, float32 (float64 rows stay so), in `out` if given; `x` itself if there is nothing to do."""
@@ -285,7 +280,11 @@ def pairs_of(bounds: Bounds) -> Pairs:
 def inner_products(stored: Array, pairs: Pairs) -> Array:
     """Inner products of the pairs of the rows `stored`, float64, shape (n_pairs,)."""
     if LIBRARY is not None and isinstance(stored, np.ndarray) and stored.dtype in STORED:
-        return _by_kernel(LIBRARY, StoredRows(np.ascontiguousarray(stored), pairs.places), pairs)
+        rows, bounds = StoredRows(np.ascontiguousarray(stored), pairs.places), np.append(0, np.cumsum(pairs.counts))
+        wide, found = np.empty((PAIRED_ROWS, rows.shape[1]), np.float32), np.empty(len(pairs.first))
+        people = ctypes.byref(KernelPeople(bounds=address(bounds), n=len(pairs.counts)))
+        LIBRARY.linprobe_inner_products(ctypes.byref(rows.for_kernel()), address(wide), people, address(found))
+        return found
     x, parts = stored[pairs.rows], []
     for start in range(0, len(pairs.first), PAIRS_AT_ONCE):
         here = slice(start, start + PAIRS_AT_ONCE)
@@ -306,15 +305,3 @@ def paired(block: Block) -> Pairs:
         pairs = pairs_of(bounds) if pairs is None else pairs
         pairs = replace(pairs, inner=inner_products(block.stored, pairs))
     return pairs
-
-
-def _by_kernel(library: ctypes.CDLL, rows: StoredRows, pairs: Pairs) -> NDArray[np.float64]:
-    """`inner_products` by the kernel."""
-    bounds = np.concatenate([[0], np.cumsum(pairs.counts)])
-    found = np.empty(len(pairs.first))
-    wide = np.empty((PAIRED_ROWS, rows.shape[1]), np.float32)
-    people = KernelPeople(bounds=bounds.ctypes.data, n=len(pairs.counts))
-    library.linprobe_inner_products(
-        ctypes.byref(rows.for_kernel()), wide.ctypes.data, ctypes.byref(people), found.ctypes.data
-    )
-    return found

@@ -333,9 +333,17 @@ class StreamedRows(Rows):
     def _raw(self, sizes: Iterable[int] | None = None) -> RawBlocks:
         return _prefetch(whole_blocks(self._read(), sizes), self._width)
 
-    def _block(self, start: int, raw: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | None) -> Block:
+    def _block(
+        self,
+        start: int,
+        raw: NDArray[Any],
+        y: NDArray[Any],
+        weights: NDArray[np.float64] | None = None,
+        bounds: Bounds | None = None,
+        sampled: Mask | None = None,
+    ) -> Block:
         x = widened(narrowed(self._preprocessing.apply(raw), self._precision))
-        return Block(start, x, y, row_norms(x), weights=weights)
+        return Block(start, x, y, row_norms(x), sampled, bounds, weights=weights)
 
     def _weights_of(self, start: int, y: NDArray[np.int64]) -> NDArray[np.float64] | None:
         return None if self._weights is None else self._weights.of(start, y)
@@ -370,7 +378,7 @@ class StreamedRows(Rows):
         places, done = np.flatnonzero(sampled), 0
         for raw, _ in taken:
             here = places[done : done + len(raw)]
-            block = self._block(start, raw, here, None)
+            block = self._block(start, raw, here)
             x[here], norms[here] = block.x, block.norms
             done += len(raw)
         y = np.concatenate([labels for _, labels in taken])
@@ -388,18 +396,7 @@ class StreamedRows(Rows):
                 keep, sizes = np.repeat(mask, sizes), sizes * mask
                 raw, y, weights = raw[keep], y[keep], None if weights is None else weights[keep]
             ends = np.concatenate([[0], np.cumsum(sizes)])
-            yield partial(self._block_of_people, number * size, raw, y, weights, ends, mask)
-
-    def _block_of_people(
-        self,
-        start: int,
-        raw: NDArray[Any],
-        y: NDArray[Any],
-        weights: NDArray[np.float64] | None,
-        bounds: Bounds,
-        sampled: Mask | None,
-    ) -> Block:
-        return replace(self._block(start, raw, y, weights), bounds=bounds, sampled=sampled)
+            yield partial(self._block, number * size, raw, y, weights, ends, mask)
 
 
 class ChainedRows(Rows):

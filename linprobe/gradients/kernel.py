@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import STORED, Block, StoredRows, aligned_empty, paired, widened
 from linprobe.gradients.backend import NumpyProducts, Part, strided_rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
-from linprobe.native import KernelPart, KernelPeople, KernelRows
-from linprobe.parallel.array_api import Array
+from linprobe.native import KernelPart, KernelPeople, KernelRows, address
 
 TILE = 32  # features; sums are padded to a multiple, which every vector width of the kernel divides
 SPARE_ROWS = 13  # in a tile beyond those of a run, as in clipped_sum.c
@@ -70,21 +69,13 @@ def whole_chunks(n_classes: int) -> int:
 
 
 class ClippedBlock(NamedTuple):
-    """Intermediate results of clipping a block.
+    """What clipping a block reads and writes.
 
     Attributes:
-        r_norms: norms of the residuals, shape (b,).
-        factors: clip factors, shape (b,).
-        scores: scores of each part given, shape (b, n_classes of the part).
+        y, lengths: class indices and norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
+        r_norms: norms of the residuals, shape (b,). factors: clip factors, shape (b,).
+        parts: further products. scores: their scores, shape (b, n_classes of the part) each.
     """
-
-    r_norms: Array
-    factors: Array
-    scores: list[Array]
-
-
-class _Clipped(NamedTuple):
-    """Arrays that clipping reads and writes, of shape (b,), and the further parts with their scores."""
 
     y: NDArray[np.int64]
     lengths: NDArray[np.float64]
@@ -97,16 +88,14 @@ class _Clipped(NamedTuple):
     @classmethod
     def empty(
         cls, y: NDArray[np.int64], lengths: NDArray[np.float64], bound: float, parts: Sequence[Part] = ()
-    ) -> _Clipped:
+    ) -> ClippedBlock:
         """Arrays for rows of classes y and these norms, yet to be clipped."""
         scores = [_padded(len(y), part.products.n_classes) for part in parts]
         return cls(y, lengths, bound, np.empty(len(y)), np.empty(len(y)), parts, scores)
 
-    def arguments(self) -> tuple[int | float, ...]:
+    def arguments(self) -> tuple[int | float | None, ...]:
         """The kernel's arguments."""
-        addresses = (array.ctypes.data for array in (self.y, self.lengths, self.r_norms, self.factors))
-        y, lengths, r_norms, factors = addresses
-        return y, lengths, self.bound, r_norms, factors
+        return address(self.y), address(self.lengths), self.bound, address(self.r_norms), address(self.factors)
 
 
 class ChosenRows(NamedTuple):
@@ -114,7 +103,7 @@ class ChosenRows(NamedTuple):
 
     rows: StoredRows
     read: KernelRows
-    clipped: _Clipped
+    clipped: ClippedBlock
     ends: NDArray[np.int64]
 
 
@@ -168,23 +157,12 @@ class People:
 
         It holds addresses, so all arrays must outlive it.
         """
-        return KernelPeople(
-            self.bounds.ctypes.data,
-            None if ends is None or not len(ends) else ends.ctypes.data,
-            self.y.ctypes.data,
-            self.norms.ctypes.data,
-            None if self.weights is None else self.weights.ctypes.data,
-            self.inner.ctypes.data,
-            None if joined is None else joined.ctypes.data,
-            self.factors.ctypes.data,
-            self.lengths.ctypes.data,
-            bound,
-            most,
-            len(self.factors),
-        )
+        ends = None if ends is None or not len(ends) else ends
+        arrays = (self.bounds, ends, self.y, self.norms, self.weights, self.inner, joined, self.factors, self.lengths)
+        return KernelPeople(*map(address, arrays), bound, most, len(self.factors))
 
 
-def rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
+def _rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
     """The rows of sampled people, in runs of `SUM_ROWS` rows that cross no cell."""
     sizes = np.diff(bounds)
     joined = np.concatenate([[0], np.cumsum(sizes * sampled)])
@@ -248,7 +226,7 @@ class KernelProducts(NumpyProducts):
         sample: Sample | None,
     ) -> None:
         r, stride = strided_rows(r)
-        chosen = (None, None) if sample is None else (sample.places.ctypes.data, sample.ends.ctypes.data)
+        chosen = (None, None) if sample is None else (address(sample.places), address(sample.ends))
         n_rows = len(x) if sample is None else len(sample.places)
         buffers = (self._address(total), self._room.ctypes.data)
         shape = (n_rows, self.n_features, self.n_classes, stride, self._stride)
@@ -290,10 +268,10 @@ class KernelProducts(NumpyProducts):
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         rows, y, lengths = self._checked(x, y, lengths, sample, inside)
         self._check_classes(y)
-        clipped = _Clipped.empty(y, lengths, bound, parts)
+        clipped = ClippedBlock.empty(y, lengths, bound, parts)
         some, ends = (None, None) if sample is None else (sample.places, sample.ends)
         self._pass(total, rows.for_kernel(), clipped, self._parts(rows, clipped), some, ends)
-        return ClippedBlock(clipped.r_norms, clipped.factors, clipped.scores)
+        return clipped
 
     def chosen(
         self,
@@ -309,7 +287,7 @@ class KernelProducts(NumpyProducts):
         """
         rows, y, lengths = self._checked(x, y, lengths, sample)
         rows = StoredRows(rows.x, sample.places, rows.translation)
-        clipped = _Clipped.empty(y[sample.places], lengths[sample.places], bound)
+        clipped = ClippedBlock.empty(y[sample.places], lengths[sample.places], bound)
         self._check_classes(clipped.y)
         return ChosenRows(rows, rows.for_kernel(), clipped, sample.ends)
 
@@ -343,7 +321,7 @@ class KernelProducts(NumpyProducts):
         self,
         total: ExactSum,
         rows: KernelRows,
-        clipped: _Clipped,
+        clipped: ClippedBlock,
         parts: Sequence[KernelPart] = (),
         summed: NDArray[np.int64] | None = None,
         ends: NDArray[np.int64] | None = None,
@@ -358,28 +336,16 @@ class KernelProducts(NumpyProducts):
         if not isinstance(total.shift, float):
             raise ValueError("the clipped sums of the kernel do not fit a sum with a shift for each entry")
         clip_and_sum, room = self._way()
-        clip_and_sum(
-            ctypes.byref(rows),
-            room.ctypes.data,
-            self._order().ctypes.data,
-            *clipped.arguments(),
-            self._address(total.total),
-            len(clipped.y),
-            None if summed is None else summed.ctypes.data,
-            0 if summed is None else len(summed),
-            None if ends is None else ends.ctypes.data,
-            self.n_classes,
-            self._stride,
-            total.shift,
-            (KernelPart * len(parts))(*parts),
-            len(parts),
-        )
+        given = ctypes.byref(rows), address(room), address(self._order()), *clipped.arguments()
+        runs = address(summed), 0 if summed is None else len(summed), address(ends)
+        shape, more = (self.n_classes, self._stride, total.shift), ((KernelPart * len(parts))(*parts), len(parts))
+        clip_and_sum(*given, self._address(total.total), len(clipped.y), *runs, *shape, *more)
 
     def _way(self) -> tuple[Any, NDArray[np.float32]]:
         """The function of a pass, and its buffer."""
         return self._library.linprobe_clipped_runs, self._room
 
-    def _parts(self, rows: StoredRows, clipped: _Clipped) -> list[KernelPart]:
+    def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:
         """The parts whose scores a pass computes; those of other parts are computed here."""
         parts = []
         for part, out in zip(clipped.parts, clipped.scores, strict=True):
@@ -391,7 +357,7 @@ class KernelProducts(NumpyProducts):
 
     def _score(self, rows: StoredRows, parts: list[KernelPart]) -> None:
         """Compute the scores of parts, which `in_runs` made, and nothing else."""
-        nothing = _Clipped.empty(np.empty(0, np.int64), np.empty(0), 0.0).arguments()
+        nothing = ClippedBlock.empty(np.empty(0, np.int64), np.empty(0), 0.0).arguments()
         nowhere, shape = (None, rows.shape[0], None, 0, None), (self.n_classes, self._stride, 0.0)
         given = (KernelPart * len(parts))(*parts), len(parts)
         read = ctypes.byref(rows.for_kernel())
@@ -433,7 +399,7 @@ class KernelProducts(NumpyProducts):
         r = self.scores(x)
         given = ctypes.byref(people.for_kernel(bound, most))
         self._library.linprobe_clip_people(r.ctypes.data, _stride(r), given, self.n_classes)
-        self._add(total, r, x, None if few.sampled is None else rows_of(few.sampled, people.bounds, cells))
+        self._add(total, r, x, None if few.sampled is None else _rows_of(few.sampled, people.bounds, cells))
         return people.factors, people.lengths
 
     def _address(self, total: NDArray[np.float64]) -> int:
@@ -488,16 +454,9 @@ class FusedProducts(KernelProducts):
 
     def _people_pass(self, total: ExactSum | None, rows: StoredRows, people: KernelPeople) -> None:
         """Score, clip and sum the rows of people; without `total`, score and clip only."""
-        self._library.linprobe_people(
-            ctypes.byref(rows.for_kernel()),
-            self._group_room.ctypes.data,
-            self._packed.panels.ctypes.data,
-            ctypes.byref(people),
-            None if total is None else self._address(total.total),
-            self.n_classes,
-            self._stride,
-            0.0 if total is None else total.shift,
-        )
+        given = ctypes.byref(rows.for_kernel()), address(self._group_room), address(self._packed.panels)
+        into, shift = (None, 0.0) if total is None else (self._address(total.total), total.shift)
+        self._library.linprobe_people(*given, ctypes.byref(people), into, self.n_classes, self._stride, shift)
 
     def in_groups(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
         """The argument of a pass by groups: write `scores`, which `_padded` made, of features from `first` on."""
@@ -508,7 +467,7 @@ class FusedProducts(KernelProducts):
         """The function of a pass, and its buffer."""
         return self._library.linprobe_clipped_sum, self._group_room
 
-    def _parts(self, rows: StoredRows, clipped: _Clipped) -> list[KernelPart]:
+    def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:
         """The parts whose scores a pass computes. Those with many classes take a pass by runs, which comes first."""
         parts, in_runs = [], []
         for part, out in zip(clipped.parts, clipped.scores, strict=True):

@@ -45,74 +45,42 @@ def residuals_of(
     The loss is cross-entropy in nats, or half the squared residuals; on a GPU it is a tensor of shape (). `weights`
     (b,) multiply losses and residuals.
     """
-    if loss == "sigmoid":
-        return sigmoid_residuals(scores, y, with_loss, weights)
-    if weights is not None:
-        return _weighted_residuals(scores, y, loss, with_loss, weights)
     xp, value = namespace(scores), 0.0
+    if with_loss and (loss == "sigmoid" or (loss == "softmax" and weights is not None)):
+        losses = _losses(scores, y, loss)
+        value = (losses if weights is None else weights * losses).sum()
     if loss == "softmax":
         scores -= xp.max(scores, axis=1, keepdims=True)
-        own = xp.sum(scores[numbers_like(y), y], dtype=xp.float64) if with_loss else None
+        own = xp.sum(scores[numbers_like(y), y], dtype=xp.float64) if with_loss and weights is None else None
         xp.exp(scores, out=scores)
         sums = xp.sum(scores, axis=1, keepdims=True)
-        if with_loss:
+        if own is not None:
             value = xp.sum(xp.log(sums), dtype=xp.float64) - own
         scores /= sums
-    if loss == "squared" and y.ndim == 2:
+    elif loss == "sigmoid":  # 1 / (1 + e^-s) is (1 + tanh(s / 2)) / 2, which never overflows
+        scores *= 0.5
+        xp.tanh(scores, out=scores)
+        scores += 1
+        scores *= 0.5
+    if y.ndim == 2:
         scores -= y
     else:
         scores[numbers_like(y), y] -= 1
     if loss == "squared" and with_loss:
-        value = xp.sum(double(scores) ** 2) / 2
+        squares = double(scores) ** 2
+        value = xp.sum(squares if weights is None else weights[:, None] * squares) / 2
+    if weights is not None:
+        scores *= weights[:, None]
     return scores, value
 
 
-def _weighted_residuals(scores: Array, y: Array, loss: Loss, with_loss: bool, weights: Array) -> tuple[Array, Any]:
-    xp, value = namespace(scores), 0.0
-    if with_loss and loss == "softmax":
-        wide = double(scores)
-        most = xp.max(wide, axis=1, keepdims=True)
-        losses = xp.log(xp.sum(xp.exp(wide - most), axis=1)) + most[:, 0] - wide[numbers_like(y), y]
-        value = xp.sum(weights * losses)
-    r, _ = residuals_of(scores, y, loss)
-    if with_loss and loss == "squared":
-        value = xp.sum(weights[:, None] * double(r) ** 2) / 2
-    r *= weights[:, None]
-    return r, value
-
-
-def sigmoid(scores: Array) -> Array:
-    """1 / (1 + exp(-scores)), in place. It never overflows, as it is (1 + tanh(scores / 2)) / 2."""
-    scores *= 0.5
-    namespace(scores).tanh(scores, out=scores)
-    scores += 1
-    scores *= 0.5
-    return scores
-
-
-def label_losses(scores: Array, y: Array) -> Array:
-    """Losses of rows in nats, summed over labels, shape (b,), float64."""
+def _losses(scores: Array, y: Array, loss: Loss) -> Array:
+    """Losses of rows in nats, shape (b,), float64: of softmax, or of sigmoid, summed over labels."""
     xp, wide = namespace(scores), double(scores)
-    return (wide.clip(0, None) - y * wide + xp.log1p(xp.exp(-abs(wide)))).sum(-1)
-
-
-def sigmoid_residuals(scores: Array, y: Array, with_loss: bool, weights: Array | None) -> tuple[Array, Any]:
-    """Residuals of scores (b, n_labels), in place, and the summed loss of the rows, or 0 unless `with_loss`.
-
-    Each residual depends on its own row only, and on no other entry of it.
-
-    Args:
-        y: 0 or 1, shape (b, n_labels). weights: factors on losses and residuals, shape (b,); None for ones.
-    """
-    value: Any = 0.0
-    if with_loss:
-        losses = label_losses(scores, y)
-        value = (losses if weights is None else weights * losses).sum()
-    r = sigmoid(scores)
-    r -= y
-    if weights is not None:
-        r *= weights[:, None]
-    return r, value
+    if loss == "sigmoid":
+        return (wide.clip(0, None) - y * wide + xp.log1p(xp.exp(-abs(wide)))).sum(-1)
+    most = xp.max(wide, axis=1, keepdims=True)
+    return xp.log(xp.sum(xp.exp(wide - most), axis=1)) + most[:, 0] - wide[numbers_like(y), y]
 
 
 def residual_norms(r: Array) -> Array:

@@ -18,7 +18,7 @@ from linprobe.data.blocks import CACHE_LINE, STORAGE, StoredRows, Translation, a
 from linprobe.gradients import host
 from linprobe.gradients.backend import NumpyProducts, Part, Products
 from linprobe.gradients.host import FEW_CLASSES, products
-from linprobe.gradients.kernel import ClippedBlock, FusedProducts, KernelProducts
+from linprobe.gradients.kernel import FusedProducts, KernelProducts
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from tests.gradients import test_kernel_people
 from tests.narrow_kernel import narrow_kernel, needs_compiler
@@ -80,7 +80,7 @@ def clipped(taken: Products, *given: Any, **how: Any) -> Clipped:
     total = unrounded(taken)
     assert isinstance(taken, KernelProducts)
     block = taken.add_clipped(total, *given, **how)
-    return Clipped(total.total, *block)
+    return Clipped(total.total, block.r_norms, block.factors, block.scores)
 
 
 def clipped_sample(taken: Products, *given: Any) -> Any:
@@ -380,7 +380,7 @@ def test_scores_of_parts_are_taken_on_the_way(first: int) -> None:
         np.testing.assert_allclose(scores, x[:, of_part] @ part.products._weights.T, rtol=1e-4, atol=1e-4)
 
 
-def same_bits(one: ClippedBlock, other: ClippedBlock) -> bool:
+def same_bits(one: Clipped, other: Clipped) -> bool:
     pairs = zip([*one[:3], *one.scores], [*other[:3], *other.scores], strict=True)
     return all(np.array_equal(left, right, equal_nan=True) for left, right in pairs)
 

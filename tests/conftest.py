@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import importlib.metadata
 import io
 import math
 import os
@@ -31,6 +33,9 @@ settings.load_profile("linprobe")
 
 # budget books of tests lie outside the user's folder; `own_books` gives each test its own
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="linprobe-state-")
+# no test needs what it wrote to outlive a power cut, or versions that change while it runs
+os.fsync = lambda descriptor: None
+importlib.metadata.version = functools.cache(importlib.metadata.version)
 SHARED_BOOKS = Path(os.environ["XDG_STATE_HOME"]) / "linprobe"
 atexit.register(shutil.rmtree, SHARED_BOOKS.parent, ignore_errors=True)
 

@@ -30,6 +30,13 @@ PNG = b"\x89PNG"
 QUICK = ["--methods", "noisy-gd:steps=3", "--eps", "3", "--jobs", "1"]
 
 
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures have no pixels, which take most of the time of a small comparison; one test draws them."""
+    if request.function is not test_compare_makes_every_run_and_tabulates_them:
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, stream, **how: stream.write(PNG))
+
+
 def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8") as stream:
         return list(csv.DictReader(stream))

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from linprobe import cli
+
 NUMERICAL = {"numpy", "scipy", "sklearn", "h5py", "torch"}
 UNUSED_BY_TRAIN = {"torch", "dp_accounting", "autodp", "matplotlib", "open_clip", "PIL", "pandas"}
 UNUSED_BY_SMALL_COMMANDS = {"scipy.special", "scipy.optimize", "scipy.linalg", "scipy.stats", "sklearn", "flint"}
@@ -42,7 +44,7 @@ def test_help_loads_no_numerical_library(words: list[str]) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on all rows of the built-in digits."""
     folder = tmp_path_factory.mktemp("startup") / "run"
-    loaded_by("train", "--method", "noisy-gd", "--eps", "3", "--steps", "2", "--out", folder)
+    assert cli.run(["train", "--method", "noisy-gd", "--eps", "3", "--steps", "2", "--out", str(folder)]) == 0
     return folder
 
 

@@ -37,10 +37,8 @@ UNOBSERVED = set(PATHS) - OBSERVED
 
 
 def audited(method: str, epsilon: float, mechanism: Any = GaussianMechanism, **sizes: Any) -> dict[str, Any]:
-    request = AuditRequest(
-        method, epsilon, **{"runs": 24, "canaries": 80, "confidence": 0.95, "insecure_seed": SEED, **sizes}
-    )
-    return audit(request, Silent(), mechanism=mechanism)
+    given = {"runs": 24, "canaries": 80, "steps": 10, "confidence": 0.95, "insecure_seed": SEED, **sizes}
+    return audit(AuditRequest(method, epsilon, **given), Silent(), mechanism=mechanism)
 
 
 def toy_rows(n_rows: int) -> ArrayRows:

@@ -719,7 +719,7 @@ def test_exit_statuses_of_the_command(
     assert cli("verify", "run", "--features", features_file).status == 0
 
 
-KILLS = 12  # of each of two methods
+KILLS = 8  # of each of two methods
 
 
 @contextlib.contextmanager

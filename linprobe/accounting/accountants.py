@@ -90,7 +90,7 @@ def tpr_limit(fpr: Rates, epsilon: Rates | float, delta: Rates | float) -> Rates
 
 
 class Accountant(ABC):
-    """Computes what releases cost together.
+    """Computes what releases cost together. There is one instance of each; copies and pickles are the same object.
 
     Attributes:
         name: for `--accountant` and JSON. words: for the manifest.
@@ -100,6 +100,9 @@ class Accountant(ABC):
     name: str
     words: str
     tolerance = 0.0
+
+    def __reduce__(self) -> tuple[Callable[[str], Accountant], tuple[str]]:
+        return _accountant_called, (self.name,)
 
     def covers(self, releases: Sequence[Releases]) -> bool:
         """Whether the accountant has an epsilon for such releases."""
@@ -297,6 +300,10 @@ class _AnalyticGaussian(_GaussianDP):
 
 GAUSSIAN, PLD, RENYI, AUTODP = _GaussianDP(), _PrivacyLossDistribution(), _RenyiDP(), _AnalyticGaussian()
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in (GAUSSIAN, PLD, RENYI)}
+
+
+def _accountant_called(name: str) -> Accountant:
+    return AUTODP if name == AUTODP.name else ACCOUNTANTS[name]
 
 
 def accountant_versions() -> dict[str, str]:

@@ -1,9 +1,11 @@
 """Epsilon from releases: known facts, three accountants, exact composition."""
 
+import copy
 import errno
 import json
 import math
 import os
+import pickle
 import sys
 
 import numpy as np
@@ -19,6 +21,7 @@ from linprobe.accounting.accountants import (
     GAUSSIAN,
     PLD,
     RENYI,
+    Accountant,
     choose_accountant,
     gdp_mu,
     renyi_table,
@@ -202,6 +205,11 @@ def test_the_accountant_of_record_follows_the_sampling() -> None:
         choose_accountant("gdp", [full, part])
     with pytest.raises(ParameterError, match="'moments'; allowed: auto, gdp, pld, rdp"):
         choose_accountant("moments", [full])
+
+
+@pytest.mark.parametrize("accountant", [*ACCOUNTANTS.values(), AUTODP])
+def test_a_copy_of_an_accountant_is_the_accountant(accountant: Accountant) -> None:
+    assert pickle.loads(pickle.dumps(accountant)) is copy.deepcopy(accountant) is accountant
 
 
 @pytest.mark.parametrize(

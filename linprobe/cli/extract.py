@@ -174,7 +174,7 @@ def register(app: typer.Typer) -> None:
         Run the same command again to resume an interrupted run.
         """
         from linprobe.cli import _terminal
-        from linprobe.commands import extract as command
+        from linprobe.extraction import extract as command
 
         request = command.ExtractRequest(
             source=source,

@@ -1,10 +1,10 @@
-"""Decisions before the first image is read: checked options, device, sizes, settings."""
+"""Decisions before the first image is read: checked options, device, network of `--like`, prompts, sizes, settings."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,124 @@ from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import PRIVATE
 from linprobe.data.owners import id_hash
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones import Backbone
-from linprobe.extraction.loading import Batches, first_shapes, first_size
-from linprobe.extraction.request import ExtractRequest
-from linprobe.extraction.sources.base import ImageSource, Members
-from linprobe.extraction.text import prompt_parts
+from linprobe.extraction.backbones import Backbone, load_backbone
+from linprobe.extraction.backbones.weights import RANDOM, SUFFIXES
+from linprobe.extraction.images import Batches, ImageTransform, first_shapes, first_size
+from linprobe.extraction.request import ExtractRequest, Recipe, read_lines
+from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, Members
+
+# arguments that do not change how an image becomes a row
+FREE = {
+    "source", "out", "weights", "device", "precision", "batch_size", "workers", "compile", "dtype", "on_error",
+    "timeout", "overwrite", "like", "root",
+}  # fmt: skip
+
+
+def check_alone(request: ExtractRequest) -> None:
+    """Refuse options that the run or file of `--like` settles.
+
+    Raises:
+        UsageError: such an option was given.
+    """
+    if request.like is None:
+        return
+    plain = ExtractRequest(request.source)
+    for entry in fields(ExtractRequest):
+        if entry.name not in FREE and getattr(request, entry.name) != getattr(plain, entry.name):
+            raise UsageError(
+                f"option --{entry.name.replace('_', '-')} does nothing with --like {request.like.name}, which settles "
+                "network, preprocessing and classes; leave one of the two out"
+            )
+
+
+def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
+    """The network of the recipe, with its weights and preprocessing.
+
+    Args:
+        weights: a file, or a name of the family; None for the name in the recipe.
+
+    Raises:
+        UsageError: the weights were a file, and none is given. DataError: other weights, or those of `load_backbone`.
+    """
+    random = recipe.weights == RANDOM
+    if weights is None and not random and Path(recipe.weights).suffix in SUFFIXES:
+        raise UsageError(f"{recipe.name} was made with weights from the file {recipe.weights}; give --weights FILE")
+    # the names of clip and timm networks contain that of their weights
+    named = recipe.weights if recipe.weights and not random and ":" not in recipe.backbone else None
+    wanted = named if weights is None else weights
+    backbone = load_backbone(recipe.backbone, wanted, random and weights is None, recipe.arguments)
+    digest = backbone.weights_digest()
+    if digest != recipe.weights_digest:
+        raise DataError(
+            f"weights {wanted or backbone.weights} have digest {digest[:16]}, and {recipe.name} was made with "
+            f"{recipe.weights_digest[:16]} ({recipe.weights}); give those weights with --weights"
+        )
+    stored: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in recipe.preprocessing.items()
+    }
+    try:
+        transform = ImageTransform(**stored)
+    except TypeError as error:
+        raise DataError(
+            f"{recipe.name} has preprocessing that this linprobe does not know ({error}); give --backbone in "
+            "place of --like"
+        ) from None
+    # the name of the weights is that of the recipe: a file may have been renamed
+    return replace(backbone, transform=transform, transform_for=None, weights=recipe.weights)
+
+
+DEFAULT_TEMPLATES = ("a photo of a {}.",)
+TEMPLATE_SETS = ("openai-80", "simple-7")
+
+
+def prompt_parts(
+    class_names: Path | None, templates: str | None, source: ImageSource, backbone: Backbone
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Class names for prompts, in label order, and prompt templates; None for a network without a text tower.
+
+    Args:
+        class_names: file with one name per line; None to use the class list of the source.
+        templates: a name in TEMPLATE_SETS, or a file with one template per line; None for DEFAULT_TEMPLATES.
+
+    Raises:
+        UsageError: the network has no text tower, or no such templates. DataError: an unsuitable file.
+    """
+    if backbone.encode_text is None:
+        if class_names is not None or templates is not None:
+            raise UsageError(f"backbone {backbone.name} has no text tower; leave out --class-names and --templates")
+        return None
+    names = source.class_names
+    if class_names is not None:
+        names = tuple(read_lines(class_names, "list of class names", "one class name"))
+        if len(names) != len(source.class_names):
+            raise DataError(
+                f"{class_names} lists {len(names)} class names; allowed: {len(source.class_names)}, one for "
+                "each class in label order"
+            )
+    elif source.class_names_from == FOLDER_NAMES:
+        names = tuple(name.replace("_", " ") for name in names)
+    return names, _templates(templates)
+
+
+def _templates(wanted: str | None) -> tuple[str, ...]:
+    if wanted is None:
+        return DEFAULT_TEMPLATES
+    if wanted in TEMPLATE_SETS:
+        import open_clip
+
+        kept = open_clip.OPENAI_IMAGENET_TEMPLATES if wanted == "openai-80" else open_clip.SIMPLE_IMAGENET_TEMPLATES
+        return tuple(template("{}") for template in kept)
+    path = Path(wanted)
+    if not path.is_file():
+        raise UsageError(
+            f"templates is {wanted!r}; allowed: {', '.join(TEMPLATE_SETS)}, or a file with one template per line"
+        )
+    lines = read_lines(path, "template file", "one template")
+    for line in lines:
+        if "{}" not in line:
+            raise DataError(f"template {line!r} in {path} has no {{}} for the class name; put one in")
+    return tuple(lines)
+
 
 DTYPES = {"float16": np.float16, "float32": np.float32}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -17,7 +17,7 @@ FAMILIES = {
     "wrn-40-4": "wrn",
     "wrn-28-10": "wrn",
     "timm": "timm",
-    "pixels": "pixels",
+    "pixels": "scattering",
     "scattering": "scattering",
 }
 ALLOWED = (

@@ -45,7 +45,7 @@ def test_an_output_that_cannot_be_made_is_refused(
     def read_only(*_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("linprobe.extraction.extract.locked", read_only)
+    monkeypatch.setattr("linprobe.extraction.run.locked", read_only)
     outcome = cli("extract", images, *SMALL, "--out", "f.h5")
     assert outcome.status == 1
     assert "give --out a writable place" in outcome.stderr.splitlines()[-1]

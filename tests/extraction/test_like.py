@@ -15,8 +15,8 @@ import pytest
 import timm
 import torch
 
-from linprobe.commands.extract import extract
 from linprobe.errors import DataError, UsageError
+from linprobe.extraction.extract import extract
 from linprobe.extraction.request import ExtractRequest
 from tests.conftest import Outcome, write_features
 from tests.extraction.samples import CLASSES, Notes, contents, rows_of, run_extract

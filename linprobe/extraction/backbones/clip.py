@@ -15,9 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, quietly, read_weights
-from linprobe.extraction.backbones._hub import hub_or_cache
-from linprobe.extraction.transform import ImageTransform
+from linprobe.extraction.backbones import Backbone
+from linprobe.extraction.backbones.weights import (
+    RANDOM,
+    build_seeded,
+    hub_or_cache,
+    load_strictly,
+    quietly,
+    read_weights,
+)
+from linprobe.extraction.images import ImageTransform
 
 DEFAULT_MODEL, DEFAULT_TAG = "RN50", "openai"
 SETTLED = (

@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 from linprobe.data.labels import class_list, label_indices, settle_labels
 from linprobe.data.limits import LONGEST_ID
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.decoding import MAX_BYTES, UnreadableImage
 from linprobe.extraction.sources.base import (
     FOLDER_NAMES,
     IMAGE_SUFFIXES,
+    MAX_BYTES,
     TEST_NAMES,
     ImageSource,
     Members,
     OwnerOf,
     Strings,
+    UnreadableImage,
     checked_labels,
     file_stamp,
     readable,

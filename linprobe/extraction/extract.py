@@ -1,49 +1,61 @@
-"""`linprobe extract`: images to a feature file."""
+"""`linprobe extract`: images to a feature file. What can be refused without PyTorch is refused before its import."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from linprobe.atomic_files import check_place
 from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading, require
-from linprobe.extraction.request import ExtractOutcome, Recipe, family_of
-from linprobe.extraction.request import ExtractRequest as ExtractRequest
+from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, family_of
+from linprobe.options.declaration import declared
 from linprobe.plans.words import DryRun, bytes_in_words, counted, listed, time_line
 from linprobe.progress import Progress
 
+# arguments that do not change how an image becomes a row
+FREE = {
+    "source", "out", "weights", "device", "precision", "batch_size", "workers", "compile", "dtype", "on_error",
+    "timeout", "overwrite", "like", "root",
+}  # fmt: skip
 
-def extract(request: ExtractRequest, progress: Progress, like: Path | None = None) -> ExtractOutcome | None:
-    """Extract features of images to a feature file; None in every process but the first of several.
 
-    Args:
-        like: run folder or feature file. The images then have no labels, and become rows in the way of its rows.
+def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | None:
+    """Make the feature file that `request` describes, resuming an interrupted run with the same settings.
+
+    Under torchrun, all processes make this call; rank 0 downloads, assembles the file and reports.
+
+    Returns:
+        What was done; None in processes other than rank 0.
+
+    Raises:
+        UsageError: an option, or an unfinished run with other settings. DataError: images or weights. PrivacyError:
+        private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
     """
-    request = _checked(request, progress, like)
+    recipe = _checked(request, progress)
     from linprobe.extraction.run import run_extraction
 
     try:
-        return run_extraction(request, progress)
+        return run_extraction(request, recipe, progress)
     except ConnectionError:  # between processes
         raise
     except OSError as error:
         raise LinprobeError(f"the extraction to {request.out} stopped ({error}); {advice(error)}") from None
 
 
-def dry_run(request: ExtractRequest, progress: Progress, like: Path | None = None) -> DryRun:
-    """What `extract` would read and write, without an image of it on the disk.
+def dry_run(request: ExtractRequest, progress: Progress) -> DryRun:
+    """What `extract` would read and write. No image is written to disk.
 
-    Returns: as `linprobe.extraction.estimate.estimate`.
+    Returns: facts as `linprobe.extraction.run.estimate`.
 
     Raises:
         LinprobeError: as `extract`, before the first image is read.
     """
-    request = _checked(request, progress, like)
+    recipe = _checked(request, progress)
     from linprobe.extraction.run import estimate
 
-    facts = estimate(request, progress)
+    facts = estimate(request, recipe, progress)
     images = ", ".join(
         f"{count:,} {'unlabelled' if name == 'rows' else name}" for name, count in facts["images"].items()
     )
@@ -65,36 +77,67 @@ def dry_run(request: ExtractRequest, progress: Progress, like: Path | None = Non
     return DryRun(facts, lines)
 
 
-def _checked(request: ExtractRequest, progress: Progress, like: Path | None) -> ExtractRequest:
-    """The request with what `like` says. A wrong name or path is told before anything slow."""
+def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
+    """Check all that needs neither PyTorch nor an image, and read the recipe of `like`; None without `like`.
+
+    Raises:
+        UsageError: a value that is not allowed, or an output path that cannot or must not be written. DataError: no
+        such source, or no recipe in the run or file.
+    """
     if request.backbone is not None:
         family_of(request.backbone)
+    for name, one in declared(ExtractRequest).items():
+        one.check(getattr(request, name))
     require("extract", "extract")
     from linprobe.extraction.sources import located
     from linprobe.extraction.sources.folders import check_unlabelled
 
-    if like is None:
+    recipe = None
+    if request.like is None:
         located(request.source)
     else:
         check_unlabelled(Path(request.source))
-        request = replace(request, like=_recipe(like))
-        _check_kept(request, like)
+        recipe = _recipe(request.like)
+    _check_out(request)
+    if recipe is not None:
+        _check_alone(request, recipe)
     # torch and torchvision take seconds to import
     if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
         progress.note(f"{request.source}: loading PyTorch and the network")
-    return request
+    return recipe
 
 
-def _check_kept(request: ExtractRequest, like: Path) -> None:
-    """UsageError if the output would replace the file of `like`, or the feature file that the run was trained on."""
-    out = request.out
-    if out is None or not request.overwrite or not out.exists():
-        return
+def _check_out(request: ExtractRequest) -> None:
+    """UsageError if `out` is no place for a feature file, or an input of the command."""
+    from linprobe.data.feature_file import is_hdf5
     from linprobe.runs.output import inputs_of
 
-    for path in (like, *inputs_of(like)):
-        if path.exists() and path.samefile(out):
+    out = request.out
+    if out is None:
+        return
+    check_place(out, "feature file")
+    if out.is_dir():
+        raise UsageError(f"feature file {out} is a folder; give --out a file name")
+    for what, path in (("the images", request.source), ("the weights", request.weights)):
+        if path is not None and out.resolve() == Path(path).resolve():
+            raise UsageError(f"feature file {out} would replace {what}; give --out another name")
+    if not request.overwrite or not out.exists():
+        return
+    if not is_hdf5(out):
+        raise UsageError(f"{out} is no feature file, and --overwrite would replace it; give --out another name")
+    for given in () if request.like is None else (request.like, *inputs_of(request.like)):
+        if given.exists() and given.samefile(out):
             raise UsageError(f"feature file {out} would replace an input of the command; give --out another name")
+
+
+def _check_alone(request: ExtractRequest, recipe: Recipe) -> None:
+    """UsageError for an option that `like` settles."""
+    for name, one in declared(ExtractRequest).items():
+        if name not in FREE and getattr(request, name) != one.default:
+            raise UsageError(
+                f"option {one.spellings[0]} does nothing with --like {recipe.name}, which settles "
+                "network, preprocessing and classes; leave one of the two out"
+            )
 
 
 def _recipe(path: Path) -> Recipe:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linprobe.atomic_files import check_place
-from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import PRIVATE
 from linprobe.data.owners import id_hash
 from linprobe.errors import DataError, UsageError, first_line
@@ -22,29 +20,6 @@ from linprobe.extraction.backbones.weights import RANDOM, SUFFIXES
 from linprobe.extraction.images import Batches, ImageTransform, first_shapes, first_size
 from linprobe.extraction.request import ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, Members
-
-# arguments that do not change how an image becomes a row
-FREE = {
-    "source", "out", "weights", "device", "precision", "batch_size", "workers", "compile", "dtype", "on_error",
-    "timeout", "overwrite", "like", "root",
-}  # fmt: skip
-
-
-def check_alone(request: ExtractRequest) -> None:
-    """Refuse options that the run or file of `--like` settles.
-
-    Raises:
-        UsageError: such an option was given.
-    """
-    if request.like is None:
-        return
-    plain = ExtractRequest(request.source)
-    for entry in fields(ExtractRequest):
-        if entry.name not in FREE and getattr(request, entry.name) != getattr(plain, entry.name):
-            raise UsageError(
-                f"option --{entry.name.replace('_', '-')} does nothing with --like {request.like.name}, which settles "
-                "network, preprocessing and classes; leave one of the two out"
-            )
 
 
 def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
@@ -143,43 +118,6 @@ COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "transform", "i
 LOOKED_AT = 100  # test images that decide the preprocessing of a backbone that takes any image
 
 
-def check(request: ExtractRequest) -> None:
-    """Check options that need no file of the source to be read.
-
-    Raises:
-        UsageError: a value that is not allowed, or an output path that cannot or must not be written.
-    """
-    choices = (
-        ("dtype", request.dtype, tuple(DTYPES)),
-        ("precision", request.precision, ("auto", *PRECISIONS)),
-        ("on error", request.on_error, ("fail", "skip")),
-    )
-    for name, value, allowed in choices:
-        if value not in allowed:
-            raise UsageError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
-    ranges = (
-        ("batch size", request.batch_size, 1, 1 << 16),
-        ("workers", request.workers, 0, 1024),
-        ("augment views", request.augment_views, 0, 1024),
-    )
-    for name, count, low, high in ranges:
-        if count is not None and not low <= count <= high:
-            raise UsageError(f"{name} is {count}; allowed: whole numbers from {low} to {high}")
-    if not 0 < request.timeout <= 1e6:
-        raise UsageError(f"timeout is {request.timeout}; allowed: seconds above 0, at most a million")
-    if request.out is not None:
-        check_place(request.out, "feature file")
-    if request.out is not None and request.out.is_dir():
-        raise UsageError(f"feature file {request.out} is a folder; give --out a file name")
-    if request.out is None:
-        return
-    for what, path in (("the images", request.source), ("the weights", request.weights)):
-        if path is not None and request.out.resolve() == Path(path).resolve():
-            raise UsageError(f"feature file {request.out} would replace {what}; give --out another name")
-    if request.overwrite and request.out.exists() and not is_hdf5(request.out):
-        raise UsageError(f"{request.out} is no feature file, and --overwrite would replace it; give --out another name")
-
-
 def choose_device(wanted: str, local_rank: int) -> torch.device:
     """The device for an option value such as auto, cpu or cuda:1; processes on one machine share its GPUs in turn.
 
@@ -243,7 +181,9 @@ class Plan:
         return {name: value for name, value in self.settings.items() if name not in ("fingerprint", "images")}
 
 
-def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, device: torch.device) -> Plan:
+def make_plan(
+    request: ExtractRequest, recipe: Recipe | None, source: ImageSource, backbone: Backbone, device: torch.device
+) -> Plan:
     """Settle transform, image size, batches, width, prompts and the output path.
 
     Raises:
@@ -267,8 +207,8 @@ def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, 
         BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
     )
     size = transform.output_size
-    if size is None and request.like is not None:
-        size = request.like.image_size
+    if size is None and recipe is not None:
+        size = recipe.image_size
     if size is None:
         if request.private_test:
             raise UsageError(
@@ -287,7 +227,7 @@ def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, 
         _refuse_repeated_ids(group, members)
     width = _width(backbone, size)
     prompts = None
-    if request.like is None:
+    if recipe is None:
         prompts = prompt_parts(request.class_names, request.templates, source, backbone)
     out = request.out or Path("features") / f"{Path(source.name).stem}-{_file_name(backbone.name)}.h5"
     settings = {
@@ -314,9 +254,9 @@ def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, 
     }
     dtype = np.dtype(DTYPES[request.dtype])
     plan = Plan(out, source, backbone, batches, sizes, width, dtype, device, precision, prompts, settings)
-    if request.like is not None and plan.extraction_digest != request.like.extraction_digest:
+    if recipe is not None and plan.extraction_digest != recipe.extraction_digest:
         raise DataError(
-            f"{request.like.name} was made by a linprobe whose {backbone.name} differs from this one's; install the "
+            f"{recipe.name} was made by a linprobe whose {backbone.name} differs from this one's; install the "
             "version that made it"
         )
     return plan

@@ -41,8 +41,8 @@ from linprobe.extraction.partial import (
     outcome,
     shown,
 )
-from linprobe.extraction.plan import Plan, backbone_like, check, check_alone, choose_device, make_plan
-from linprobe.extraction.request import ExtractOutcome, ExtractRequest, read_lines
+from linprobe.extraction.plan import Plan, backbone_like, choose_device, make_plan
+from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources import open_source
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, OwnedMembers, Owners, owners_from, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
@@ -54,22 +54,10 @@ TIMEOUT = timedelta(days=7)  # one process may have images that take far longer 
 NEXT_STEP = "start all of them again; the same command continues"
 
 
-def run_extraction(request: ExtractRequest, progress: Progress) -> ExtractOutcome | None:
-    """Make the feature file that `request` describes, resuming an interrupted run with the same settings.
-
-    Under torchrun, all processes make this call; rank 0 downloads, assembles the file and reports.
-
-    Returns:
-        What was done; None in processes other than rank 0.
-
-    Raises:
-        UsageError: an option, or an unfinished run with other settings. DataError: images or weights. PrivacyError:
-        private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
-    """
-    check(request)
-    check_alone(request)
+def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> ExtractOutcome | None:
+    """`linprobe.extraction.extract`, once the request is checked."""
     with torch_group.group(TIMEOUT, NEXT_STEP) as group:
-        plan = planned(request, group)
+        plan = planned(request, recipe, group)
         if group.rank == 0:
             describe(plan, progress)
         with contextlib.ExitStack() as stack:
@@ -96,31 +84,30 @@ def run_extraction(request: ExtractRequest, progress: Progress) -> ExtractOutcom
             return _run(plan, request, group, progress)
 
 
-def planned(request: ExtractRequest, group: Group = ALONE) -> Plan:
+def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE) -> Plan:
     """The plan of an extraction, with its images and its network. No feature is computed, and no file written.
 
     Raises:
         UsageError, DataError, PrivacyError: as `extract`.
     """
-    recipe = request.like
     device = choose_device(request.device, group.local_rank)
     # rank 0 chooses the backbone; the others wait until it has downloaded the data set and weights
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
     owners = owners_from(request.owners, request.owner_regex)
-    source = with_owners(_open_source(request, owners, download=request.download and group.rank == 0), owners)
+    source = with_owners(_open_source(request, recipe, owners, download=request.download and group.rank == 0), owners)
     if request.augment_views and "public" not in source.groups:
         raise PrivacyError(
             f"augment views is {request.augment_views} and {source.name} has no public images; a private image "
             "stays one record; give --public FOLDER, or leave out --augment-views"
         )
-    weights = (request.weights, request.random_weights, request.arguments)
+    weights = (request.weights, request.random_weights, request.arguments or {})
     if recipe is not None:
         backbone = backbone_like(recipe, request.weights)
     else:
         backbone = load_default(*weights) if named is None else load_backbone(named, *weights)
     if group.rank == 0:
         group.broadcast_text(backbone.name if named is None else named)
-    return make_plan(request, source, backbone, device)
+    return make_plan(request, recipe, source, backbone, device)
 
 
 def _begin(plan: Plan, request: ExtractRequest) -> bool:
@@ -133,10 +120,12 @@ def _begin(plan: Plan, request: ExtractRequest) -> bool:
         raise LinprobeError(f"{plan.folder} cannot be written ({error.strerror}); {advice(error)}") from None
 
 
-def _open_source(request: ExtractRequest, owners: Owners | None, *, download: bool) -> ImageSource:
-    """The images, with labels unless the request says `like`."""
-    if request.like is not None:
-        return unlabelled_source(Path(request.source), request.like.class_names)
+def _open_source(
+    request: ExtractRequest, recipe: Recipe | None, owners: Owners | None, *, download: bool
+) -> ImageSource:
+    """The images, without labels if there is a recipe."""
+    if recipe is not None:
+        return unlabelled_source(Path(request.source), recipe.class_names)
     return open_source(
         request.source,
         classes=None if request.classes is None else read_lines(request.classes, "class list", "one class name"),
@@ -370,7 +359,7 @@ def _refuse_shared_rows(plan: Plan, partial: Partial) -> None:
         )
 
 
-def estimate(request: ExtractRequest, progress: Progress) -> dict[str, Any]:
+def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> dict[str, Any]:
     """Check a request as far as that is possible without writing, and pass one batch of its images through the network.
 
     The network is loaded, so weights that are not in the cache are downloaded; images are not.
@@ -383,11 +372,9 @@ def estimate(request: ExtractRequest, progress: Progress) -> dict[str, Any]:
     Raises:
         LinprobeError: as `extract`, before the first image is read.
     """
-    check(request)
-    check_alone(request)
     if request.download:
         progress.note("a dry run downloads no images")
-    plan = planned(replace(request, download=False))
+    plan = planned(replace(request, download=False), recipe)
     describe(plan, progress)
     exists = made_already(plan, request)
     continued = not exists and continues(

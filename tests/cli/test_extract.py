@@ -153,7 +153,7 @@ BAD_COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {
     "argument without key": (["{images}", *SMALL, "--backbone-arg", "=L"], 2, ["'=L'", "KEY=VALUE"]),
     "batch size a word": (["{images}", *SMALL, "--batch-size", "many"], 2, ["'many'", "auto"]),
     "batch size below 1": (["{images}", *SMALL, "--batch-size", "-3"], 2, ["'-3'", "above 0"]),
-    "batch size 0": (["{images}", *SMALL, "--batch-size", "0"], 2, ["batch size is 0"]),
+    "batch size 0": (["{images}", *SMALL, "--batch-size", "0"], 2, ["batch-size is 0"]),
     "unknown device": (["{images}", *SMALL[:-1], "abacus"], 2, ["'abacus'", "cpu"]),
     "absent device": (["{images}", *SMALL[:-1], "cuda:99"], 2, ["cuda:99", "allowed here"]),
     "out is a folder": (["{images}", *SMALL, "--out", "."], 2, ["is a folder"]),

@@ -7,7 +7,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from huggingface_hub import constants
 from torch import Tensor, nn
 
 from linprobe.data.array_files import fits, load_torch
-from linprobe.errors import DataError, reading
+from linprobe.errors import DataError, UsageError, first_line, reading
 
 RANDOM = "random"
 SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -35,6 +35,32 @@ def build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RANDOM_SEED)
         return build()
+
+
+def build_or_fetch(name: str, arguments: dict[str, Any], build: Callable[[], nn.Module], fetched: str) -> Any:
+    """Build a network whose weights may come from the Hugging Face hub.
+
+    Args:
+        name: of the backbone. arguments: of its constructor. Both are for messages.
+        fetched: the weights that `build` fetches and where they are cached, for messages; empty if it fetches none.
+
+    Raises:
+        UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
+    """
+    unreachable = None
+    try:
+        with quietly(), hub_or_cache() if fetched else nullcontext() as unreachable:
+            return build_seeded(build)
+    except TypeError as error:
+        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
+    except Exception as error:  # the Hugging Face client raises many types
+        reason = unreachable or first_line(error)[:200]
+        if not fetched:
+            raise UsageError(f"backbone {name} cannot be built ({reason}); change --backbone-arg") from None
+        raise DataError(
+            f"{fetched} and cannot be fetched ({reason}); "
+            "fetch them on a machine with internet and give --weights FILE, or --random-weights for a test"
+        ) from None
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def open_source(
     Args:
         classes: class names in label order; None to take them from the source.
         test_fraction: share of the images to use for testing, if the source has no test group.
-        owner_of: the person of an image, whose images are then all on one side of the split.
+        owner_of: the person of an image; all images of a person are on one side of the split.
         root: folder of torchvision data sets. download: fetch a missing data set.
         public: folder of public images.
 
@@ -80,7 +80,24 @@ def open_source(
     path = located(source)
     if classes is not None and (len(classes) < 2 or len(set(classes)) != len(classes)):
         raise DataError(f"the class list names {len(classes)} classes; allowed: at least 2, all different")
-    opened = _open(source, path, classes, test_fraction, owner_of, root, download)
+    if download and path.exists():
+        raise UsageError(f"--download does nothing for {source}, which is on this machine; leave it out")
+    shards = [path] if path.suffix == ".tar" else sorted(path.glob("*.tar")) if path.is_dir() else []
+    if not path.exists():
+        opened = dataset_source(source, root, download, classes, test_fraction, owner_of)
+    elif shards:
+        if path.is_dir() and class_folders(path):
+            raise DataError(
+                f"{path} holds tar archives and class folders; allowed: one of the two; move the others away"
+            )
+        name = path.resolve().name if path.is_dir() else path.name
+        opened = archive_source(shards, name, classes, test_fraction, owner_of)
+    elif path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
+        if test_fraction is not None:
+            raise UsageError(f"--test-fraction does nothing for {source}, which has a test group; leave it out")
+        opened = array_source(path, classes)
+    else:
+        opened = folder_source(path, classes, test_fraction, owner_of)
     if len(opened.class_names) < 2:
         raise DataError(
             f"{source} has {len(opened.class_names)} classes; allowed: at least 2; declare them with --classes"
@@ -104,31 +121,3 @@ def located(source: str) -> Path:
     elif path.is_file() and path.suffix not in (".tar", *SUFFIXES):
         raise DataError(f"{source} is no .tar or array file; allowed: {kinds}")
     return path
-
-
-def _open(
-    source: str,
-    path: Path,
-    classes: Sequence[str] | None,
-    fraction: float | None,
-    owner_of: OwnerOf | None,
-    root: Path,
-    download: bool,
-) -> ImageSource:
-    if not path.exists():
-        return dataset_source(source, root, download, classes, fraction, owner_of)
-    if download:
-        raise UsageError(f"--download does nothing for {source}, which is on this machine; leave it out")
-    if path.is_dir() and any(path.glob("*.tar")):
-        if class_folders(path):
-            raise DataError(
-                f"{path} holds tar archives and class folders; allowed: one of the two; move the others away"
-            )
-        return archive_source(sorted(path.glob("*.tar")), path.resolve().name, classes, fraction, owner_of)
-    if path.suffix == ".tar":
-        return archive_source([path], path.name, classes, fraction, owner_of)
-    if path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
-        if fraction is not None:
-            raise UsageError(f"--test-fraction does nothing for {source}, which has a test group; leave it out")
-        return array_source(path, classes)
-    return folder_source(path, classes, fraction, owner_of)

@@ -92,7 +92,7 @@ def file_stamp(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Subset:
-    """Some rows of another group, in their order; `labels` may be renumbered."""
+    """Some rows of another group, in the order of `rows`; `labels` may be renumbered."""
 
     whole: Members
     rows: NDArray[np.int64]
@@ -114,6 +114,18 @@ class Subset:
         sha = hashlib.sha256(self.whole.fingerprint().encode())
         sha.update(self.rows.tobytes() + self.labels.tobytes())
         return sha.hexdigest()
+
+
+@dataclass(frozen=True)
+class OwnedMembers(Subset):
+    """All images of a group, sorted by owner; `owners` has the person of each image, shape (rows,)."""
+
+    owners: NDArray[np.str_]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the whole's fingerprint and the owners."""
+        owners = hashlib.sha256("\0".join(self.owners.tolist()).encode()).hexdigest()
+        return hashlib.sha256(f"{self.whole.fingerprint()} {owners}".encode()).hexdigest()
 
 
 def subset(whole: Members, keep: NDArray[np.bool_], labels: NDArray[np.int64] | None = None) -> Subset:
@@ -167,42 +179,6 @@ def checked_labels(labels: NDArray[np.int64], names: Sequence[str], where: str) 
 COLUMNS = ("id", "owner")
 
 
-class OwnedMembers:
-    """The images of one group, in the order of their owners.
-
-    Args:
-        members: the images. owners: the person of each image, shape (rows,).
-
-    Attributes:
-        owners: in the new order.
-    """
-
-    def __init__(self, members: Members, owners: NDArray[np.str_]) -> None:
-        self._members, self._order = members, by_owner(owners)
-        self.owners = owners[self._order]
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """Class indices, shape (rows,)."""
-        return self._members.labels[self._order]
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def id(self, row: int) -> str:
-        """Stable name of a row."""
-        return self._members.id(int(self._order[row]))
-
-    def read(self, row: int) -> Any:
-        """What the image's source returns."""
-        return self._members.read(int(self._order[row]))
-
-    def fingerprint(self) -> str:
-        """SHA-256 that changes when the images or their owners change."""
-        owners = hashlib.sha256("\0".join(self.owners.tolist()).encode()).hexdigest()
-        return hashlib.sha256(f"{self._members.fingerprint()} {owners}".encode()).hexdigest()
-
-
 @dataclass(frozen=True)
 class Owners:
     """The person each image belongs to.
@@ -250,7 +226,9 @@ def with_owners(source: ImageSource, owners: Owners | None) -> ImageSource:
                 f"{owners.named_by} gives no owner for {len(missing)} of {len(ids)} {name} images, first "
                 f"{missing[0]!r}; allowed: an owner for every image"
             )
-        groups[name] = OwnedMembers(members, np.array(named, dtype=np.str_))
+        each = np.array(named, dtype=np.str_)
+        order = by_owner(each)
+        groups[name] = OwnedMembers(members, order, members.labels[order], each[order])
     if "test" in groups:
         others = (owner for name, members in groups.items() if name != "test" for owner in members.owners.tolist())
         refuse_both_sides(groups["test"].owners.tolist(), others, source.name)

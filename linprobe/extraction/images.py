@@ -12,6 +12,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -263,9 +264,13 @@ class Batches(Dataset[Batch]):
     def __len__(self) -> int:
         return -(-self.n_rows // self.batch_size)
 
-    def __getitem__(self, batch: int) -> Batch:
+    def rows(self, batch: int) -> range:
+        """The rows of a batch; the last batch may be short."""
         start = batch * self.batch_size
-        rows = range(start, min(start + self.batch_size, self.n_rows))
+        return range(start, min(start + self.batch_size, self.n_rows))
+
+    def __getitem__(self, batch: int) -> Batch:
+        rows = self.rows(batch)
         # channels last: the layout of decoded images and of the fastest convolutions
         # NumPy, because torch would start threads in every worker
         pixels = np.zeros((len(rows), *self.size, len(self.transform.mean)), dtype=np.uint8)
@@ -306,30 +311,19 @@ class Batches(Dataset[Batch]):
         return pixels, conversions
 
 
-def first_size(batches: Batches) -> tuple[int, int] | None:
+def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.Image]:
+    """The readable ones among the first `count` images."""
+    for row in range(min(count, len(members))):
+        with suppress(UnreadableImage):
+            yield decode(members.read(row), mode)[0]
+
+
+def first_size(members: Members, transform: ImageTransform) -> tuple[int, int] | None:
     """(height, width) after the transform of the first readable image, or None."""
-    for row in range(batches.n_rows):
-        try:
-            image, _ = decode(batches.members.read(row // batches.views), batches.transform.mode)
-        except UnreadableImage:
-            continue
-        height, width = batches.transform.pixels(image).shape[:2]
-        return int(height), int(width)
-    return None
+    sizes = (transform.pixels(image).shape for image in _decoded(members, len(members), transform.mode))
+    return next(((int(height), int(width)) for height, width, _ in sizes), None)
 
 
 def first_shapes(members: Members, count: int) -> set[tuple[str, int, int]]:
     """(mode, height, width) of the readable ones among the first `count` images; the mode is L if grey, else RGB."""
-    shapes = set()
-    for row in range(min(count, len(members))):
-        try:
-            image, _ = decode(members.read(row), None)
-        except UnreadableImage:
-            continue
-        shapes.add((image.mode, image.height, image.width))
-    return shapes
-
-
-def row_ids(batches: Batches, kept: NDArray[np.bool_]) -> Iterator[str]:
-    """Record ids of the rows where `kept` (n_rows,) is true."""
-    return (batches.row_id(int(row)) for row in np.flatnonzero(kept))
+    return {(image.mode, image.height, image.width) for image in _decoded(members, count, None)}

@@ -27,10 +27,9 @@ from linprobe.extraction.request import ExtractRequest
 from linprobe.parallel.threads import n_processors
 from linprobe.progress import Progress
 
-
-def _start_worker(_: int) -> None:
-    """Ignore Ctrl-C; the main process handles it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+MOST_WORKERS = 16
+WRITES_AHEAD = 3
+NAMED_IN_ERROR = 3
 
 
 def load(batches: Batches, wanted: Sequence[int], workers: int, timeout: float, *, pin: bool) -> Iterator[Batch]:
@@ -44,52 +43,48 @@ def load(batches: Batches, wanted: Sequence[int], workers: int, timeout: float, 
     Raises:
         LinprobeError: a worker died, or no batch came within `timeout`.
     """
-    source = (
-        _from_processes(batches, wanted, workers, timeout, pin) if workers else _from_thread(batches, wanted, timeout)
-    )
+    source: Any
+    if workers:
+        source = iter(
+            DataLoader(
+                batches,
+                batch_size=None,
+                sampler=wanted,
+                num_workers=min(workers, len(wanted)),
+                timeout=timeout,
+                pin_memory=pin,
+                worker_init_fn=_start_worker,
+            )
+        )
+    else:
+        source = _from_thread(batches, wanted, timeout)
     for number in wanted:
         first = batches.row_id(number * batches.batch_size)
+        died = None
         try:
             batch = next(source)
-        except TimeoutError:
+        except RuntimeError as error:
+            if "timed out" in str(error):
+                raise LinprobeError(
+                    f"no image came within {timeout:g} seconds, at the batch that begins with {first}; "
+                    "check the disk, or raise --timeout; the same command continues"
+                ) from None
+            if not worker_died(error):
+                raise
+            died = str(error).splitlines()[0]
+        except (ConnectionError, EOFError) as error:
+            died = str(error) or type(error).__name__
+        if died is not None:
             raise LinprobeError(
-                f"no image came within {timeout:g} seconds, at the batch that begins with {first}; "
-                "check the disk, or raise --timeout; the same command continues"
-            ) from None
-        except _WorkerDiedError as error:
-            raise LinprobeError(
-                f"a worker process died at the batch that begins with {first} ({error}); give fewer --workers or a "
+                f"a worker process died at the batch that begins with {first} ({died}); give fewer --workers or a "
                 "smaller --batch-size if memory ran out; the same command continues"
-            ) from None
+            )
         yield batch
 
 
-class _WorkerDiedError(Exception):
-    """A decoding process died before it returned its batch."""
-
-
-def _from_processes(
-    batches: Batches, wanted: Sequence[int], workers: int, timeout: float, pin: bool
-) -> Iterator[Batch]:
-    loader: Any = DataLoader(
-        batches,
-        batch_size=None,
-        sampler=wanted,
-        num_workers=min(workers, len(wanted)),
-        timeout=timeout,
-        pin_memory=pin,
-        worker_init_fn=_start_worker,
-    )
-    try:
-        yield from loader
-    except RuntimeError as error:
-        if "timed out" in str(error):
-            raise TimeoutError from None
-        if worker_died(error):
-            raise _WorkerDiedError(str(error).splitlines()[0]) from None
-        raise
-    except (ConnectionError, EOFError) as error:
-        raise _WorkerDiedError(str(error) or type(error).__name__) from None
+def _start_worker(_: int) -> None:
+    """Ignore Ctrl-C; the main process handles it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def worker_died(error: RuntimeError) -> bool:
@@ -98,35 +93,24 @@ def worker_died(error: RuntimeError) -> bool:
 
 
 def _from_thread(batches: Batches, wanted: Sequence[int], timeout: float) -> Iterator[Batch]:
-    """Decode one batch at a time in a thread, so that a read that hangs can time out."""
-    asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-    made: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
+    """Decode each batch in a thread, so that a read that hangs times out: RuntimeError, as of a `DataLoader`."""
+    for number in wanted:
+        made: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
 
-    def work() -> None:
-        while (number := asked.get()) is not None:
+        def work(number: int = number, made: queue.SimpleQueue[Batch | BaseException] = made) -> None:
             try:
                 made.put(batches[number])
             except BaseException as error:
                 made.put(error)
 
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        for number in wanted:
-            asked.put(number)
-            try:
-                batch = made.get(timeout=timeout)
-            except queue.Empty:
-                raise TimeoutError from None
-            if isinstance(batch, BaseException):
-                raise batch
-            yield batch
-    finally:
-        asked.put(None)
-
-
-MOST_WORKERS = 16
-WRITES_AHEAD = 3
-NAMED_IN_ERROR = 3
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            batch = made.get(timeout=timeout)
+        except queue.Empty:
+            raise RuntimeError("timed out") from None
+        if isinstance(batch, BaseException):
+            raise batch
+        yield batch
 
 
 class Network:

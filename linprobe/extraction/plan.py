@@ -111,7 +111,6 @@ def _templates(wanted: str | None) -> tuple[str, ...]:
     return tuple(lines)
 
 
-DTYPES = {"float16": np.float16, "float32": np.float32}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BATCH_ON_GPU, BATCH_ON_CPU = 512, 8  # larger batches are slower on a CPU: see benchmarks/extraction
 COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "transform", "image_size")
@@ -145,9 +144,8 @@ class Plan:
     """Everything decided before the first image is read.
 
     Attributes:
-        out: the feature file. source, backbone: images and network.
-        batches, sizes: batches and number of rows of each group.
-        width: features per row. dtype: of a row on disk. device, precision: where and how features are computed.
+        out: the feature file. source, backbone: images and network. batches: batches of each group.
+        width: features per row. device: where features are computed.
         prompts: class names and prompt templates, for a network with a text tower.
         settings: everything that decides the rows; only a run with equal settings may resume this one.
     """
@@ -156,13 +154,25 @@ class Plan:
     source: ImageSource
     backbone: Backbone
     batches: dict[str, Batches]
-    sizes: dict[str, int]
     width: int
-    dtype: np.dtype[Any]
     device: torch.device
-    precision: str
     prompts: tuple[tuple[str, ...], tuple[str, ...]] | None
     settings: dict[str, Any]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of rows of each group."""
+        return {group: batches.n_rows for group, batches in self.batches.items()}
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a feature on disk."""
+        return np.dtype(str(self.settings["dtype"]))
+
+    @property
+    def precision(self) -> str:
+        """Type in which the network computes, a key of `PRECISIONS`."""
+        return str(self.settings["precision"])
 
     @property
     def folder(self) -> Path:
@@ -190,46 +200,28 @@ def make_plan(
         UsageError: the network does not take such images, or an option that does not fit it.
         DataError: no readable test image, repeated ids, or an unsuitable text file.
     """
+    # test images are public: a private image must not decide the preprocessing
     if backbone.transform_for is not None:
-        # test images are public: a private image must not decide the preprocessing
         looked_at = set() if request.private_test else first_shapes(source.groups["test"], LOOKED_AT)
         backbone = replace(backbone, transform=backbone.transform_for(looked_at))
     transform = backbone.transform.overridden(
         request.resize, request.crop, request.mean, request.std, request.interpolation
     )
     backbone = replace(backbone, transform=transform)
-    precision = request.precision
-    if precision == "auto":
-        precision = "bfloat16" if device.type == "cuda" and not backbone.float32_only else "float32"
-    if backbone.float32_only and precision != "float32":
-        raise UsageError(f"precision is {precision!r}; allowed for backbone {backbone.name}: auto, float32")
-    batch_size = request.batch_size or (
-        BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
-    )
-    size = transform.output_size
-    if size is None and recipe is not None:
-        size = recipe.image_size
-    if size is None:
-        if request.private_test:
-            raise UsageError(
-                "the images have no fixed size, and a private test image must not decide it; give --resize and --crop"
-            )
-        # taken from a test image, which is public: a private image must not decide the size
-        size = first_size(Batches(source.groups["test"], transform, 1, (0, 0)))
-        if size is None:
-            raise DataError(f"{source.name}: no test image can be read; allowed: at least one whole image")
-    views = {group: 1 + request.augment_views if group == "public" else 1 for group in source.groups}
+    precision = _precision(request.precision, backbone, device)
+    default = BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
+    batch_size = request.batch_size or default
+    size = transform.output_size or (_test_size(request, source, transform) if recipe is None else recipe.image_size)
     batches = {
-        group: Batches(members, transform, batch_size, size, views[group]) for group, members in source.groups.items()
+        group: Batches(members, transform, batch_size, size, 1 + request.augment_views if group == "public" else 1)
+        for group, members in source.groups.items()
     }
-    sizes = {group: part.n_rows for group, part in batches.items()}
     for group, members in source.groups.items():
         _refuse_repeated_ids(group, members)
     width = _width(backbone, size)
     prompts = None
     if recipe is None:
         prompts = prompt_parts(request.class_names, request.templates, source, backbone)
-    out = request.out or Path("features") / f"{Path(source.name).stem}-{_file_name(backbone.name)}.h5"
     settings = {
         "backbone": backbone.name,
         "weights": backbone.weights,
@@ -239,7 +231,7 @@ def make_plan(
         "transform": json.loads(transform.text),
         "image_size": list(size),
         "source": source.name,
-        "images": sizes,
+        "images": {group: part.n_rows for group, part in batches.items()},
         "fingerprint": _fingerprint(source),
         "classes": list(source.class_names),
         "prompts": None if prompts is None else [list(part) for part in prompts],
@@ -252,14 +244,35 @@ def make_plan(
         "torch": torch.__version__,
         **({"test_rows": PRIVATE} if request.private_test else {}),
     }
-    dtype = np.dtype(DTYPES[request.dtype])
-    plan = Plan(out, source, backbone, batches, sizes, width, dtype, device, precision, prompts, settings)
+    named = "".join(letter if letter.isalnum() or letter in ".-_" else "-" for letter in backbone.name)
+    out = request.out or Path("features") / f"{Path(source.name).stem}-{named}.h5"
+    plan = Plan(out, source, backbone, batches, width, device, prompts, settings)
     if recipe is not None and plan.extraction_digest != recipe.extraction_digest:
         raise DataError(
             f"{recipe.name} was made by a linprobe whose {backbone.name} differs from this one's; install the "
             "version that made it"
         )
     return plan
+
+
+def _precision(wanted: str, backbone: Backbone, device: torch.device) -> str:
+    if wanted == "auto":
+        return "bfloat16" if device.type == "cuda" and not backbone.float32_only else "float32"
+    if backbone.float32_only and wanted != "float32":
+        raise UsageError(f"precision is {wanted!r}; allowed for backbone {backbone.name}: auto, float32")
+    return wanted
+
+
+def _test_size(request: ExtractRequest, source: ImageSource, transform: ImageTransform) -> tuple[int, int]:
+    """(height, width) of the first test image after the transform; test images are public."""
+    if request.private_test:
+        raise UsageError(
+            "the images have no fixed size, and a private test image must not decide it; give --resize and --crop"
+        )
+    size = first_size(source.groups["test"], transform)
+    if size is None:
+        raise DataError(f"{source.name}: no test image can be read; allowed: at least one whole image")
+    return size
 
 
 def _refuse_repeated_ids(group: str, members: Members) -> None:
@@ -270,10 +283,6 @@ def _refuse_repeated_ids(group: str, members: Members) -> None:
         raise DataError(
             f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: one id per image; rename"
         )
-
-
-def _file_name(backbone: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in ".-_" else "-" for letter in backbone)
 
 
 def _fingerprint(source: ImageSource) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, advice, reading
 from linprobe.extraction.backbones import load_backbone, load_default
 from linprobe.extraction.backbones.weights import RANDOM
-from linprobe.extraction.images import CONVERSIONS, Batches, row_ids
+from linprobe.extraction.images import CONVERSIONS, Batches
 from linprobe.extraction.network import Network, extract_group, workers_of
 from linprobe.extraction.partial import (
     CONVERTED,
@@ -44,12 +44,14 @@ from linprobe.extraction.partial import (
 from linprobe.extraction.plan import Plan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources import open_source
-from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, OwnedMembers, Owners, owners_from, with_owners
+from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
 from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.progress import Progress
 
+PROMPTS_AT_ONCE = 256
+TEXT = "text.npy"
 TIMEOUT = timedelta(days=7)  # one process may have images that take far longer than those of another
 NEXT_STEP = "start all of them again; the same command continues"
 
@@ -61,26 +63,17 @@ def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Pro
         if group.rank == 0:
             describe(plan, progress)
         with contextlib.ExitStack() as stack:
-            finished = False
-            if group.rank == 0:
-                try:
-                    for folder in [folder for folder in plan.out.parents if not folder.exists()]:
-                        stack.callback(_remove_empty, folder)
-                    plan.out.parent.mkdir(parents=True, exist_ok=True)
-                    stack.enter_context(locked(plan.folder))
-                except OSError as error:
-                    raise LinprobeError(f"{plan.folder} cannot be made ({error.strerror}); {advice(error)}") from None
-                finished = made_already(plan, request)
-                if finished:  # left by a run that was killed after it renamed the file
-                    (plan.folder / SETTINGS).unlink(missing_ok=True)
-                elif _begin(plan, request):
-                    progress.note(f"resuming {plan.folder}")
+            finished = group.rank == 0 and _begin(plan, request, stack, progress)
             if group.broadcast(np.array(finished)):
                 if group.rank > 0:
                     return None
                 progress.note(f"{plan.out} exists, made with the same settings")
                 return _outcome(plan, 0, 0.0, 0.0)
-            _restore_threads(plan.folder, plan.device)
+            if (
+                plan.device.type == "cpu"
+            ):  # the number of threads changes the last digits: use that of the first attempt
+                settings = json.loads((plan.folder / SETTINGS).read_text(encoding="utf-8"))
+                torch.set_num_threads(int(settings["threads"]))
             return _run(plan, request, group, progress)
 
 
@@ -94,7 +87,20 @@ def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE
     # rank 0 chooses the backbone; the others wait until it has downloaded the data set and weights
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
     owners = owners_from(request.owners, request.owner_regex)
-    source = with_owners(_open_source(request, recipe, owners, download=request.download and group.rank == 0), owners)
+    if recipe is None:
+        classes = None if request.classes is None else read_lines(request.classes, "class list", "one class name")
+        source = open_source(
+            request.source,
+            classes=classes,
+            test_fraction=request.test_fraction,
+            owner_of=None if owners is None else owners.of,
+            root=request.root,
+            download=request.download and group.rank == 0,
+            public=request.public,
+        )
+    else:
+        source = unlabelled_source(Path(request.source), recipe.class_names)
+    source = with_owners(source, owners)
     if request.augment_views and "public" not in source.groups:
         raise PrivacyError(
             f"augment views is {request.augment_views} and {source.name} has no public images; a private image "
@@ -110,42 +116,32 @@ def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE
     return make_plan(request, recipe, source, backbone, device)
 
 
-def _begin(plan: Plan, request: ExtractRequest) -> bool:
-    """`Partial.begin`; whether an unfinished extraction goes on."""
+def _begin(plan: Plan, request: ExtractRequest, stack: contextlib.ExitStack, progress: Progress) -> bool:
+    """Lock the partial folder until `stack` ends, and begin or resume; true if the feature file is there already."""
     try:
-        return Partial.begin(
+        for folder in [folder for folder in plan.out.parents if not folder.exists()]:
+            stack.callback(_remove_empty, folder)
+        plan.out.parent.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(plan.folder))
+    except OSError as error:
+        raise LinprobeError(f"{plan.folder} cannot be made ({error.strerror}); {advice(error)}") from None
+    if made_already(plan, request):
+        (plan.folder / SETTINGS).unlink(missing_ok=True)  # left by a run that was killed after it renamed the file
+        return True
+    try:
+        resumed = Partial.begin(
             plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
         )
     except OSError as error:
         raise LinprobeError(f"{plan.folder} cannot be written ({error.strerror}); {advice(error)}") from None
-
-
-def _open_source(
-    request: ExtractRequest, recipe: Recipe | None, owners: Owners | None, *, download: bool
-) -> ImageSource:
-    """The images, without labels if there is a recipe."""
-    if recipe is not None:
-        return unlabelled_source(Path(request.source), recipe.class_names)
-    return open_source(
-        request.source,
-        classes=None if request.classes is None else read_lines(request.classes, "class list", "one class name"),
-        test_fraction=request.test_fraction,
-        owner_of=None if owners is None else owners.of,
-        root=request.root,
-        download=download,
-        public=request.public,
-    )
+    if resumed:
+        progress.note(f"resuming {plan.folder}")
+    return False
 
 
 def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def _restore_threads(folder: Path, device: torch.device) -> None:
-    """Use the number of CPU threads of the first attempt: on a CPU, this number changes the last digits."""
-    if device.type == "cpu":
-        torch.set_num_threads(int(json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["threads"]))
 
 
 def describe(plan: Plan, progress: Progress) -> None:
@@ -197,7 +193,7 @@ def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) 
             if plan.prompts is not None and group.rank == 0 and not (plan.folder / TEXT).is_file():
                 write_text(plan)
             todo = {name: pending(batches, partial.status(name)) for name, batches in plan.batches.items()}
-            left = sum(rows_of_batches(plan.batches[name], numbers) for name, numbers in todo.items())
+            left = rows_of(plan, todo)
             if group.rank == 0:
                 progress.start(left // group.size, "extracting")
             for name, numbers in todo.items():
@@ -231,10 +227,9 @@ def _after_a_stop(plan: Plan, group: Group, progress: Progress) -> str:
     return "; the same command continues"
 
 
-def rows_of_batches(batches: Batches, numbers: Sequence[int]) -> int:
-    """Number of rows in the batches `numbers`; the last batch may be short."""
-    short = batches.n_rows - (len(batches) - 1) * batches.batch_size
-    return sum(short if number == len(batches) - 1 else batches.batch_size for number in numbers)
+def rows_of(plan: Plan, todo: Mapping[str, Sequence[int]]) -> int:
+    """Number of rows in batches, given by group and number."""
+    return sum(len(plan.batches[name].rows(number)) for name, numbers in todo.items() for number in numbers)
 
 
 def pending(batches: Batches, status: NDArray[np.uint8]) -> list[int]:
@@ -264,9 +259,6 @@ def _outcome(plan: Plan, extracted: int, seconds: float, waiting_share: float) -
         )
 
 
-PROMPTS_AT_ONCE = 256
-
-
 def text_weights(
     encode: Callable[[list[str]], Tensor], class_names: Sequence[str], templates: Sequence[str]
 ) -> NDArray[np.float32]:
@@ -276,9 +268,6 @@ def text_weights(
     encodings = torch.nn.functional.normalize(torch.cat(parts).cpu(), dim=1)
     means = encodings.view(len(class_names), len(templates), -1).mean(dim=1)
     return np.ascontiguousarray(torch.nn.functional.normalize(means, dim=1).T.numpy(), dtype=np.float32)
-
-
-TEXT = "text.npy"
 
 
 def write_text(plan: Plan) -> None:
@@ -328,7 +317,7 @@ def assemble(plan: Plan) -> str | None:
                 members, owners = batches.members, None
                 if isinstance(members, OwnedMembers):
                     owners = np.repeat(members.owners, batches.views)[kept].tolist()
-                ids = row_ids(batches, kept)
+                ids = (batches.row_id(int(row)) for row in np.flatnonzero(kept))
                 writer.write_group(group, int(kept.sum()), plan.width, rows, labels, ids, dtype, owners)
             if (plan.folder / TEXT).is_file():
                 writer.write_text_weights(np.load(plan.folder / TEXT))
@@ -387,7 +376,7 @@ def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress)
         for name, batches in plan.batches.items()
     }
     n_images = sum(plan.sizes.values())
-    left = 0 if exists else sum(rows_of_batches(plan.batches[name], numbers) for name, numbers in todo.items())
+    left = 0 if exists else rows_of(plan, todo)
     return {
         "source": plan.source.name,
         "images": plan.sizes,
@@ -406,14 +395,9 @@ def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress)
         "done": n_images - left if continued or exists else 0,
         "file_bytes": n_images * plan.width * plan.dtype.itemsize,
         "working_bytes": 0 if exists else bytes_on_disk(plan.sizes, plan.width, plan.dtype),
-        "free_bytes": shutil.disk_usage(_existing(plan.out)).free,
+        "free_bytes": shutil.disk_usage(next(above for above in plan.out.absolute().parents if above.is_dir())).free,
         "seconds": 0.0 if not left else left * _seconds_an_image(plan, request),
     }
-
-
-def _existing(path: Path) -> Path:
-    """The nearest folder above `path` that exists."""
-    return next(folder for folder in path.absolute().parents if folder.is_dir())
 
 
 def _seconds_an_image(plan: Plan, request: ExtractRequest) -> float:
@@ -424,13 +408,9 @@ def _seconds_an_image(plan: Plan, request: ExtractRequest) -> float:
     pixels = batches[0][1]
     decoding = time.perf_counter() - started
     network(pixels)  # the first pass is slower
-    computing = _seconds(lambda: network(pixels).cpu())
+    started = time.perf_counter()
+    network(pixels).cpu()
+    computing = time.perf_counter() - started
     workers = workers_of(request, plan.device, 1)
     # without workers, one thread decodes and computes by turns
     return (max(decoding / workers, computing) if workers else decoding + computing) / len(pixels)
-
-
-def _seconds(call: Callable[[], torch.Tensor]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started

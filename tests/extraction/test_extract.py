@@ -631,5 +631,6 @@ def test_no_file_that_is_not_a_feature_file_is_replaced(images: Path, tmp_path: 
     with pytest.raises(UsageError, match="is no feature file"):
         run_extract(images, tmp_path / "thesis.h5", overwrite=True)
     assert (tmp_path / "thesis.h5").read_text() == "years of work"
+    (tmp_path / "thesis.npz").write_text("years of work")
     with pytest.raises(UsageError, match="would replace the images"):
-        run_extract(tmp_path / "thesis.h5", tmp_path / "thesis.h5", overwrite=True)
+        run_extract(tmp_path / "thesis.npz", tmp_path / "thesis.npz", overwrite=True)

@@ -76,7 +76,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         f"weights {tag} of {name} are not in open_clip's cache" if fetched else "",
     )
     activation = "QuickGELU" if settings["force_quick_gelu"] else "GELU"
-    notes = ()
+    notes: tuple[str, ...] = ()
     if weights is not None and not random:
         load_strictly(model, read_weights(Path(weights)), Path(weights))
         note = f"{model_name} is built with {activation}; if {Path(weights).name} was trained otherwise, name its tag, "

@@ -24,8 +24,8 @@ import torch
 from PIL import Image, ImageFilter
 
 from linprobe.extraction.backbones import load_backbone
-from linprobe.extraction.decoding import decode
 from linprobe.extraction.extract import extract
+from linprobe.extraction.images import decode
 from linprobe.extraction.plan import BATCH_ON_CPU, BATCH_ON_GPU, PRECISIONS
 from linprobe.extraction.request import ExtractRequest
 from linprobe.progress import Silent

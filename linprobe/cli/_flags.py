@@ -72,11 +72,13 @@ class Flag:
         option = self.option
         if option.argument is not None:
             argument = typer.Argument(metavar=option.argument, help=self.help)
+            if option.default is MISSING:
+                return _parameter(option.parameter, Annotated[str, argument], inspect.Parameter.empty)
             return _parameter(option.parameter, Annotated[str | None, argument], None)
         spellings = option.spellings
         if option.kind is bool and not self.of_command:
             spellings = (f"{spellings[0]}/--no-{spellings[0].removeprefix('--')}",)
-        marked = typer.Option(*spellings, help=self.help, metavar=option.metavar)
+        marked = typer.Option(*spellings, help=self.help, metavar=option.metavar, rich_help_panel=option.group or None)
         if self._has_default:
             return _parameter(option.parameter, Annotated[option.kind, marked], option.default)
         return _parameter(option.parameter, Annotated[option.kind | None, marked], None)

@@ -5,17 +5,22 @@ Worker processes decode, the device computes and a thread writes, all at the sam
 
 from __future__ import annotations
 
+import queue
+import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from linprobe.errors import DataError, LinprobeError
-from linprobe.extraction.loading import Batches, load, worker_died
+from linprobe.extraction.images import Batch, Batches
 from linprobe.extraction.partial import DONE, Partial, outcome
 from linprobe.extraction.plan import PRECISIONS, Plan
 from linprobe.extraction.request import ExtractRequest
@@ -25,6 +30,87 @@ from linprobe.progress import Progress
 MOST_WORKERS = 16
 WRITES_AHEAD = 3
 NAMED_IN_ERROR = 3
+
+
+def load(batches: Batches, wanted: Sequence[int], workers: int, timeout: float, *, pin: bool) -> Iterator[Batch]:
+    """The batches numbered `wanted`, in that order. One worker decodes a whole batch.
+
+    Args:
+        workers: number of decoding processes; 0 decodes in a thread, one batch at a time.
+        timeout: longest wait for a batch, in seconds.
+        pin: use pinned memory, for faster copies to a GPU.
+
+    Raises:
+        LinprobeError: a worker died, or no batch came within `timeout`.
+    """
+    source: Any
+    if workers:
+        source = iter(
+            DataLoader(
+                batches,
+                batch_size=None,
+                sampler=wanted,
+                num_workers=min(workers, len(wanted)),
+                timeout=timeout,
+                pin_memory=pin,
+                worker_init_fn=_start_worker,
+            )
+        )
+    else:
+        source = _from_thread(batches, wanted, timeout)
+    for number in wanted:
+        first = batches.row_id(number * batches.batch_size)
+        died = None
+        try:
+            batch = next(source)
+        except RuntimeError as error:
+            if "timed out" in str(error):
+                raise LinprobeError(
+                    f"no image came within {timeout:g} seconds, at the batch that begins with {first}; "
+                    "check the disk, or raise --timeout; the same command continues"
+                ) from None
+            if not worker_died(error):
+                raise
+            died = str(error).splitlines()[0]
+        except (ConnectionError, EOFError) as error:
+            died = str(error) or type(error).__name__
+        if died is not None:
+            raise LinprobeError(
+                f"a worker process died at the batch that begins with {first} ({died}); give fewer --workers or a "
+                "smaller --batch-size if memory ran out; the same command continues"
+            )
+        yield batch
+
+
+def _start_worker(_: int) -> None:
+    """Ignore Ctrl-C; the main process handles it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def worker_died(error: RuntimeError) -> bool:
+    """Whether torch's signal handler raised `error` for a dead worker; it does so anywhere in the main process."""
+    return str(error).startswith("DataLoader worker")
+
+
+def _from_thread(batches: Batches, wanted: Sequence[int], timeout: float) -> Iterator[Batch]:
+    """Decode each batch in a thread, so that a read that hangs times out: RuntimeError, as of a `DataLoader`."""
+    for number in wanted:
+        made: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
+
+        def work(number: int = number, made: queue.SimpleQueue[Batch | BaseException] = made) -> None:
+            try:
+                made.put(batches[number])
+            except BaseException as error:
+                made.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            batch = made.get(timeout=timeout)
+        except queue.Empty:
+            raise RuntimeError("timed out") from None
+        if isinstance(batch, BaseException):
+            raise batch
+        yield batch
 
 
 class Network:

@@ -31,6 +31,7 @@ class Option:
         on_gpu: values that work on a GPU; None for all.
         asked: name on the command line and in `TrainRequest`, if it differs. flags: spellings, if not `--asked`.
         metavar, argument: names in the help of the command line; an option with `argument` has no flag.
+        group: heading above it in the help of a command with many options.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Option:
     flags: tuple[str, ...] = ()
     metavar: str | None = None
     argument: str | None = None
+    group: str = ""
 
     @property
     def parameter(self) -> str:

@@ -14,7 +14,6 @@ from linprobe import cli
 from linprobe.accounting import per_instance
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.plans import settings
-from linprobe.runs import guarantee
 from tests.replay.datasets import FEATURES, KINDS, NEIGHBOURS, write
 from tests.replay.people import PEOPLE, write_people
 

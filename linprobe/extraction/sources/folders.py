@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_file import NO_LABEL, UNLABELLED
 from linprobe.errors import DataError, PrivacyError, UsageError
-from linprobe.extraction.decoding import MAX_BYTES, UnreadableImage
 from linprobe.extraction.sources.base import (
     FOLDER_NAMES,
     IMAGE_SUFFIXES,
+    MAX_BYTES,
     TEST_NAMES,
     ImageSource,
     Members,
     OwnerOf,
     Strings,
+    UnreadableImage,
     readable,
     split,
 )

@@ -1,21 +1,24 @@
-"""The backbone type, and strict loading of weights from a file, without running code from the file."""
+"""Weights of networks: from files, without running code in them, and from the Hugging Face hub or its cache."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import torch
+from huggingface_hub import constants
 from torch import Tensor, nn
 
 from linprobe.data.array_files import fits, load_torch
-from linprobe.errors import DataError, reading
-from linprobe.extraction.transform import ImageTransform
+from linprobe.errors import DataError, UsageError, first_line, reading
 
 RANDOM = "random"
 SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -27,55 +30,37 @@ class UnreachableWeightsError(DataError):
     """Standard weights are not on this machine and cannot be downloaded."""
 
 
-@dataclass(frozen=True)
-class Backbone:
-    """A frozen network that maps each image to one row of features.
-
-    Attributes:
-        name: as the user gives it, with defaults filled in.
-        model: float images (rows, channels, height, width) to features (rows, n_features), in `eval()` mode.
-        transform: its preprocessing; with `transform_for`, replaced once the test images are known.
-        tensor: description of the tensor that is a row.
-        weights: name of the weights; `random` for random ones, empty for a network without weights.
-        arguments: constructor arguments that differ from the defaults.
-        encode_text: prompts to encodings (prompts, n_features); None without a text tower.
-        notes: facts to tell the user about the network.
-        transform_for: preprocessing for test images of the given (mode, height, width); None if it is fixed.
-        float32_only: whether it computes in float32 on every device.
-        batch_on_cpu: default number of images per batch on a CPU; None for that of networks.
-    """
-
-    name: str
-    model: nn.Module
-    transform: ImageTransform
-    tensor: str
-    weights: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-    encode_text: Callable[[list[str]], Tensor] | None = None
-    notes: tuple[str, ...] = ()
-    transform_for: Callable[[Collection[tuple[str, int, int]]], ImageTransform] | None = None
-    float32_only: bool = False
-    batch_on_cpu: int | None = None
-
-    def weights_digest(self) -> str:
-        """SHA-256 of parameters and buffers by name, independent of the file; empty for a network without weights."""
-        state = self.model.state_dict()
-        if not state:
-            return ""
-        sha = hashlib.sha256()
-        for name in sorted(state):
-            if not name.endswith("num_batches_tracked"):
-                value = state[name].detach().cpu().contiguous()
-                sha.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
-                sha.update(value.view(-1).view(torch.uint8).numpy().data)
-        return sha.hexdigest()
-
-
 def build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
     """Build a network with a fixed torch seed, so that random weights are equal in every run and process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RANDOM_SEED)
         return build()
+
+
+def build_or_fetch(name: str, arguments: dict[str, Any], build: Callable[[], nn.Module], fetched: str) -> Any:
+    """Build a network whose weights may come from the Hugging Face hub.
+
+    Args:
+        name: of the backbone. arguments: of its constructor. Both are for messages.
+        fetched: the weights that `build` fetches and where they are cached, for messages; empty if it fetches none.
+
+    Raises:
+        UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
+    """
+    unreachable = None
+    try:
+        with quietly(), hub_or_cache() if fetched else nullcontext() as unreachable:
+            return build_seeded(build)
+    except TypeError as error:
+        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
+    except Exception as error:  # the Hugging Face client raises many types
+        reason = unreachable or first_line(error)[:200]
+        if not fetched:
+            raise UsageError(f"backbone {name} cannot be built ({reason}); change --backbone-arg") from None
+        raise DataError(
+            f"{fetched} and cannot be fetched ({reason}); "
+            "fetch them on a machine with internet and give --weights FILE, or --random-weights for a test"
+        ) from None
 
 
 @contextmanager
@@ -155,3 +140,55 @@ def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: 
     bad = [name for name, value in model.state_dict().items() if name in ours and not torch.isfinite(value).all()]
     if bad:
         raise DataError(f"weights file {path} holds NaN or infinity, first in {bad[0]}; give whole weights")
+
+
+LONGEST = 5.0  # seconds for a connection
+
+
+@contextmanager
+def hub_or_cache() -> Iterator[str | None]:
+    """Inside the block, the client of the hub uses its cache alone if the hub is out of reach.
+
+    Yields:
+        Why the cache alone is used; None if the hub answers.
+    """
+    before = constants.HF_HUB_OFFLINE
+    host = urlsplit(constants.ENDPOINT).hostname or ""
+    reason = None
+    if before:
+        reason = "HF_HUB_OFFLINE is set"
+    elif not _answers(*_first_stop(constants.ENDPOINT)):
+        reason = f"{host} cannot be reached"
+    constants.HF_HUB_OFFLINE = reason is not None
+    try:
+        yield reason
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _first_stop(url: str) -> tuple[str, int]:
+    """Host and port of the first connection for `url`: its proxy, or the host itself."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if proxy and not proxy_bypass(parts.hostname or ""):
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether a connection opens within `LONGEST` seconds; name servers have longer time limits of their own."""
+    answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def connect() -> None:
+        try:
+            socket.create_connection((host, port), timeout=LONGEST).close()
+            answer.put(True)
+        except OSError:
+            answer.put(False)
+
+    threading.Thread(target=connect, daemon=True).start()
+    try:
+        return answer.get(timeout=LONGEST)
+    except queue.Empty:
+        return False

@@ -21,9 +21,9 @@ from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.options import DEFAULT_STEPS
 from linprobe.options import MAX_EPSILON as MAX_EPSILON
+from linprobe.options import MAX_SIGMA as MAX_SIGMA
+from linprobe.options import MAX_STEPS as MAX_STEPS
 
-MAX_STEPS = 1_000_000
-MAX_SIGMA = 1e9
 GRADIENT = "gradient"
 LARGEST_SPENT = 0.99
 BRACKET = 0.1

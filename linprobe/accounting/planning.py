@@ -25,9 +25,8 @@ from linprobe.accounting.calibrate import (
 )
 from linprobe.accounting.events import Releases
 from linprobe.errors import ParameterError
+from linprobe.options.requests import DEFAULT_EPOCHS, DEFAULT_RATES
 
-DEFAULT_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
-DEFAULT_EPOCHS = 60.0
 GOOD_ENOUGH = 1.05
 
 

@@ -17,20 +17,17 @@ import typer
 from linprobe.cli import (
     _memory,
     _stderr,
-    account,
+    about,
     attack,
     audit,
     budget,
     compare,
-    doctor,
+    costs,
     evaluate,
     export,
     extract,
     import_,
-    info,
-    methods,
     pdp_report,
-    plan,
     predict,
     release,
     report,
@@ -38,11 +35,12 @@ from linprobe.cli import (
     tune,
     verify,
 )
+from linprobe.cli._command import COMMANDS, Command, flag_of_argument
 from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
-from linprobe.cli._flags import flag_of_argument
-from linprobe.cli._help import Command
 from linprobe.errors import ADVICE, LinprobeError, advice
+from linprobe.options.declaration import REQUESTS
 
+DECLARING = (about, costs)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 app = typer.Typer(
@@ -53,7 +51,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
+for module in (
     extract,
     import_,
     train,
@@ -66,23 +64,21 @@ for command in (
     verify,
     release,
     export,
-    info,
-    methods,
-    plan,
-    account,
     audit,
     compare,
     budget,
-    doctor,
 ):
-    command.register(app)
-for registered in app.registered_commands:
-    registered.cls = Command
+    module.register(app)
 
 
 @cache
 def program() -> Any:
     """The command line, as typer makes it of the functions of the commands; it is made once."""
+    for name in REQUESTS:
+        if name in COMMANDS:
+            app.command(name)(COMMANDS[name])
+    for registered in app.registered_commands:
+        registered.cls = Command
     return typer.main.get_command(app)
 
 

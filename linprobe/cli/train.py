@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from linprobe.cli._flags import given_options, train_flags, with_flags
+from linprobe.cli._command import given_options, train_flags, with_flags
 from linprobe.cli._shared import DryRunFlag, Json, print_dry_run, print_made
 
 

@@ -19,9 +19,12 @@ from linprobe.options.shared import CENTRED_STEPS as CENTRED_STEPS
 from linprobe.options.shared import COLD_ROWS as COLD_ROWS
 from linprobe.options.shared import DEFAULT_DELTA as DEFAULT_DELTA
 from linprobe.options.shared import DEFAULT_STEPS as DEFAULT_STEPS
+from linprobe.options.shared import GROUPS as GROUPS
 from linprobe.options.shared import MANY_ROWS as MANY_ROWS
 from linprobe.options.shared import MANY_ROWS_FROM_TEXT as MANY_ROWS_FROM_TEXT
 from linprobe.options.shared import MAX_EPSILON as MAX_EPSILON
+from linprobe.options.shared import MAX_SIGMA as MAX_SIGMA
+from linprobe.options.shared import MAX_STEPS as MAX_STEPS
 from linprobe.options.shared import NEWTON_STEPS as NEWTON_STEPS
 from linprobe.options.shared import ONE_STEP as ONE_STEP
 from linprobe.options.shared import PRIVATE as PRIVATE

@@ -9,8 +9,9 @@ import pytest
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import Releases
-from linprobe.accounting.planning import DEFAULT_RATES, GOOD_ENOUGH, PlanRow, account, plan, recommend
+from linprobe.accounting.planning import GOOD_ENOUGH, PlanRow, account, plan, recommend
 from linprobe.errors import ParameterError, PrivacyError
+from linprobe.options.requests import DEFAULT_RATES
 
 RATES = (0.01, 0.04, 0.16, 0.64)
 PUBLISHED_NOISE = (13.64, 12.31, 11.89, 11.69)

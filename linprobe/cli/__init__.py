@@ -18,29 +18,21 @@ from linprobe.cli import (
     _memory,
     _stderr,
     about,
-    attack,
-    audit,
-    budget,
+    attacks,
     compare,
     costs,
-    evaluate,
-    export,
     extract,
     import_,
-    pdp_report,
-    predict,
-    release,
-    report,
-    train,
-    tune,
-    verify,
+    runs,
+    scores,
+    training,
 )
 from linprobe.cli._command import COMMANDS, Command, flag_of_argument
 from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
 from linprobe.errors import ADVICE, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 
-DECLARING = (about, costs)  # modules whose import declares their commands
+DECLARING = (training, scores, attacks, runs, about, costs, compare)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 app = typer.Typer(
@@ -51,23 +43,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (
-    extract,
-    import_,
-    train,
-    tune,
-    evaluate,
-    predict,
-    pdp_report,
-    attack,
-    report,
-    verify,
-    release,
-    export,
-    audit,
-    compare,
-    budget,
-):
+for module in (extract, import_):
     module.register(app)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
-from functools import wraps
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -22,7 +21,7 @@ ARGUMENTS, OPTIONS, ANYWHERE = "Arguments", "Options", "Every command takes"
 METHOD_GROUP = "Method"
 LAST = {"overwrite": 1, "as_json": 2, "dry_run": 3}
 METHOD_WORDS = ("--method", "-m")
-EXAMPLES = {  # of commands that are not declared
+EXAMPLES: dict[str, tuple[str, ...]] = {  # of commands that are not declared
     "extract": ("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),
     "import": ("import arrays.npz --out features.h5", "import table.csv --label-column species --out features.h5"),
 }
@@ -63,7 +62,7 @@ class Flag:
             f"; {method}: {words}" for method, words in elsewhere.items() if words != self.option.listed_words
         )
         if self.of_request and self.option.allowed and not self.option.words:
-            more += f", {'each ' if self.option.several else ''}{self.option.allowed}"
+            more += f", {'each ' if self.option.several else ''}{self.option.allowed}{self.option.after}"
         default = "" if self._has_default else self._default
         return f"{methods}{text.removesuffix('.')}{more}.{default and f' [default: {default}]'}"
 
@@ -133,24 +132,6 @@ def train_flags() -> list[Flag]:
     return sorted(flags.values(), key=lambda flag: flag.option.argument is None)
 
 
-def given_options(given: dict[str, Any], flags: Iterable[Flag]) -> dict[str, Any]:
-    """Take the options of methods out of `given`; those that are not None."""
-    options = {flag.option.parameter: given.pop(flag.option.parameter) for flag in flags if flag.is_of_a_method}
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def with_flags(command: Callable[..., None], flags: Iterable[inspect.Parameter]) -> Callable[..., None]:
-    """`command` with a signature from which typer reads `flags`."""
-
-    @wraps(command)
-    def called(**given: Any) -> None:
-        command(**given)
-
-    called.__signature__ = inspect.Signature(list(flags), return_annotation=None)  # type: ignore[attr-defined]
-    called.__annotations__ = {}
-    return called
-
-
 def flag_of_argument(name: str) -> str | None:
     """The flag of an argument in Python that has another name; None if there is no such argument."""
     options = [flag.option for flag in train_flags()]
@@ -216,7 +197,7 @@ class Command(TyperCommand):
         """Write the usage, then examples."""
         super().format_usage(ctx, formatter)
         with formatter.section("Examples"):
-            for example in EXAMPLES.get(str(self.name), ()):
+            for example in EXAMPLES[str(self.name)]:
                 formatter.write(f"{'':>{formatter.current_indent}}linprobe {example}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

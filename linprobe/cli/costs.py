@@ -6,7 +6,7 @@ import typer
 
 from linprobe.cli._command import command
 from linprobe.cli._shared import print_json, printing
-from linprobe.options.requests import AccountRequest, PlanRequest
+from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 
 
 @command(PlanRequest)
@@ -62,3 +62,41 @@ def account(request: AccountRequest) -> None:
     for name in ("gdp", "pld", "rdp"):
         if name in cost:
             typer.echo(f"{name}\t{'inf' if cost[name] is None else rounded_up(cost[name])}")
+
+
+@command(BudgetRequest)
+def budget(request: BudgetRequest) -> None:
+    """Print the epsilon of all runs; the entries of the book go to stderr."""
+    from linprobe.cli import _terminal
+    from linprobe.commands import budget as commands
+    from linprobe.commands.figures import guarantee_rows, rounded_up
+
+    found = commands.budget(commands.BudgetRequest(request.source, request.book, request.delta, request.cap))
+    made = "" if request.cap is None else f"the cap is in budget book {found['book']}"
+    if request.as_json:
+        with printing(made, "the JSON object"):
+            print_json(found)
+        return
+    for entry in found["entries"]:
+        epsilon = "none: not private" if not entry["private"] else rounded_up(entry["epsilon"])
+        at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
+        created = entry["created"] or "private selection, time secret"
+        _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}")
+    by_unit = found["epsilon_by_unit"]
+    for unit in by_unit if len(by_unit) > 1 else ():
+        if by_unit[unit] is None:
+            _terminal.note(commands.NO_EPSILON[unit])
+    cap = "-" if found["cap"] is None else f"{rounded_up(found['cap'])} at delta {rounded_up(found['cap_delta'])}"
+    _terminal.table(
+        "no budget book yet" if found["book"] is None else f"budget book {found['book']}",
+        [
+            ("runs", str(found["runs"])),
+            ("runs that are not private", str(found["not_private_runs"])),
+            ("unit of privacy", found["unit"]),
+            *guarantee_rows(found),
+            ("accountant", found["accountant"]),
+            ("cap", cap),
+        ],
+    )
+    with printing(made, "epsilon"):
+        typer.echo(rounded_up(found["epsilon"]))

@@ -30,6 +30,7 @@ from linprobe.data.sources import ArraySource
 from linprobe.data.unit_rows import UnitRows
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK
 from linprobe.methods import Run
+from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS
 from linprobe.parallel.process_group import Group
 
 FAR = 1e150  # norm of an empty place: a clip factor of about 1e-150, which is 0 in float32; its square is finite
@@ -56,8 +57,8 @@ class Path:
         return 2 if self.rows == "two ranks" else 1
 
 
-HOST_PATHS = tuple(Path(rows, observed) for rows in ("memory", "streamed", "two ranks") for observed in (True, False))
-DEVICE_PATHS = tuple(Path("device", observed) for observed in (True, False))
+HOST_PATHS = tuple(Path(rows, observed) for rows in HOST_ROWS for observed in (True, False))
+DEVICE_PATHS = tuple(Path(rows, observed) for rows in DEVICE_ROWS for observed in (True, False))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Option:
         words: the allowed words; empty for other types. optional: whether None is allowed.
         default: `dataclasses.MISSING` if the option is required.
         help: one sentence. For an option with words: a phrase without a full stop, or empty; the words follow it.
-        after: text after the words.
+        after: text after the words or the range.
         several: whether the value is a sequence of `kind`. commas: whether the command line has it as one word with
             commas, and not as a repeated flag.
         above, below, least, most: its range, of each value of a sequence; `above` and `below` are exclusive. unit: of

@@ -16,10 +16,11 @@ from linprobe.accounting.spending import Spending
 from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.data.precision import STORAGE
 from linprobe.methods import find_method
+from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
 from linprobe.plan.estimate import seconds_of_steps
 from linprobe.plan.plan import Plan, plan_facts, plan_run
-from linprobe.plan.settings import TrainRequest, make_settings
+from linprobe.plan.settings import make_settings
 from linprobe.plan.tuning import Selection, Tuning, selection_of
 from linprobe.plan.words import (
     DryRun,

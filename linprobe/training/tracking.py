@@ -9,7 +9,7 @@ from typing import Any
 
 from linprobe.errors import UsageError
 from linprobe.methods import Method
-from linprobe.plan.settings import TrainRequest
+from linprobe.options.requests import TrainRequest
 from linprobe.progress import Progress
 from linprobe.reporting.tracking import check_tracker, track
 from linprobe.runs.manifest import read_manifest

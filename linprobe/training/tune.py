@@ -28,7 +28,8 @@ from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
 from linprobe.mechanisms.private_selection import private_selection
 from linprobe.methods import find_method
 from linprobe.methods.choice import Chosen
-from linprobe.plan.settings import Settings, TrainRequest
+from linprobe.options.requests import TrainRequest
+from linprobe.plan.settings import Settings
 from linprobe.plan.tuning import Tuning, check_start, selection_of, settings_of
 from linprobe.progress import Progress
 from linprobe.runs import run_folder

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import linprobe.cli
-from linprobe.evaluation.audit_command import AuditRequest
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY
+from linprobe.options.requests import AuditRequest
 from tests.cli.outcomes import Cli, result_of
 
 AUDIT = ["audit", "--method", "noisy-gd", "--eps", "3", "--runs", "20", "--canaries", "50"]

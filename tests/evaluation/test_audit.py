@@ -20,7 +20,7 @@ from linprobe.data.rows import ArrayRows, StreamedRows
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.audit import Trials, play
 from linprobe.evaluation.audit_bounds import ALL, lower_bounds
-from linprobe.evaluation.audit_command import AuditRequest, audit, check_audit
+from linprobe.evaluation.audit_command import audit, check_audit
 from linprobe.evaluation.audit_paths import HOST_PATHS
 from linprobe.gradients.clipped_sum import _Worker, clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
@@ -28,6 +28,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS, Schedule
 from linprobe.methods.private_mean import MEAN
+from linprobe.options.requests import AuditRequest
 from linprobe.progress import Silent
 
 SEED, DELTA = 5, 1e-5

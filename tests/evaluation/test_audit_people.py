@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from linprobe.errors import ParameterError
-from linprobe.evaluation.audit_command import AuditRequest, audit, check_audit
+from linprobe.evaluation.audit_command import audit, check_audit
 from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS
+from linprobe.options.requests import AuditRequest
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.thread_group import in_group
 from linprobe.progress import Silent

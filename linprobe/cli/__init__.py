@@ -83,9 +83,10 @@ def _fail(message: str, status: int) -> int:
 def _hint(error: Any) -> str:
     """Suggest the flag for an unknown option that has the name of an estimator's argument."""
     name = getattr(error, "option_name", None)
-    meant = None if name is None else flag_of_argument(name.lstrip("-").replace("-", "_"))
-    known = [flag for parameter in error.ctx.command.params for flag in parameter.opts] if meant else []
-    return f" Did you mean {meant}?" if meant in known else ""
+    if name is None:
+        return ""
+    meant = flag_of_argument(error.ctx.command.name, name.lstrip("-").replace("-", "_"))
+    return f" Did you mean {meant}?" if meant else ""
 
 
 def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -14,7 +14,7 @@ from linprobe.atomic_files import path_from
 from linprobe.cli._everywhere import EVERYWHERE
 from linprobe.cli._shared import numbers, words
 from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Budget, Choice, Confirmation, RunOptions
-from linprobe.options.declaration import REQUESTS, Option, Request, arguments_of, as_word, declared, methods_on_gpu
+from linprobe.options.declaration import Option, Request, arguments_of, as_word, declared, methods_on_gpu
 
 FEW = 2  # largest number of methods that a help text lists
 ARGUMENTS, OPTIONS, ANYWHERE = "Arguments", "Options", "Every command takes"
@@ -26,6 +26,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # of commands that are not declared
     "import": ("import arrays.npz --out features.h5", "import table.csv --label-column species --out features.h5"),
 }
 COMMANDS: dict[str, Callable[..., None]] = {}  # functions with the signatures that typer reads
+FLAGS: dict[str, Sequence[Flag]] = {}
 Asked = TypeVar("Asked", bound=Request)
 
 
@@ -132,11 +133,9 @@ def train_flags() -> list[Flag]:
     return sorted(flags.values(), key=lambda flag: flag.option.argument is None)
 
 
-def flag_of_argument(name: str) -> str | None:
-    """The flag of an argument in Python that has another name; None if there is no such argument."""
-    options = [flag.option for flag in train_flags()]
-    options += [option for request in REQUESTS.values() for option in declared(request).values()]
-    return next((option.spellings[0] for option in options if option.name == name), None)
+def flag_of_argument(command: str, name: str) -> str | None:
+    """The flag of a command for an argument in Python with another name; None if there is no such argument."""
+    return next((flag.option.spellings[0] for flag in FLAGS.get(command, ()) if flag.option.name == name), None)
 
 
 def command(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[[Asked], None]]:
@@ -149,7 +148,7 @@ def command(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callabl
     return registered
 
 
-def add_command(request: type[Request], flags: Iterable[Flag], run: Callable[[dict[str, Any]], None]) -> None:
+def add_command(request: type[Request], flags: Sequence[Flag], run: Callable[[dict[str, Any]], None]) -> None:
     """Add the command that a request declares; `run` gets the values of the flags by parameter."""
 
     def called(**given: Any) -> None:
@@ -158,7 +157,8 @@ def add_command(request: type[Request], flags: Iterable[Flag], run: Callable[[di
     called.__doc__ = request.__doc__
     called.__signature__ = inspect.Signature([flag.parameter for flag in flags])  # type: ignore[attr-defined]
     called.__annotations__ = {}
-    COMMANDS[request.command], EXAMPLES[request.command] = called, request.examples
+    name = request.command
+    COMMANDS[name], FLAGS[name], EXAMPLES[name] = called, flags, request.examples
 
 
 def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:

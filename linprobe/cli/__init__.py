@@ -35,24 +35,22 @@ from linprobe.options.declaration import REQUESTS
 DECLARING = (training, scores, attacks, runs, about, costs, compare)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
-app = typer.Typer(
-    name="linprobe",
-    help="Differentially private linear probing on frozen features.",
-    epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for module in (extract, import_):
-    module.register(app)
-
 
 @cache
 def program() -> Any:
-    """The command line, as typer makes it of the functions of the commands; it is made once."""
+    """The command line, as typer makes it of the declared commands; it is made once."""
+    app = typer.Typer(
+        name="linprobe",
+        epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for module in (extract, import_):
+        module.register(app)
     for name in REQUESTS:
-        if name in COMMANDS:
-            app.command(name)(COMMANDS[name])
+        app.command(name)(COMMANDS[name])
     for registered in app.registered_commands:
         registered.cls = Command
     return typer.main.get_command(app)
@@ -66,7 +64,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")

@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(
                 metavar="RUN|FILE",
-                help="Make rows as those of a run or feature file were made. SOURCE is then any folder of images, "
+                help="Extract with the settings of this run or feature file. SOURCE may then be any folder of images, "
                 "without labels.",
             ),
         ] = None,
@@ -63,12 +63,14 @@ def register(app: typer.Typer) -> None:
         ] = False,
         owners: Annotated[
             Path | None,
-            typer.Option(help="CSV with the columns id and owner: whose image each image is.", rich_help_panel=_IMAGES),
+            typer.Option(
+                help="CSV with the columns id and owner: the person each image belongs to.", rich_help_panel=_IMAGES
+            ),
         ] = None,
         owner_regex: Annotated[
             str | None,
             typer.Option(
-                help="Regular expression; its first group in an image's id is the owner.", rich_help_panel=_IMAGES
+                help="Regular expression for an image's id; its first group is the owner.", rich_help_panel=_IMAGES
             ),
         ] = None,
         public: Annotated[
@@ -152,8 +154,8 @@ def register(app: typer.Typer) -> None:
         workers: Annotated[
             int | None,
             typer.Option(
-                help="Number of decoding processes. [default: none on a CPU, else the cores of this process but one, "
-                "at most 16]",
+                help="Number of decoding processes. [default: none on a CPU, else one fewer than the cores of this "
+                "process, at most 16]",
                 rich_help_panel=_SPEED,
             ),
         ] = None,

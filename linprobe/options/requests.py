@@ -155,13 +155,13 @@ class TuneRequest(
 
     grid: Sequence[str] = option(
         (),
-        "Values of an option of train, or of method; repeat for more options. Every combination is a setting.",
+        "Values to try for an option of train, or for method; repeat for more options. Every combination is a setting.",
         metavar="OPTION=V,V,...",
         group="Method",
     )
     shrink: Sequence[float] = option(
         (),
-        "Factors on the update of the first weights, from 0 to 1; noisy counts choose one.",
+        "Factors on the update of the initial weights, from 0 to 1; noisy counts choose one.",
         commas=True,
         metavar="C,C,...",
         group="Method",
@@ -443,7 +443,7 @@ class AuditRequest(
     )
     sampling_rate: float | None = option(
         None,
-        "With Poisson sampling: probability that a row joins a step.",
+        "With Poisson sampling: probability that a step samples a row.",
         unset=f"{SAMPLING_RATE:g}",
         above=0,
         most=1,
@@ -523,7 +523,7 @@ class CompareRequest(
     jobs: int | None = option(None, "Number of processes.", unset=PROCESSES, least=1, most=MAX_PROCESSES)
     book: Path | None = option(None, "Budget book of the training rows.", unset="as for `linprobe train`")
     unit: Literal["record", "owner"] = option(
-        "record", "What every run protects", after="; owner: a person with all of that person's rows"
+        "record", "What every run protects", after="; owner: a person, with all rows of that person"
     )
 
     @property
@@ -552,7 +552,7 @@ class BudgetRequest(
     delta: float | None = option(None, "Delta of the figures.", unset="the largest delta of the runs", above=0, below=1)
     cap: float | None = option(
         None,
-        "Set the cap of the book: epsilon of all runs together for every unit, at --delta.",
+        "Set the cap on the epsilon of all runs together, for every unit, at --delta.",
         above=0,
         most=MAX_CAP,
         flags=("--set-cap",),
@@ -565,5 +565,5 @@ class BudgetRequest(
 class DoctorRequest(Json, Request, command="doctor", examples=("doctor", "doctor --json")):
     """Show what this installation has, and what is missing for which command.
 
-    It downloads nothing and reads no rows. The exit status is 1 if something keeps most commands from running.
+    It downloads nothing and reads no rows. The exit status is 1 if most commands cannot run.
     """

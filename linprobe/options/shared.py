@@ -1,4 +1,4 @@
-"""Options that are not of one method: those of `linprobe train`, and those that several methods share."""
+"""Options of `linprobe train`, and options that several methods share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,22 +65,22 @@ class RunOptions:
     unit: Literal["record", "owner"] | None = option(
         None,
         "What is protected",
-        after="; owner: a person with all of that person's rows",
+        after="; owner: a person, with all rows of that person",
         unset="record",
         group="Privacy",
     )
     per_owner_rows: int | None = option(
-        None, "Most rows of a person that are used, with --unit owner.", unset="all", least=1, group="Data"
+        None, "With --unit owner: largest number of rows used per person.", unset="all", least=1, group="Data"
     )
     class_weight: str | None = option(
         None,
-        "Public weights of classes, LABEL=WEIGHT,... or a JSON file, or public: one over the number of public rows.",
+        "Public weights of classes: LABEL=WEIGHT,..., a JSON file, or public for 1 / number of public rows.",
         unset="1 for every class",
         metavar="LABEL=W,...",
         group="Data",
     )
     precision: Precision = option(
-        "float32", "Type of rows in memory", after="; the last two need half the memory", group="Data"
+        "float32", "Type of rows in memory", after="; bfloat16 and float16 halve the memory", group="Data"
     )
     device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.", group="Speed")
     checkpoint_every: float | None = option(
@@ -100,7 +100,7 @@ class RunOptions:
         group="Speed",
     )
     preset: Literal["default", "paper"] = option(
-        "default", "Settings", after=" (those of the AdaMix paper)", group="Method"
+        "default", "Settings", after=" (the settings of the AdaMix paper)", group="Method"
     )
     test_epsilon: float | None = option(
         None,
@@ -112,8 +112,8 @@ class RunOptions:
     )
     cap: float | None = option(
         None,
-        "Largest epsilon, for this run's unit and delta, of all runs on these rows together; above it the run is "
-        "refused.",
+        "Refuse the run if all runs on these rows together would cost more than this epsilon, at the unit and delta "
+        "of this run.",
         unset="the cap in the budget book, if it has one",
         above=0,
         most=1e6,
@@ -182,8 +182,8 @@ class Noise:
     n_steps: int | None = option(
         None,
         "Number of steps; the noise follows.",
-        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} around a private mean, around a public one with {MANY_ROWS} rows per "
-        f"class, or from text weights with {MANY_ROWS_FROM_TEXT}; {SAMPLED_STEPS} with Poisson sampling; "
+        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} with a private mean, with a public mean and {MANY_ROWS} rows per "
+        f"class, or with text weights and {MANY_ROWS_FROM_TEXT} rows per class; {SAMPLED_STEPS} with Poisson sampling; "
         f"{NEWTON_STEPS} dp-newton",
         asked="steps",
         group="Privacy",
@@ -196,7 +196,7 @@ class Samples:
 
     sampling_rate: float = option(
         SAMPLING_RATE,
-        "Probability that a row joins a step.",
+        "Probability that a step samples a row.",
         above=0,
         most=1,
         flags=("--sampling-rate", "--q"),
@@ -226,7 +226,7 @@ class Conditioning:
     condition: Condition = option(
         "auto",
         "Without public rows, subtract a noisy private mean",
-        after="; it costs 5 % of epsilon, and auto weighs its noise",
+        after="; it costs 5 % of epsilon; auto: only where its noise is small",
         group="Data",
     )
 
@@ -238,7 +238,7 @@ class Intercept:
     intercept: float | None = option(
         None,
         "Value of a constant bias column; 0 for none.",
-        unset="0 for centred rows of one class, else 2 / sqrt(features) as a power of 2",
+        unset="0 for centred rows with one class each, else 2 / sqrt(features) as a power of 2",
         least=0,
         most=1e3,
         group="Data",
@@ -282,7 +282,7 @@ class Start:
     """W_1, and the point that weight decay pulls towards."""
 
     init: Init = option(
-        "auto", "First weights", also=("run", "a run folder"), after=", whose releases then count towards epsilon"
+        "auto", "Initial weights", also=("run", "a run folder"), after=", whose releases then count towards epsilon"
     )
     reference: Reference = option("init", "What weight decay pulls towards")
 

@@ -15,10 +15,11 @@ from linprobe.cli import program, run
 from linprobe.cli._command import EXAMPLES
 from tests.cli.outcomes import Cli
 
-QUICKER = {  # further words, as examples show defaults
+QUICKER = {  # further words by command or example, as examples show defaults
+    "attack runs/first --lira --shadows 8": ["--jobs", "1"],
     "audit": ["--runs", "12", "--canaries", "10", "--steps", "2"],
     "compare": ["--seeds", "1", "--jobs", "1"],
-    "plan": ["--q", "0.5,1"],
+    "plan": ["--q", "0.5,1", "--accountant", "rdp"],
 }
 COMMANDS = program().commands
 SHOWN = [(command, example) for command in COMMANDS for example in EXAMPLES[command]]
@@ -84,7 +85,7 @@ def test_an_example_runs(command: str, example: str, cli: Cli, tmp_path: Path, r
         if path.is_dir():
             shutil.rmtree(path)
         path.unlink(missing_ok=True)
-    outcome = cli(*words, *QUICKER.get(command, ()))
+    outcome = cli(*words, *QUICKER.get(example, QUICKER.get(command, ())))
     assert outcome.status == 0, outcome.stderr
     assert outcome.stdout
     assert "--dry-run" in words or all(path.exists() for path in made)

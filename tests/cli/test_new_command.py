@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from linprobe.cli import _command, app, program
+from linprobe.cli import _command, program
 from linprobe.options.declaration import REQUESTS
 from tests.cli.outcomes import Cli
 from tests.docs.scripts import load_script
@@ -21,14 +21,12 @@ Refused = Callable[..., None]
 @pytest.fixture(autouse=True)
 def toy() -> Iterator[None]:
     """The toy command, which is gone afterwards."""
-    commands = list(app.registered_commands)
     importlib.import_module("tests.cli.toy_command")
     program.cache_clear()
     yield
     del sys.modules["tests.cli.toy_command"]
     for registry in (REQUESTS, _command.COMMANDS, _command.FLAGS, _command.EXAMPLES):
         registry.pop("toy")
-    app.registered_commands[:] = commands
     program.cache_clear()
 
 

@@ -39,7 +39,7 @@ Calibrate = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Divide the class scores by a temperature from the public rows of this file."),
 ]
-PRIVATE_TEST = "Test rows are private: accuracy on them is released with noise only."
+PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
 
 

@@ -37,8 +37,8 @@ def register(app: typer.Typer) -> None:
         owner_column: Annotated[
             str | None,
             typer.Option(
-                help="Column of a table, or array NAME_train, that says whose row each row is. [default: owner, if "
-                "there is one]",
+                help="Column of a table, or array NAME_train, with the person each row belongs to. [default: owner, "
+                "if there is one]",
                 metavar="NAME",
             ),
         ] = None,

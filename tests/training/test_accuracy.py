@@ -7,7 +7,8 @@ from statistics import mean
 import pytest
 
 from linprobe.commands.import_ import ImportRequest, import_
-from linprobe.training.train import TrainRequest, train
+from linprobe.options.requests import TrainRequest
+from linprobe.training.train import train
 
 
 class Silent:

@@ -8,7 +8,7 @@ from typing import Any
 
 from linprobe.cli._command import Flag, add_command, flags_of, request_of, train_flags
 from linprobe.cli._shared import print_dry_run, print_made
-from linprobe.options.requests import DryRunFlag, Json, TrainRequest, TuneRequest
+from linprobe.options.requests import DryRunOption, JsonOption, TrainRequest, TuneRequest
 
 # a seed voids the guarantee, and a checkpoint would keep what the selection must forget
 NOT_TUNED = ("noise_seed", "insecure_seed", "checkpoint_every", "resume")
@@ -122,5 +122,5 @@ def tune(given: dict[str, Any]) -> None:
     print_made("run", outcome["run"])
 
 
-add_command(TrainRequest, _with_output(TRAIN_FLAGS, (Json, DryRunFlag)), train)
+add_command(TrainRequest, _with_output(TRAIN_FLAGS, (JsonOption, DryRunOption)), train)
 add_command(TuneRequest, _with_output(TUNE_FLAGS, (TuneRequest,)), tune)

@@ -13,6 +13,7 @@ from linprobe.options.declaration import Request, option
 from linprobe.options.shared import (
     DEFAULT_DELTA,
     DEFAULT_STEPS,
+    MAX_CAP,
     MAX_EPSILON,
     MAX_SIGMA,
     MAX_STEPS,
@@ -28,7 +29,6 @@ from linprobe.options.shared import (
 DEFAULT_EPOCHS = 60.0
 DEFAULT_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
 MAX_PROCESSES = 1024
-MAX_CAP = 1e6
 SHADOWS, LEAST_SHADOWS, RESAMPLES, LEAST_RESAMPLES = 64, 4, 1000, 100
 HOST_ROWS, DEVICE_ROWS = ("memory", "streamed", "two ranks"), ("device",)  # where an audit has its rows
 RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses, and 2 without
@@ -47,28 +47,28 @@ class OfRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Json:
+class JsonOption:
     """Whether to print JSON."""
 
     as_json: bool = option(False, "Print one JSON object on stdout.", flags=("--json",))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateJson:
+class PrivateJsonOption:
     """Whether to print JSON with private figures."""
 
     as_json: bool = option(False, "Print one JSON object on stdout. Private.", flags=("--json",))
 
 
 @dataclass(frozen=True, kw_only=True)
-class DryRunFlag:
+class DryRunOption:
     """Whether to stop before the command spends or writes anything."""
 
     dry_run: bool = option(False, "Print what the command would read, spend and write, and how long it takes.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overwrite:
+class OverwriteOption:
     """Whether to replace files."""
 
     overwrite: bool = option(False, "Replace existing output files.")
@@ -136,8 +136,8 @@ class TrainRequest(
 
 @dataclass(frozen=True, kw_only=True)
 class TuneRequest(
-    DryRunFlag,
-    Json,
+    DryRunOption,
+    JsonOption,
     Request,
     command="tune",
     examples=(
@@ -173,7 +173,7 @@ class TuneRequest(
 
 @dataclass(frozen=True)
 class EvaluateRequest(
-    Json,
+    JsonOption,
     Calibrate,
     Scoring,
     OfRun,
@@ -213,7 +213,13 @@ class PredictRequest(
 
 @dataclass(frozen=True)
 class PdpReportRequest(
-    DryRunFlag, PrivateJson, Overwrite, OfRun, Request, command="pdp-report", examples=("pdp-report runs/first",)
+    DryRunOption,
+    PrivateJsonOption,
+    OverwriteOption,
+    OfRun,
+    Request,
+    command="pdp-report",
+    examples=("pdp-report runs/first",),
 ):
     """Summarise each private record's own privacy loss. Private, except the noisy histogram."""
 
@@ -228,8 +234,8 @@ class PdpReportRequest(
 
 @dataclass(frozen=True)
 class AttackRequest(
-    PrivateJson,
-    Overwrite,
+    PrivateJsonOption,
+    OverwriteOption,
     OfRun,
     Request,
     command="attack",
@@ -260,7 +266,7 @@ class AttackRequest(
 
 @dataclass(frozen=True)
 class ReportRequest(
-    Overwrite,
+    OverwriteOption,
     OfRun,
     Request,
     command="report",
@@ -276,7 +282,7 @@ class ReportRequest(
 
 @dataclass(frozen=True)
 class VerifyRequest(
-    Json,
+    JsonOption,
     OfRun,
     Request,
     command="verify",
@@ -300,8 +306,8 @@ class VerifyRequest(
 
 @dataclass(frozen=True)
 class ReleaseRequest(
-    DryRunFlag,
-    Json,
+    DryRunOption,
+    JsonOption,
     OfRun,
     Request,
     command="release",
@@ -333,7 +339,7 @@ class ReleaseRequest(
 @dataclass(frozen=True)
 class ExportRequest(
     Calibrate,
-    Overwrite,
+    OverwriteOption,
     OfRun,
     Request,
     command="export",
@@ -344,12 +350,12 @@ class ExportRequest(
     Verifies the run first. The file takes raw feature rows and says what the run guarantees.
     """
 
-    to: str = option(help="safetensors, onnx, sklearn or torch.", metavar="FORMAT")
+    to: Literal["safetensors", "onnx", "sklearn", "torch"] = option(help="File format", metavar="FORMAT")
     out: Path = option(help="File to write.")
 
 
 @dataclass(frozen=True)
-class InfoRequest(Json, Request, command="info", examples=("info features.h5", "info runs/first --json")):
+class InfoRequest(JsonOption, Request, command="info", examples=("info features.h5", "info runs/first --json")):
     """Describe a feature file or a run folder."""
 
     path: Path = option(help="Feature file or run folder; - reads its path from stdin.", argument="FILE_OR_RUN|-")
@@ -363,7 +369,7 @@ class MethodsRequest(Request, command="methods", examples=("methods", "methods -
 
 
 @dataclass(frozen=True)
-class PlanRequest(Overwrite, Json, Request, command="plan", examples=("plan --n 50000 --eps 3",)):
+class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples=("plan --n 50000 --eps 3",)):
     """Find a sampling rate, noise and steps for a budget.
 
     Compares the noise that each sampling rate needs. The command reads no data.
@@ -393,7 +399,7 @@ class PlanRequest(Overwrite, Json, Request, command="plan", examples=("plan --n 
 
 @dataclass(frozen=True)
 class AccountRequest(
-    Json,
+    JsonOption,
     Request,
     command="account",
     examples=(
@@ -418,7 +424,7 @@ class AccountRequest(
 
 @dataclass(frozen=True)
 class AuditRequest(
-    Json,
+    JsonOption,
     Request,
     command="audit",
     examples=("audit --method noisy-gd --eps 3", "audit --method dp-newton --eps 3 --runs 50 --canaries 50"),
@@ -462,8 +468,8 @@ class AuditRequest(
 
 @dataclass(frozen=True)
 class CompareRequest(
-    DryRunFlag,
-    Json,
+    DryRunOption,
+    JsonOption,
     Request,
     command="compare",
     examples=(
@@ -532,7 +538,7 @@ class CompareRequest(
 
 @dataclass(frozen=True)
 class BudgetRequest(
-    PrivateJson,
+    PrivateJsonOption,
     Request,
     command="budget",
     examples=("budget features.h5", "budget features.h5 --set-cap 8 --delta 1e-5"),
@@ -560,7 +566,7 @@ class BudgetRequest(
 
 
 @dataclass(frozen=True)
-class DoctorRequest(Json, Request, command="doctor", examples=("doctor", "doctor --json")):
+class DoctorRequest(JsonOption, Request, command="doctor", examples=("doctor", "doctor --json")):
     """Show what this installation has, and what is missing for which command.
 
     It downloads nothing and reads no rows. The exit status is 1 if most commands cannot run.

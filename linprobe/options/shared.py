@@ -7,6 +7,7 @@ from typing import Any, Literal
 from linprobe.options.declaration import option, refuse_idle
 
 MAX_EPSILON = 100.0
+MAX_CAP = 1e6
 MAX_SIGMA = 1e9
 MAX_STEPS = 1_000_000
 DEFAULT_DELTA = 1e-5
@@ -116,7 +117,7 @@ class RunOptions:
         "of this run.",
         unset="the cap in the budget book, if it has one",
         above=0,
-        most=1e6,
+        most=MAX_CAP,
         group="Privacy",
     )
     book: Path | None = option(

@@ -153,17 +153,17 @@ def _recipe(path: Path) -> Recipe:
 
     if path.is_dir():
         manifest = read_manifest(RunFiles(path))
-        return _of(path, manifest.get("extraction") or {}, manifest["class_names"])
+        return _recipe_of(path, manifest.get("extraction") or {}, manifest["class_names"])
     with FeatureFile(path) as features:
-        return _of(path, extraction_of(features.description), features.description.class_names)
+        return _recipe_of(path, extraction_of(features.description), features.description.class_names)
 
 
-def _of(path: Path, extraction: dict[str, Any], class_names: Sequence[str]) -> Recipe:
+def _recipe_of(path: Path, extraction: dict[str, Any], class_names: Sequence[str]) -> Recipe:
     preprocessing, size = extraction.get("preprocessing"), extraction.get("image_size")
     if not extraction.get("extraction_digest") or not isinstance(preprocessing, dict) or not size:
         raise DataError(
-            f"{path} does not say how its rows were made, so --like cannot make rows alike; give a run or feature file "
-            "whose rows came from linprobe extract, or give --backbone"
+            f"{path} does not say how its rows were made, so --like cannot use its settings; give a run or feature "
+            "file whose rows came from linprobe extract, or give --backbone"
         )
     with reading(f"{path}: how its rows were made", "give --backbone"):
         return Recipe(

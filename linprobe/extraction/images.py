@@ -13,7 +13,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -164,18 +164,15 @@ class ImageTransform:
             ParameterError: as for the constructor.
         """
         channels = len(self.mode)
-        changes: dict[str, Any] = {
-            "resize": resize or None,
-            "mean": mean * channels if mean is not None and len(mean) == 1 else mean,
-            "std": std * channels if std is not None and len(std) == 1 else std,
-            "interpolation": interpolation,
-        }
-        changes = {name: value for name, value in changes.items() if value is not None}
-        if resize == 0:
-            changes["resize"] = None
-        if crop is not None:
-            changes["crop"] = (crop, crop) if crop else None
-        return replace(self, **changes)
+        mean, std = (each * channels if each is not None and len(each) == 1 else each for each in (mean, std))
+        return ImageTransform(
+            self.resize if resize is None else resize or None,
+            self.crop if crop is None else (crop, crop) if crop else None,
+            interpolation or self.interpolation,
+            mean or self.mean,
+            std or self.std,
+            self.mode,
+        )
 
     @property
     def text(self) -> str:

@@ -29,12 +29,12 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
         weights: a file, or a name of the family; None for the name in the recipe.
 
     Raises:
-        UsageError: the weights were a file, and none is given. DataError: other weights, or those of `load_backbone`.
+        UsageError: the weights were a file, and none is given. DataError: other weights, or as `load_backbone`.
     """
     random = recipe.weights == RANDOM
     if weights is None and not random and Path(recipe.weights).suffix in SUFFIXES:
         raise UsageError(f"{recipe.name} was made with weights from the file {recipe.weights}; give --weights FILE")
-    # the names of clip and timm networks contain that of their weights
+    # the names of clip and timm networks contain the name of their weights
     named = recipe.weights if recipe.weights and not random and ":" not in recipe.backbone else None
     wanted = named if weights is None else weights
     backbone = load_backbone(recipe.backbone, wanted, random and weights is None, recipe.arguments)
@@ -54,7 +54,7 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
             f"{recipe.name} has preprocessing that this linprobe does not know ({error}); give --backbone in "
             "place of --like"
         ) from None
-    # the name of the weights is that of the recipe: a file may have been renamed
+    # keep the name of the weights in the recipe: a file may have been renamed
     return replace(backbone, transform=transform, transform_for=None, weights=recipe.weights)
 
 

@@ -52,7 +52,7 @@ from linprobe.progress import Progress
 
 PROMPTS_AT_ONCE = 256
 TEXT = "text.npy"
-TIMEOUT = timedelta(days=7)  # one process may have images that take far longer than those of another
+TIMEOUT = timedelta(days=7)  # one process may have images that take far longer than the images of another
 NEXT_STEP = "start all of them again; the same command continues"
 
 
@@ -69,9 +69,8 @@ def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Pro
                     return None
                 progress.note(f"{plan.out} exists, made with the same settings")
                 return _outcome(plan, 0, 0.0, 0.0)
-            if (
-                plan.device.type == "cpu"
-            ):  # the number of threads changes the last digits: use that of the first attempt
+            if plan.device.type == "cpu":
+                # the number of threads changes the last digits, so every attempt uses the number of the first
                 settings = json.loads((plan.folder / SETTINGS).read_text(encoding="utf-8"))
                 torch.set_num_threads(int(settings["threads"]))
             return _run(plan, request, group, progress)
@@ -190,7 +189,7 @@ def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) 
     started, waited = time.perf_counter(), 0.0
     try:
         with Partial(plan.folder, plan.sizes, plan.width, plan.dtype, group.rank) as partial:
-            if plan.prompts is not None and group.rank == 0 and not (plan.folder / TEXT).is_file():
+            if group.rank == 0:
                 write_text(plan)
             todo = {name: pending(batches, partial.status(name)) for name, batches in plan.batches.items()}
             left = rows_of(plan, todo)
@@ -271,8 +270,8 @@ def text_weights(
 
 
 def write_text(plan: Plan) -> None:
-    """Encode the prompts and store the text weights in the partial folder."""
-    if plan.prompts is None or plan.backbone.encode_text is None:
+    """Encode the prompts, if the network has a text tower, and store the text weights in the partial folder."""
+    if plan.prompts is None or plan.backbone.encode_text is None or (plan.folder / TEXT).is_file():
         return
     weights = text_weights(plan.backbone.encode_text, *plan.prompts)
     temporary = plan.folder / f"{TEXT}.new"
@@ -338,10 +337,8 @@ def _conversions(partial: Partial) -> dict[str, int]:
 
 
 def _refuse_shared_rows(plan: Plan, partial: Partial) -> None:
-    """Refuse images that are both private and public: their pixels are equal after the transform."""
-    if "public" not in plan.sizes:
-        return
-    if common_keys(partial.keys("train"), partial.keys("public")):
+    """PrivacyError if an image is both private and public: its pixels are equal after the transform."""
+    if "public" in plan.sizes and common_keys(partial.keys("train"), partial.keys("public")):
         raise PrivacyError(
             f"{plan.source.name}: some public images are private too; a private image cannot be public; "
             "take them out of the public images"

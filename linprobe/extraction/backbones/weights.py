@@ -106,7 +106,7 @@ def _is_plain(name: Any, value: Any, path: Path) -> bool:
 
 
 def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:
-    """Load `state` into `model`. All names and shapes must match, except those of the classifier.
+    """Load `state` into `model`. All names and shapes must match, except in the classifier.
 
     Args:
         path: file of the weights, for messages.

@@ -165,7 +165,7 @@ def checked_labels(labels: NDArray[np.int64], names: Sequence[str], where: str) 
     """The labels, shape (rows,), unchanged.
 
     Raises:
-        DataError: a label is not an index into `names`; `where` says whose labels they are.
+        DataError: a label is not an index into `names`; `where` names the labels.
     """
     wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
     if wrong.size:

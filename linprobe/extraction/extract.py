@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from linprobe.atomic_files import check_place
 from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading, require
@@ -153,12 +151,10 @@ def _recipe(path: Path) -> Recipe:
 
     if path.is_dir():
         manifest = read_manifest(RunFiles(path))
-        return _recipe_of(path, manifest.get("extraction") or {}, manifest["class_names"])
-    with FeatureFile(path) as features:
-        return _recipe_of(path, extraction_of(features.description), features.description.class_names)
-
-
-def _recipe_of(path: Path, extraction: dict[str, Any], class_names: Sequence[str]) -> Recipe:
+        extraction, class_names = manifest.get("extraction") or {}, manifest["class_names"]
+    else:
+        with FeatureFile(path) as features:
+            extraction, class_names = extraction_of(features.description), features.description.class_names
     preprocessing, size = extraction.get("preprocessing"), extraction.get("image_size")
     if not extraction.get("extraction_digest") or not isinstance(preprocessing, dict) or not size:
         raise DataError(

@@ -18,6 +18,7 @@ from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones import Backbone, load_backbone
 from linprobe.extraction.backbones.weights import RANDOM, SUFFIXES
 from linprobe.extraction.images import Batches, ImageTransform, first_shapes, first_size
+from linprobe.extraction.partial import Partial
 from linprobe.extraction.request import ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, Members
 
@@ -178,6 +179,10 @@ class Plan:
     def folder(self) -> Path:
         """Folder of the unfinished extraction."""
         return self.out.with_name(f"{self.out.name}.partial")
+
+    def partial(self, rank: int = 0) -> Partial:
+        """The files of the unfinished extraction, for the process `rank`."""
+        return Partial(self.folder, self.sizes, self.width, self.dtype, rank)
 
     @property
     def extraction_digest(self) -> str:

@@ -35,8 +35,6 @@ from linprobe.extraction.partial import (
     PENDING,
     SETTINGS,
     Partial,
-    bytes_on_disk,
-    continues,
     locked,
     outcome,
     shown,
@@ -128,9 +126,7 @@ def _begin(plan: Plan, request: ExtractRequest, stack: contextlib.ExitStack, pro
         (plan.folder / SETTINGS).unlink(missing_ok=True)  # left by a run that was killed after it renamed the file
         return True
     try:
-        resumed = Partial.begin(
-            plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
-        )
+        resumed = plan.partial().begin(plan.settings, overwrite=request.overwrite)
     except OSError as error:
         raise LinprobeError(f"{plan.folder} cannot be written ({error.strerror}); {advice(error)}") from None
     if resumed:
@@ -188,7 +184,7 @@ def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) 
     network = Network(plan, compiled=request.compile, shrink=request.batch_size is None)
     started, waited = time.perf_counter(), 0.0
     try:
-        with Partial(plan.folder, plan.sizes, plan.width, plan.dtype, group.rank) as partial:
+        with plan.partial(group.rank) as partial:
             if group.rank == 0:
                 write_text(plan)
             todo = {name: pending(batches, partial.status(name)) for name, batches in plan.batches.items()}
@@ -304,7 +300,7 @@ def assemble(plan: Plan) -> str | None:
         extraction_digest=plan.extraction_digest,
     )
     made = plan.folder / "made.h5"
-    with Partial(plan.folder, plan.sizes, plan.width, plan.dtype) as partial:
+    with plan.partial() as partial:
         _refuse_shared_rows(plan, partial)
         with FeatureWriter(made, description, shown_as=plan.out) as writer:
             for group, batches in plan.batches.items():
@@ -363,9 +359,7 @@ def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress)
     plan = planned(replace(request, download=False), recipe)
     describe(plan, progress)
     exists = made_already(plan, request)
-    continued = not exists and continues(
-        plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
-    )
+    continued = not exists and plan.partial().continues(plan.settings, overwrite=request.overwrite)
     todo = {
         name: pending(batches, np.fromfile(plan.folder / f"{name}.status", dtype=np.uint8))
         if continued
@@ -391,7 +385,7 @@ def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress)
         "exists": exists,
         "done": n_images - left if continued or exists else 0,
         "file_bytes": n_images * plan.width * plan.dtype.itemsize,
-        "working_bytes": 0 if exists else bytes_on_disk(plan.sizes, plan.width, plan.dtype),
+        "working_bytes": 0 if exists else plan.partial().n_bytes,
         "free_bytes": shutil.disk_usage(next(above for above in plan.out.absolute().parents if above.is_dir())).free,
         "seconds": 0.0 if not left else left * _seconds_an_image(plan, request),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -205,17 +206,11 @@ def make_plan(
         UsageError: the network does not take such images, or an option that does not fit it.
         DataError: no readable test image, repeated ids, or an unsuitable text file.
     """
-    # test images are public: a private image must not decide the preprocessing
-    if backbone.transform_for is not None:
-        looked_at = set() if request.private_test else first_shapes(source.groups["test"], LOOKED_AT)
-        backbone = replace(backbone, transform=backbone.transform_for(looked_at))
-    transform = backbone.transform.overridden(
-        request.resize, request.crop, request.mean, request.std, request.interpolation
-    )
-    backbone = replace(backbone, transform=transform)
-    precision = _precision(request.precision, backbone, device)
+    backbone = _with_transform(request, source, backbone)
+    transform = backbone.transform
     default = BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
     batch_size = request.batch_size or default
+    precision = _precision(request.precision, backbone, device)
     size = transform.output_size or (_test_size(request, source, transform) if recipe is None else recipe.image_size)
     batches = {
         group: Batches(members, transform, batch_size, size, 1 + request.augment_views if group == "public" else 1)
@@ -224,9 +219,7 @@ def make_plan(
     for group, members in source.groups.items():
         _refuse_repeated_ids(group, members)
     width = _width(backbone, size)
-    prompts = None
-    if recipe is None:
-        prompts = prompt_parts(request.class_names, request.templates, source, backbone)
+    prompts = None if recipe else prompt_parts(request.class_names, request.templates, source, backbone)
     settings = {
         "backbone": backbone.name,
         "weights": backbone.weights,
@@ -234,12 +227,12 @@ def make_plan(
         "arguments": backbone.arguments,
         "tensor": backbone.tensor,
         "transform": json.loads(transform.text),
-        "image_size": list(size),
+        "image_size": size,
         "source": source.name,
         "images": {group: part.n_rows for group, part in batches.items()},
         "fingerprint": _fingerprint(source),
-        "classes": list(source.class_names),
-        "prompts": None if prompts is None else [list(part) for part in prompts],
+        "classes": source.class_names,
+        "prompts": prompts,
         "augment_views": request.augment_views,
         "device": device.type,
         "precision": precision,
@@ -249,7 +242,7 @@ def make_plan(
         "torch": torch.__version__,
         **({"test_rows": PRIVATE} if request.private_test else {}),
     }
-    named = "".join(letter if letter.isalnum() or letter in ".-_" else "-" for letter in backbone.name)
+    named = re.sub(r"[^\w.-]", "-", backbone.name)
     out = request.out or Path("features") / f"{Path(source.name).stem}-{named}.h5"
     plan = Plan(out, source, backbone, batches, width, device, prompts, settings)
     if recipe is not None and plan.extraction_digest != recipe.extraction_digest:
@@ -258,6 +251,17 @@ def make_plan(
             "version that made it"
         )
     return plan
+
+
+def _with_transform(request: ExtractRequest, source: ImageSource, backbone: Backbone) -> Backbone:
+    """The network with the preprocessing for these images and options."""
+    transform = backbone.transform
+    if backbone.transform_for is not None:
+        # test images are public: a private image must not decide the preprocessing
+        looked_at = set() if request.private_test else first_shapes(source.groups["test"], LOOKED_AT)
+        transform = backbone.transform_for(looked_at)
+    transform = transform.overridden(request.resize, request.crop, request.mean, request.std, request.interpolation)
+    return replace(backbone, transform=transform)
 
 
 def _precision(wanted: str, backbone: Backbone, device: torch.device) -> str:

@@ -36,6 +36,8 @@ MAX_SIDE = 1_000_000  # Pillow holds several rows of an image beside it
 CONVERSIONS = ("cmyk", "palette", "16-bit", "rotated")
 _ORIENTATION = 0x0112
 _GREY = ("1", "L", "LA", "La")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+AUGMENT_SCALE, AUGMENT_RATIO = (0.5, 1.0), (3 / 4, 4 / 3)
 
 
 def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str | None) -> tuple[Image.Image, int]:
@@ -101,10 +103,6 @@ def _to_mode(image: Image.Image, mode: str | None) -> tuple[Image.Image, int]:
     if image.mode != wanted:
         image = image.convert(wanted)
     return image, sum(1 << CONVERSIONS.index(name) for name in made)
-
-
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
-AUGMENT_SCALE, AUGMENT_RATIO = (0.5, 1.0), (3 / 4, 4 / 3)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,13 @@ from linprobe.extraction.partial import Partial
 from linprobe.extraction.request import ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, Members
 
+DEFAULT_TEMPLATES = ("a photo of a {}.",)
+TEMPLATE_SETS = ("openai-80", "simple-7")
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BATCH_ON_GPU, BATCH_ON_CPU = 512, 8  # larger batches are slower on a CPU: see benchmarks/extraction
+COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "transform", "image_size")
+LOOKED_AT = 100  # test images that decide the preprocessing of a backbone that takes any image
+
 
 def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
     """The network of the recipe, with its weights and preprocessing.
@@ -58,10 +65,6 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
         ) from None
     # keep the name of the weights in the recipe: a file may have been renamed
     return replace(backbone, transform=transform, transform_for=None, weights=recipe.weights)
-
-
-DEFAULT_TEMPLATES = ("a photo of a {}.",)
-TEMPLATE_SETS = ("openai-80", "simple-7")
 
 
 def prompt_parts(
@@ -111,12 +114,6 @@ def _templates(wanted: str | None) -> tuple[str, ...]:
         if "{}" not in line:
             raise DataError(f"template {line!r} in {path} has no {{}} for the class name; put one in")
     return tuple(lines)
-
-
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-BATCH_ON_GPU, BATCH_ON_CPU = 512, 8  # larger batches are slower on a CPU: see benchmarks/extraction
-COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "transform", "image_size")
-LOOKED_AT = 100  # test images that decide the preprocessing of a backbone that takes any image
 
 
 def choose_device(wanted: str, local_rank: int) -> torch.device:

@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Turn arrays into a feature file and print its path."""
         from linprobe.cli import _terminal
-        from linprobe.commands import import_ as command
+        from linprobe.extraction import import_ as command
 
         request = command.ImportRequest(
             sources=arrays,

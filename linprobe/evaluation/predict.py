@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.commands._temperature import temperature_of
 from linprobe.data.array_files import open_array
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import UNLABELLED
@@ -17,6 +16,7 @@ from linprobe.data.sources import BLOCK_ROWS
 from linprobe.data.tables import LARGEST
 from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import DataError, UsageError
+from linprobe.evaluation.temperature import temperature_of
 from linprobe.metrics.scores import class_scores, label_probabilities, predictions
 from linprobe.progress import Progress
 from linprobe.runs import run_folder

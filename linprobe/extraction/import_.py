@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from linprobe.atomic_files import given_text
-from linprobe.commands.info import describe_features
 from linprobe.data.array_import import described, groups_of, import_arrays
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.tables import Columns
 from linprobe.errors import DataError, LinprobeError, UsageError, advice
+from linprobe.extraction.info import describe_features
 from linprobe.plans.words import DryRun, bytes_in_words
 from linprobe.progress import Progress
 from linprobe.runs.output import new_files

@@ -26,10 +26,10 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from linprobe.accounting.calibrate import Budget, large_delta
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.refits import refit_warning
+from linprobe.data.labels import MULTILABEL
 from linprobe.data.row_commitment import RowHashes
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights, sample_weights
 from linprobe.data.sources import ArraySource, Source
-from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import ArgumentError, DataError, PrivacyWarning, UsageError
 from linprobe.evaluation.metrics import class_scores, label_probabilities, probabilities
 from linprobe.methods import METHODS, Method

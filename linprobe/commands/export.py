@@ -15,7 +15,7 @@ from linprobe.atomic_files import replace_when_complete
 from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands._temperature import temperature_of
 from linprobe.commands.verify import verified
-from linprobe.data.tasks import MULTILABEL
+from linprobe.data.labels import MULTILABEL
 from linprobe.errors import UsageError
 from linprobe.exporting.probe import Probe
 from linprobe.progress import Progress

@@ -13,10 +13,9 @@ from linprobe.atomic_files import given_text
 from linprobe.commands._dry_run import DryRun, bytes_in_words
 from linprobe.commands._output import new_files
 from linprobe.commands.info import describe_features
-from linprobe.data.array_import import described, groups_of, import_arrays
+from linprobe.data.array_import import Columns, described, groups_of, import_arrays
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.record_ids import GIVEN
-from linprobe.data.tables import Columns
 from linprobe.errors import DataError, LinprobeError, UsageError, advice
 from linprobe.progress import Progress
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe._version import __version__
+from linprobe.data.labels import MULTICLASS, MULTILABEL
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.tasks import MULTICLASS, MULTILABEL
 from linprobe.errors import DataError
 
 RECORDS_AT_ONCE = 1 << 16

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.tasks import MULTILABEL
+from linprobe.data.labels import MULTILABEL
 from linprobe.evaluation.class_figures import Blocks, class_figures, no_better_than_commonest
 from linprobe.evaluation.label_figures import label_figures, no_better_than_commonest_answers
 

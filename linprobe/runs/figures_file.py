@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from linprobe.data.tasks import MULTILABEL
+from linprobe.data.labels import MULTILABEL
 from linprobe.errors import DataError
 from linprobe.runs.label_figures_file import FIGURES_OF_LABELS, STATED_OF_LABELS, label_contradictions
 from linprobe.runs.manifest_keys import (

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
-from linprobe.data.tasks import TASKS
+from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS
 from linprobe.runs.run_files import OPTIONAL_FILES, PAGES, RUN_FILES
 from linprobe.runs.units import ADJACENCIES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linprobe.data.tasks import MULTICLASS as MULTICLASS
-from linprobe.data.tasks import MULTILABEL as MULTILABEL
+from linprobe.data.labels import MULTICLASS as MULTICLASS
+from linprobe.data.labels import MULTILABEL as MULTILABEL
 from linprobe.errors import PrivacyError
 from linprobe.methods import METHODS
 

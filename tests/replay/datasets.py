@@ -18,9 +18,9 @@ import pytest
 from linprobe.data.blocks import Block, LazyBlock, Rows
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.labels import MULTICLASS, MULTILABEL
 from linprobe.data.rows import ArrayRows, ChangedRows
 from linprobe.data.shards import ShardRows
-from linprobe.data.tasks import MULTICLASS, MULTILABEL
 from linprobe.methods import dpsgd_f_theory
 from linprobe.training import engine
 

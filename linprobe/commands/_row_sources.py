@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from linprobe.data.digits import write_digits
 from linprobe.data.equal_rows import share_a_row
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import FeatureReader, common_keys
+from linprobe.data.feature_reader import FeatureReader, common_keys, extraction_of, first_difference, is_known
 from linprobe.data.feature_scan import owners_of, scan
 from linprobe.data.owners import refuse_both_sides
-from linprobe.data.provenance import extraction_of, first_difference, is_known
 from linprobe.data.public_shots import public_shots
 from linprobe.data.sources import ChainedSource
 from linprobe.errors import DataError, PrivacyError, UsageError

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from linprobe.commands._row_sources import check_classes, check_made_alike, check_width, open_features, training_file
 from linprobe.data.equal_rows import share_a_row
-from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_reader import FeatureReader, extraction_of
 from linprobe.data.labels import MULTILABEL
-from linprobe.data.provenance import extraction_of
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.progress import Progress
 from linprobe.runs.run_folder import LoadedRun

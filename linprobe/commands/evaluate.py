@@ -15,7 +15,7 @@ from linprobe.commands._row_sources import (
 )
 from linprobe.commands._temperature import temperature_of
 from linprobe.commands._test_rows import refuse_private_rows
-from linprobe.data.provenance import extraction_of
+from linprobe.data.feature_reader import extraction_of
 from linprobe.evaluation.figures import figures_by_task, no_better_than_guessing
 from linprobe.progress import Progress
 from linprobe.reporting.figure_tables import FigureTables as FigureTables

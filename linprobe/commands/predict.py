@@ -12,8 +12,8 @@ from linprobe.commands._row_sources import check_made_alike, check_width, open_f
 from linprobe.commands._temperature import temperature_of
 from linprobe.data.array_files import LARGEST, open_array
 from linprobe.data.feature_file import UNLABELLED
+from linprobe.data.feature_reader import extraction_of
 from linprobe.data.labels import MULTILABEL
-from linprobe.data.provenance import extraction_of
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
 from linprobe.evaluation.metrics import class_scores, label_probabilities, predictions

@@ -29,8 +29,7 @@ from linprobe.commands._tracking import refuse_tracking, send
 from linprobe.commands._training_rows import Rows, count_private, rows_of
 from linprobe.commands._units import fewer_protected, private_records
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.provenance import extraction_of
+from linprobe.data.feature_reader import FeatureReader, extraction_of
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.evaluation.figures import no_better_than_guessing
 from linprobe.evaluation.metrics import right_and_wrong

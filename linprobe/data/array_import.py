@@ -556,7 +556,8 @@ def groups_of(arrays: Arrays) -> dict[str, tuple[int, int, np.dtype[np.floating]
         if f"X_{group}" in arrays:
             x = arrays[f"X_{group}"]
             small = x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1)
-            found[group] = (len(x), int(np.prod(x.shape[1:])), np.dtype(np.float16 if small else np.float32))
+            stored: type[np.floating] = np.float16 if small else np.float32
+            found[group] = (len(x), int(np.prod(x.shape[1:])), np.dtype(stored))
     return found
 
 

@@ -23,7 +23,10 @@ THEMES = {
 }
 EXAMPLES = {
     "extract": ("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),
-    "import": ("import arrays.npz --out features.h5", "import table.csv --label-column species --out features.h5"),
+    "import": (
+        "import arrays.npz --out features.h5",
+        "import train.csv test.csv --label-column species --out features.h5",
+    ),
     "train": (
         "train --eps 3",
         "train features.h5 --eps 3 --dry-run",

@@ -1,65 +1,27 @@
-"""`linprobe import`: arrays to a feature file."""
+"""`linprobe import`: arrays to a feature file. `linprobe.options.import_request` declares its flags."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import inspect
+from dataclasses import MISSING
+from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli._shared import PRIVATE_TEST, DryRunFlag, Overwrite, print_dry_run, print_made
+from linprobe.cli._flags import Flag, with_flags
+from linprobe.cli._shared import DryRunFlag, print_dry_run, print_made
+from linprobe.options.declaration import Option, declared
+from linprobe.options.import_request import ImportRequest
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
 
-    @app.command("import")
-    def import_(
-        arrays: Annotated[
-            list[Path],
-            typer.Argument(
-                metavar="ARRAYS...",
-                help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv "
-                "(or .parquet, .arrow); or a folder of them, or of a Hugging Face data set.",
-            ),
-        ],
-        out: Annotated[Path, typer.Option(help="Feature file to write.")],
-        classes: Annotated[Path | None, typer.Option(help="File of class names in label order, one per line.")] = None,
-        label_column: Annotated[
-            str,
-            typer.Option(
-                help="Tables: column of labels; NAME,NAME,... for columns of 0 and 1, which give rows several labels."
-            ),
-        ] = "label",
-        id_column: Annotated[
-            str | None, typer.Option(help="Tables: column of record ids. [default: id, if there is one]")
-        ] = None,
-        owner_column: Annotated[
-            str | None,
-            typer.Option(
-                help="Column of a table, or array NAME_train, that says whose row each row is. [default: owner, if "
-                "there is one]",
-                metavar="NAME",
-            ),
-        ] = None,
-        overwrite: Overwrite = False,
-        private_test: Annotated[bool, typer.Option("--private-test", help=PRIVATE_TEST)] = False,
-        dry_run: DryRunFlag = False,
-    ) -> None:
-        """Turn arrays into a feature file and print its path."""
+    def import_(dry_run: bool, **given: Any) -> None:
         from linprobe.cli import _terminal
         from linprobe.commands import import_ as command
 
-        request = command.ImportRequest(
-            sources=arrays,
-            out=out,
-            classes=classes,
-            label_column=label_column,
-            id_column=id_column,
-            owner_column=owner_column,
-            private_test=private_test,
-            overwrite=overwrite,
-        )
+        request = ImportRequest(**given)
         if dry_run:
             with _terminal.TerminalProgress() as progress:
                 found = command.dry_run(request, progress)
@@ -77,4 +39,18 @@ def register(app: typer.Typer) -> None:
             _terminal.note("there are no test rows: no accuracy will be measured")
         if description["class_names_from"] == "test labels":
             _terminal.note("the class list was read from the test labels, which are public; --classes declares another")
-        print_made("feature file", out)
+        print_made("feature file", request.out)
+
+    import_.__doc__ = ImportRequest.__doc__
+    dry_run = inspect.Parameter("dry_run", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=DryRunFlag)
+    parameters = [_parameter(option) for option in declared(ImportRequest).values()]
+    app.command("import")(with_flags(import_, [*parameters, dry_run]))
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    """The parameter of an option; typer asks for a value where there is no default."""
+    parameter = Flag(option, of_command=True).parameter
+    if option.default is not MISSING:
+        return parameter
+    marked = parameter.annotation.__metadata__[0]
+    return parameter.replace(default=inspect.Parameter.empty, annotation=Annotated[option.kind, marked])

@@ -12,7 +12,7 @@ import numpy as np
 from linprobe._version import __version__
 from linprobe.atomic_files import replace_when_complete
 from linprobe.commands._temperature import temperature_of
-from linprobe.data.tasks import MULTILABEL
+from linprobe.data.labels import MULTILABEL
 from linprobe.errors import UsageError, require_for
 from linprobe.exporting.formats import (
     LARGEST_ONNX,

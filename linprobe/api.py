@@ -15,7 +15,7 @@ from typing import Any
 
 from linprobe.errors import ArgumentError
 from linprobe.options import DEFAULT_DELTA
-from linprobe.plans.settings import TrainRequest
+from linprobe.options.requests import TrainRequest
 from linprobe.plans.tuning import Tuning, check_shrink
 from linprobe.progress import Progress, Silent
 
@@ -132,7 +132,8 @@ def compare(
     ['noisy-gd', 'only-public', 'non-private']
     """
     from linprobe.evaluation.compare import compare as run
-    from linprobe.evaluation.comparison_plan import CompareRequest, MethodRow
+    from linprobe.evaluation.comparison_plan import MethodRow
+    from linprobe.options.requests import CompareRequest
 
     _refuse_unknown(options, [field.name for field in fields(CompareRequest)], "compare")
     request = CompareRequest(

@@ -19,8 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
-from linprobe.training.train import TrainRequest, train
+from linprobe.training.train import train
 from linprobe.training.tune import Tuning, tune
 
 GRID = "score_noise=0.1,0.5,2,8"

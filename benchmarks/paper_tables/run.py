@@ -23,7 +23,8 @@ import numpy as np
 
 from linprobe.cli._terminal import TerminalProgress
 from linprobe.commands.account import account
-from linprobe.evaluation.compare import CompareRequest, MethodRow, compare
+from linprobe.evaluation.compare import MethodRow, compare
+from linprobe.options.requests import CompareRequest
 from linprobe.runs import run_folder
 
 HERE = Path(__file__).parent

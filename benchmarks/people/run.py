@@ -38,9 +38,10 @@ from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows, Rows
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.options.requests import TrainRequest
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.progress import Silent
-from linprobe.training.train import TrainRequest, train
+from linprobe.training.train import train
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 from timing import machine

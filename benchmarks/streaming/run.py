@@ -34,8 +34,9 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import StreamedRows
 from linprobe.data.sources import BLOCK_ROWS
+from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
-from linprobe.training.train import TrainRequest, train
+from linprobe.training.train import train
 
 CLASSES, STEPS, TEST_ROWS = 10, 3, 2000
 WIDTH = 1024

@@ -18,9 +18,10 @@ import numpy as np
 
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
 from linprobe.runs import run_folder
-from linprobe.training.train import TrainRequest, train
+from linprobe.training.train import train
 
 RARE, COMMON = 100, 1000
 EPSILONS = (1.0, 3.0)

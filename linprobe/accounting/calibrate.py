@@ -28,9 +28,10 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.errors import ParameterError, PrivacyError, UsageError
-from linprobe.options import DEFAULT_STEPS, MAX_EPSILON
+from linprobe.options import DEFAULT_STEPS
+from linprobe.options import MAX_EPSILON as MAX_EPSILON
+from linprobe.options import MAX_STEPS as MAX_STEPS
 
-MAX_STEPS = 1_000_000
 GRADIENT = "gradient"
 LARGEST_SPENT = 0.99
 LEAST_DELTA = 1e-13

@@ -17,72 +17,50 @@ import typer
 from linprobe.cli import (
     _memory,
     _stderr,
-    account,
-    attack,
-    audit,
-    budget,
+    about,
+    attacks,
     compare,
-    doctor,
-    evaluate,
-    export,
+    costs,
     extract,
     import_,
-    info,
-    methods,
-    pdp_report,
-    plan,
-    predict,
-    release,
-    report,
-    train,
-    tune,
-    verify,
+    runs,
+    scores,
+    training,
 )
+from linprobe.cli._command import COMMANDS, Command, flag_of_argument
 from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
-from linprobe.cli._flags import flag_of_argument
-from linprobe.cli._help import Command
 from linprobe.errors import ADVICE, LinprobeError, advice
+from linprobe.options.declaration import REQUESTS
 
-INTERRUPTED = 130  # typer's exit status for Ctrl-C
-
-app = typer.Typer(
-    name="linprobe",
-    help="Differentially private linear probing on frozen features.",
-    epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (
-    extract,
+DECLARING = (
     import_,
-    train,
-    tune,
-    evaluate,
-    predict,
-    pdp_report,
-    attack,
-    report,
-    verify,
-    release,
-    export,
-    info,
-    methods,
-    plan,
-    account,
-    audit,
+    training,
+    scores,
+    attacks,
+    runs,
+    about,
+    costs,
     compare,
-    budget,
-    doctor,
-):
-    command.register(app)
-for registered in app.registered_commands:
-    registered.cls = Command
+)  # modules whose import declares their commands
+INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 
 @cache
 def program() -> Any:
-    """The command line, as typer makes it of the functions of the commands; it is made once."""
+    """The command line, as typer makes it of the declared commands; it is made once."""
+    app = typer.Typer(
+        name="linprobe",
+        epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    extract.register(app)
+    for name in REQUESTS:
+        app.command(name)(COMMANDS[name])
+    for registered in app.registered_commands:
+        registered.cls = Command
     return typer.main.get_command(app)
 
 
@@ -94,7 +72,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -111,9 +88,10 @@ def _fail(message: str, status: int) -> int:
 def _hint(error: Any) -> str:
     """Suggest the flag for an unknown option that has the name of an estimator's argument."""
     name = getattr(error, "option_name", None)
-    meant = None if name is None else flag_of_argument(name.lstrip("-").replace("-", "_"))
-    known = [flag for parameter in error.ctx.command.params for flag in parameter.opts] if meant else []
-    return f" Did you mean {meant}?" if meant in known else ""
+    if name is None:
+        return ""
+    meant = flag_of_argument(error.ctx.command.name, name.lstrip("-").replace("-", "_"))
+    return f" Did you mean {meant}?" if meant else ""
 
 
 def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:

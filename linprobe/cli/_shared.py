@@ -8,12 +8,11 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from linprobe.atomic_files import PRIVATE_MODE, path_from
+from linprobe.atomic_files import PRIVATE_MODE
 from linprobe.cli import _stderr
 from linprobe.errors import LinprobeError, ParameterError, printable
 
@@ -22,25 +21,13 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN|-", parser=path_from, help="Run folder; - reads its path from stdin.")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
 DryRunFlag = Annotated[
     bool,
     typer.Option("--dry-run", help="Print what the command would read, spend and write, and how long it takes."),
 ]
-AllowOther = Annotated[
-    bool,
-    typer.Option("--allow-other-features", help="Score rows that were made otherwise than those of the run."),
-]
-Calibrate = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Divide the class scores by a temperature from the public rows of this file."),
-]
-PRIVATE_TEST = "Test rows are private: accuracy on them is released with noise only."
-PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
+PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 
 
 def print_json(value: Any) -> None:

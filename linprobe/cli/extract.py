@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli._flags import Flag, with_flags
+from linprobe.cli._command import Flag
 from linprobe.cli._shared import DryRunFlag, Json, numbers, print_dry_run, print_made
 from linprobe.errors import UsageError
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest
@@ -61,7 +61,9 @@ def register(app: typer.Typer) -> None:
             facts = {**vars(outcome), "file": str(outcome.file)} if as_json else None
             print_made("feature file", outcome.file, facts)
 
-    app.command()(with_flags(extract, parameters))
+    extract.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    extract.__annotations__ = {}
+    app.command()(extract)
 
 
 def _arguments(pairs: list[str]) -> dict[str, Any]:

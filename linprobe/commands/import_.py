@@ -14,7 +14,7 @@ from linprobe.data.array_import import Columns, described, groups_of, import_arr
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.record_ids import GIVEN
 from linprobe.errors import DataError, LinprobeError, UsageError, advice
-from linprobe.options.import_request import ImportRequest as ImportRequest
+from linprobe.options.requests import ImportRequest
 from linprobe.plans.words import DryRun, bytes_in_words
 from linprobe.progress import Progress
 from linprobe.runs.output import new_files

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from linprobe.accounting import calibrate
 from linprobe.accounting.figures import rounded_up
-from linprobe.options import DEFAULT_DELTA
+from linprobe.options.requests import PlanRequest
 from linprobe.progress import Progress
 from linprobe.reporting import plots
 from linprobe.runs.output import new_files, writing
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """The arguments of `linprobe plan`; fields as in `calibrate.plan_rates`."""
-
-    epsilon: float
-    n_rows: int
-    delta: float = DEFAULT_DELTA
-    epochs: float = calibrate.DEFAULT_EPOCHS
-    sampling_rates: Sequence[float] = calibrate.DEFAULT_RATES
-    accountant: str = "auto"
-    plot: Path | None = None
-    overwrite: bool = False
 
 
 def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:

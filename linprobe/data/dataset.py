@@ -24,9 +24,9 @@ from linprobe.data.row_weights import RowWeights, class_weights
 from linprobe.data.sources import ChainedSource, Source
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.options import OWNER, RECORD
+from linprobe.options.requests import DIGITS as DIGITS
 from linprobe.progress import Progress
 
-DIGITS = "digits"
 ONE_CLASS = "the rows of {} have several labels each"
 
 

@@ -33,6 +33,7 @@ from linprobe.metrics.membership import (
     sums_of_people,
 )
 from linprobe.options import OWNER, RECORD
+from linprobe.options.requests import LEAST_RESAMPLES, LEAST_SHADOWS, SHADOWS, AttackRequest
 from linprobe.parallel.jobs import unordered
 from linprobe.plans.plan import plan_run
 from linprobe.plans.settings import Settings
@@ -46,33 +47,6 @@ from linprobe.runs.run_folder import RunFolder
 from linprobe.training.execute import execute
 
 PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publish"
-SHADOWS, RESAMPLES = 64, 1000
-LEAST_SHADOWS, LEAST_RESAMPLES = 4, 100
-
-
-@dataclass(frozen=True)
-class AttackRequest:
-    """The arguments of `linprobe attack`.
-
-    Attributes:
-        run: run folder. features: feature file, None for the run's own.
-        lira: whether to run the likelihood-ratio attack instead of the threshold attack.
-        shadows, jobs, public: for `lira`, the number of shadow probes (None: `SHADOWS`), of processes (None: one per
-            processor, at most 8), and the file with public rows (None: the run's own).
-        resamples: of the bootstrap; 0 for no interval.
-        plot, out: files for the ROC curve and the result, mode 0600. overwrite: whether to replace existing ones.
-    """
-
-    run: Path
-    features: Path | None = None
-    public: Path | None = None
-    lira: bool = False
-    shadows: int | None = None
-    jobs: int | None = None
-    resamples: int = RESAMPLES
-    plot: Path | None = None
-    out: Path | None = None
-    overwrite: bool = False
 
 
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
@@ -151,12 +125,10 @@ def _check(request: AttackRequest) -> None:
         for name in ("shadows", "jobs", "public"):
             if getattr(request, name) is not None:
                 raise UsageError(f"option --{name} does nothing without --lira; add --lira, or leave it out")
-    if request.shadows is not None and (request.shadows < LEAST_SHADOWS or request.shadows % 2):
+    if request.shadows is not None and request.shadows % 2:
         raise ParameterError(
             f"shadows is {request.shadows}; allowed: an even number, {LEAST_SHADOWS} or more; {SHADOWS} is the default"
         )
-    if request.jobs is not None and request.jobs < 1:
-        raise ParameterError(f"jobs is {request.jobs}; allowed: 1 or more")
 
 
 def _private(features: FeatureReader, run: RunFolder) -> Dataset:

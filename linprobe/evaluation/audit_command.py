@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,20 +21,15 @@ from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, find_method
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import DEFAULT_DELTA, DEFAULT_STEPS, OWNER, RECORD, RunOptions
-from linprobe.options.declaration import declared
+from linprobe.options import DEFAULT_STEPS, OWNER
+from linprobe.options.requests import AuditRequest, TrainRequest
 from linprobe.plans.centring import settled
-from linprobe.plans.settings import TrainRequest, make_settings, schedule_of
+from linprobe.plans.settings import make_settings, schedule_of
 from linprobe.progress import Progress
 from linprobe.training.runtime import Runtime
 
-DEFAULT_RUNS = 100
-DEFAULT_CANARIES = 100
-DEFAULT_CONFIDENCE = 0.999
 BACKGROUND_ROWS = 300
 BACKGROUND_PEOPLE = np.resize([1, 2, 3], BACKGROUND_ROWS // 2)  # rows of each person
-MOST_RUNS = 10_000
-MOST_CANARIES = 1000
 MOST_SCORES = 100_000_000  # 800 MB
 NO_DEVICE = "rows on a GPU"
 NEVER_COVERED = (
@@ -46,34 +41,17 @@ NEVER_COVERED = (
 )
 
 
-@dataclass(frozen=True)
-class AuditRequest:
-    """The arguments of `linprobe audit`; None means the method's default.
-
-    `device` adds the paths on a GPU to those on the host. `unit` says whether a canary is a row, or a person with
-    several (`owner`). `insecure_seed` makes coin tosses and noise reproducible, for
-    tests.
-    """
-
-    method: str
-    epsilon: float
-    delta: float = DEFAULT_DELTA
-    steps: int | None = None
-    sampling_rate: float | None = None
-    runs: int = DEFAULT_RUNS
-    canaries: int = DEFAULT_CANARIES
-    confidence: float = DEFAULT_CONFIDENCE
-    device: str = "cpu"
-    unit: str = RECORD
-    insecure_seed: int | None = None
-
-
 def audit(
-    request: AuditRequest, progress: Progress, *, mechanism: MechanismFactory = GaussianMechanism
+    request: AuditRequest,
+    progress: Progress,
+    *,
+    mechanism: MechanismFactory = GaussianMechanism,
+    insecure_seed: int | None = None,
 ) -> dict[str, Any]:
     """Train on digits and canaries many times, guess which canaries were in, and bound epsilon from below.
 
-    The audited code is the code that `train` runs, on every path in turn; tests pass another `mechanism`.
+    The audited code is the code that `train` runs, on every path in turn; tests pass another `mechanism`,
+    and `insecure_seed`, which makes coin tosses and noise reproducible.
 
     Returns: method, unit, epsilon (claimed), delta, epsilon_lower_bound, mean_epsilon and mean_epsilon_lower_bound (the
         same of the private mean alone, None without one), confidence, runs, canaries, steps,
@@ -87,10 +65,10 @@ def audit(
             f"method is {method.name!r}, which releases nothing with noise, so there is nothing to audit; "
             f"allowed: {spending}"
         )
-    declared(RunOptions)["unit"].check(request.unit)
     people = BACKGROUND_PEOPLE if request.unit == OWNER else None
     paths = HOST_PATHS if request.device == "cpu" else HOST_PATHS + DEVICE_PATHS
-    _check_sizes(request, 2 * len(paths))
+    if request.runs < 2 * len(paths):
+        raise ParameterError(f"runs is {request.runs}; allowed: a whole number from {2 * len(paths)}")
     training = TrainRequest(
         method.name,
         epsilon=request.epsilon,
@@ -134,7 +112,7 @@ def audit(
         people=people,
         centred=settings.condition == MEAN,
         mechanism=mechanism,
-        insecure_seed=request.insecure_seed,
+        insecure_seed=insecure_seed,
     )
     tests = lower_bounds(trials, request.delta, request.confidence)
     of_means = [test["epsilon_lower_bound"] for test in tests if test["name"] == MEAN]
@@ -170,19 +148,6 @@ def check_audit(audited: dict[str, Any]) -> None:
                 f"{audited['confidence']:g}; allowed: at most the {rounded_up(audited[claim])} claimed; audit again; "
                 "if the result stays, release nothing made with this installation and report it"
             )
-
-
-def _check_sizes(request: AuditRequest, least_runs: int) -> None:
-    for name, value, low, high in (
-        ("runs", request.runs, least_runs, MOST_RUNS),
-        ("canaries", request.canaries, 10, MOST_CANARIES),
-    ):
-        if not low <= value <= high:
-            raise ParameterError(f"{name} is {value}; allowed: a whole number from {low} to {high}")
-    if not 0.5 <= request.confidence < 1:
-        raise ParameterError(
-            f"confidence is {request.confidence}; allowed: at least 0.5 and below 1, for example 0.999"
-        )
 
 
 def _rows(source: Source, count: int) -> ArrayRows:

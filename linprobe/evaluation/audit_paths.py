@@ -18,6 +18,7 @@ from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.data.sources import ArraySource
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK
+from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS
 from linprobe.parallel.process_group import Group
 
 
@@ -42,8 +43,8 @@ class Path:
         return 2 if self.rows == "two ranks" else 1
 
 
-HOST_PATHS = tuple(Path(rows, observed) for rows in ("memory", "streamed", "two ranks") for observed in (True, False))
-DEVICE_PATHS = tuple(Path("device", observed) for observed in (True, False))
+HOST_PATHS = tuple(Path(rows, observed) for rows in HOST_ROWS for observed in (True, False))
+DEVICE_PATHS = tuple(Path(rows, observed) for rows in DEVICE_ROWS for observed in (True, False))
 
 
 @dataclass(frozen=True)

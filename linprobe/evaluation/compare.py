@@ -31,7 +31,6 @@ from linprobe.evaluation.comparison_folder import ComparisonFolder, open_compari
 from linprobe.evaluation.comparison_plan import (
     PARAGON,
     PUBLIC_BASELINE,
-    CompareRequest,
     Planned,
     check_request,
     name_of,
@@ -40,6 +39,7 @@ from linprobe.evaluation.comparison_plan import (
 from linprobe.methods import METHODS
 from linprobe.metrics.comparison import Result, boosts, summarise
 from linprobe.options import RECORD
+from linprobe.options.requests import CompareRequest
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
 from linprobe.plans.settings import make_settings, refuse_other_encodings
@@ -96,7 +96,7 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
     """
     with opened_comparison(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
-        folder = stack.enter_context(open_comparison(request.out, found.of, opened))
+        folder = stack.enter_context(open_comparison(request.folder, found.of, opened))
         missing = [run for run in planned if not run.folder.exists()]
         if missing:
             charged = book_of(opened, request.book).absolute()  # read the rows once for all runs
@@ -127,7 +127,7 @@ def opened_comparison(request: CompareRequest) -> Iterator[OpenedComparison]:
         UsageError, ParameterError: an invalid request. DataError: a file that cannot be read.
     """
     check_request(request)
-    refuse_other_encodings([request.out, *request.public])
+    refuse_other_encodings([request.folder, *request.public])
     if request.features is None and not request.shots and not request.public:
         request = replace(request, shots=(DIGITS_SHOTS,))
     of = {"features": DIGITS if request.features is None else str(request.features.resolve()), "delta": request.delta}
@@ -239,7 +239,7 @@ def _written(
     commonest: tuple[str, float],
 ) -> dict[str, Any]:
     """Write the tables and figures and return them."""
-    out, summaries = request.out, summarise(results)
+    out, summaries = request.folder, summarise(results)
     boost = boosts(summaries, PUBLIC_BASELINE, PARAGON)
     runs = [_run_row(run, folder.manifest(run.folder), result) for run, result in zip(planned, results, strict=True)]
     summary = [

@@ -6,21 +6,19 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from linprobe._version import __version__
-from linprobe.accounting.calibrate import check_epsilon
 from linprobe.errors import ParameterError, UsageError
 from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
 from linprobe.metrics.comparison import Setting
-from linprobe.options import DEFAULT_DELTA, RECORD, RunOptions
-from linprobe.options.declaration import declared
-from linprobe.plans.settings import TrainRequest, make_settings, method_options
+from linprobe.options import RECORD
+from linprobe.options.requests import CompareRequest, TrainRequest
+from linprobe.plans.settings import make_settings, method_options
 from linprobe.plans.tuning import Tuning, option_kinds, settings_of, typed
 from linprobe.runs.run_folder import RunFolder
 
@@ -104,39 +102,6 @@ def _tuning(tuned: dict[str, list[str]], method: str) -> Tuning:
 
 
 @dataclass(frozen=True)
-class CompareRequest:
-    """The arguments of `linprobe compare`.
-
-    Attributes:
-        features: feature file, None for the built-in digits. methods: rows of the table.
-        epsilons, delta: budgets of each run.
-        seeds: number of seeds. A seed chooses public shots; noise is always fresh.
-        shots: public rows per class, one comparison for each entry; empty for the default of `train`.
-        public: public files, one comparison for each entry; None is a comparison without a file.
-        baselines: whether to add only-public and non-private.
-        attack: whether to attack every run.
-        jobs: processes; None for one per processor, at most 8.
-        out: folder of the comparison. An earlier comparison in it is continued.
-        book: budget book that every run is charged to; None for the one of the training rows.
-        unit: what every run protects, `record` or `owner`.
-    """
-
-    methods: Sequence[MethodRow]
-    epsilons: Sequence[float]
-    out: Path
-    features: Path | None = None
-    delta: float = DEFAULT_DELTA
-    seeds: int = 5
-    shots: Sequence[int] = ()
-    public: Sequence[Path | None] = ()
-    baselines: bool = True
-    attack: bool = False
-    jobs: int | None = None
-    book: Path | None = None
-    unit: str = RECORD
-
-
-@dataclass(frozen=True)
 class Planned:
     """A planned run: its row and setting, the arguments of `train`, and its folder."""
 
@@ -151,26 +116,25 @@ class Planned:
         return METHODS[str(self.request.method)].spends
 
 
+def rows_of(request: CompareRequest) -> list[MethodRow]:
+    """The rows of the table; those given as text are parsed."""
+    return [row if isinstance(row, MethodRow) else MethodRow.parse(row) for row in request.methods]
+
+
 def check_request(request: CompareRequest) -> None:
     """Raise UsageError or ParameterError unless the request can be carried out."""
-    declared(RunOptions)["unit"].check(request.unit)
+    methods = rows_of(request)
     if not request.methods:
         raise UsageError("methods is empty; allowed: names from `linprobe methods`; give --methods adamix,noisy-gd")
-    names = [row.name for row in request.methods]
+    names = [row.name for row in methods]
     if len(set(names)) < len(names):
         raise UsageError(f"methods are {', '.join(names)}; allowed: each once; remove the repetition")
-    if not 1 <= request.seeds <= 1000:
-        raise ParameterError(f"seeds is {request.seeds}; allowed: a whole number from 1 to 1000")
-    if request.jobs is not None and not 1 <= request.jobs <= 1024:
-        raise ParameterError(f"jobs is {request.jobs}; allowed: a whole number from 1 to 1024")
-    for epsilon in request.epsilons:
-        check_epsilon(epsilon)
-    spending = [row for row in request.methods if METHODS[row.method].spends]
+    spending = [row for row in methods if METHODS[row.method].spends]
     if spending and not request.epsilons:
         raise UsageError(
             f"method {spending[0].method} needs a privacy budget and got none; give --eps, for example --eps 1,3"
         )
-    for row in request.methods:
+    for row in methods:
         asked = row.request(**_budget(row, next(iter(request.epsilons), None), request.delta))
         if row.tuning is None:
             make_settings(asked, METHODS[row.method])
@@ -195,11 +159,11 @@ def name_of(path: Path | None) -> str:
 
 def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int]) -> list[Planned]:
     """Every run, in the order of the table."""
-    planned = []
+    planned, methods = [], rows_of(request)
     for path, shots in product(request.public or (None,), request.shots or (None,)):
         setting = Setting(name_of(path), shots)
         public_rows = path is not None or bool(shots) or (shots is None and "public" in sizes)
-        rows = list(request.methods)
+        rows = list(methods)
         if request.baselines:
             rows += [MethodRow(name, name) for name in (PUBLIC_BASELINE, PARAGON)]
         seen = set()
@@ -209,7 +173,7 @@ def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: di
                 continue
             seen.add(row.name)
             if "public" in method.needs and not public_rows:
-                if row not in request.methods:
+                if row not in methods:
                     continue
                 raise UsageError(
                     f"method {method.name} needs public rows and got none ({setting or 'no public group'}); "
@@ -227,7 +191,9 @@ def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: di
                     unit=request.unit,
                     **_budget(row, epsilon, request.delta),
                 )
-                folder = request.out / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
+                folder = (
+                    request.folder / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
+                )
                 # worker processes may have another working directory
                 planned.append(Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
     return planned

@@ -9,7 +9,8 @@ from typing import Any
 from linprobe.data.row_checks import check_rows
 from linprobe.evaluation.compare import OpenedComparison, opened_comparison, opened_rows, warnings_of_comparison
 from linprobe.evaluation.comparison_folder import check_stated
-from linprobe.evaluation.comparison_plan import CompareRequest, Planned
+from linprobe.evaluation.comparison_plan import Planned
+from linprobe.options.requests import CompareRequest
 from linprobe.plans.plan import plan_facts, plan_run
 from linprobe.plans.settings import make_settings
 from linprobe.plans.tuning import selection_of, settings_of
@@ -46,7 +47,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
     """
     with opened_comparison(request) as found:
         request = found.request
-        check_stated(request.out, found.of)
+        check_stated(request.folder, found.of)
         progress.start(len(found.planned), "planning")
         groups: dict[Any, list[Planned]] = {}
         for run in found.planned:
@@ -75,7 +76,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
             "missing": sum(numbers),
             "not_private": sum(not entry.private for entry in entries),
             "together": together_facts(spent),
-            "out": str(request.out),
+            "out": str(request.folder),
             "book": None if book is None else str(book),
             "seconds": sum(seconds * number for seconds, number in timed),
             "timed": sum(number for _, number in timed),
@@ -93,7 +94,7 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         lines.append(("memory", f"{bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"))
         if timed:
             lines += time_line(facts["seconds"], f"the steps of {counted(facts['timed'], 'run')} one after another")
-        return DryRun(facts, [*lines, *written(f"{request.out}: a folder for each run, tables, figures", book=book)])
+        return DryRun(facts, [*lines, *written(f"{request.folder}: a folder for each run, tables, figures", book=book)])
 
 
 def _ready(found: OpenedComparison, run: Planned, stack: ExitStack) -> Ready:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from linprobe.atomic_files import check_place
 from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading, require
@@ -152,17 +150,15 @@ def _recipe(path: Path) -> Recipe:
 
     if path.is_dir():
         manifest = RunFolder(path).manifest
-        return _of(path, manifest.extraction or {}, manifest.class_names)
-    with FeatureFile(path) as features:
-        return _of(path, extraction_of(features.description), features.description.class_names)
-
-
-def _of(path: Path, extraction: dict[str, Any], class_names: Sequence[str]) -> Recipe:
+        extraction, class_names = manifest.extraction or {}, manifest.class_names
+    else:
+        with FeatureFile(path) as features:
+            extraction, class_names = extraction_of(features.description), features.description.class_names
     preprocessing, size = extraction.get("preprocessing"), extraction.get("image_size")
     if not extraction.get("extraction_digest") or not isinstance(preprocessing, dict) or not size:
         raise DataError(
-            f"{path} does not say how its rows were made, so --like cannot make rows alike; give a run or feature file "
-            "whose rows came from linprobe extract, or give --backbone"
+            f"{path} does not say how its rows were made, so --like cannot use its settings; give a run or feature "
+            "file whose rows came from linprobe extract, or give --backbone"
         )
     with reading(f"{path}: how its rows were made", "give --backbone"):
         return Recipe(

@@ -13,7 +13,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ MAX_SIDE = 1_000_000  # Pillow holds several rows of an image beside it
 CONVERSIONS = ("cmyk", "palette", "16-bit", "rotated")
 _ORIENTATION = 0x0112
 _GREY = ("1", "L", "LA", "La")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+AUGMENT_SCALE, AUGMENT_RATIO = (0.5, 1.0), (3 / 4, 4 / 3)
 
 
 def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str | None) -> tuple[Image.Image, int]:
@@ -103,10 +105,6 @@ def _to_mode(image: Image.Image, mode: str | None) -> tuple[Image.Image, int]:
     return image, sum(1 << CONVERSIONS.index(name) for name in made)
 
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
-AUGMENT_SCALE, AUGMENT_RATIO = (0.5, 1.0), (3 / 4, 4 / 3)
-
-
 @dataclass(frozen=True)
 class ImageTransform:
     """A network's preprocessing.
@@ -164,18 +162,15 @@ class ImageTransform:
             ParameterError: as for the constructor.
         """
         channels = len(self.mode)
-        changes: dict[str, Any] = {
-            "resize": resize or None,
-            "mean": mean * channels if mean is not None and len(mean) == 1 else mean,
-            "std": std * channels if std is not None and len(std) == 1 else std,
-            "interpolation": interpolation,
-        }
-        changes = {name: value for name, value in changes.items() if value is not None}
-        if resize == 0:
-            changes["resize"] = None
-        if crop is not None:
-            changes["crop"] = (crop, crop) if crop else None
-        return replace(self, **changes)
+        mean, std = (each * channels if each is not None and len(each) == 1 else each for each in (mean, std))
+        return ImageTransform(
+            self.resize if resize is None else resize or None,
+            self.crop if crop is None else (crop, crop) if crop else None,
+            interpolation or self.interpolation,
+            mean or self.mean,
+            std or self.std,
+            self.mode,
+        )
 
     @property
     def text(self) -> str:

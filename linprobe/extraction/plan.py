@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,16 @@ from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones import Backbone, load_backbone
 from linprobe.extraction.backbones.weights import RANDOM, SUFFIXES
 from linprobe.extraction.images import Batches, ImageTransform, first_shapes, first_size
+from linprobe.extraction.partial import Partial
 from linprobe.extraction.request import ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, Members
+
+DEFAULT_TEMPLATES = ("a photo of a {}.",)
+TEMPLATE_SETS = ("openai-80", "simple-7")
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BATCH_ON_GPU, BATCH_ON_CPU = 512, 8  # larger batches are slower on a CPU: see benchmarks/extraction
+COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "transform", "image_size")
+LOOKED_AT = 100  # test images that decide the preprocessing of a backbone that takes any image
 
 
 def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
@@ -29,12 +38,12 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
         weights: a file, or a name of the family; None for the name in the recipe.
 
     Raises:
-        UsageError: the weights were a file, and none is given. DataError: other weights, or those of `load_backbone`.
+        UsageError: the weights were a file, and none is given. DataError: other weights, or as `load_backbone`.
     """
     random = recipe.weights == RANDOM
     if weights is None and not random and Path(recipe.weights).suffix in SUFFIXES:
         raise UsageError(f"{recipe.name} was made with weights from the file {recipe.weights}; give --weights FILE")
-    # the names of clip and timm networks contain that of their weights
+    # the names of clip and timm networks contain the name of their weights
     named = recipe.weights if recipe.weights and not random and ":" not in recipe.backbone else None
     wanted = named if weights is None else weights
     backbone = load_backbone(recipe.backbone, wanted, random and weights is None, recipe.arguments)
@@ -54,12 +63,8 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
             f"{recipe.name} has preprocessing that this linprobe does not know ({error}); give --backbone in "
             "place of --like"
         ) from None
-    # the name of the weights is that of the recipe: a file may have been renamed
+    # keep the name of the weights in the recipe: a file may have been renamed
     return replace(backbone, transform=transform, transform_for=None, weights=recipe.weights)
-
-
-DEFAULT_TEMPLATES = ("a photo of a {}.",)
-TEMPLATE_SETS = ("openai-80", "simple-7")
 
 
 def prompt_parts(
@@ -109,12 +114,6 @@ def _templates(wanted: str | None) -> tuple[str, ...]:
         if "{}" not in line:
             raise DataError(f"template {line!r} in {path} has no {{}} for the class name; put one in")
     return tuple(lines)
-
-
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-BATCH_ON_GPU, BATCH_ON_CPU = 512, 8  # larger batches are slower on a CPU: see benchmarks/extraction
-COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "transform", "image_size")
-LOOKED_AT = 100  # test images that decide the preprocessing of a backbone that takes any image
 
 
 def choose_device(wanted: str, local_rank: int) -> torch.device:
@@ -179,6 +178,10 @@ class Plan:
         """Folder of the unfinished extraction."""
         return self.out.with_name(f"{self.out.name}.partial")
 
+    def partial(self, rank: int = 0) -> Partial:
+        """The files of the unfinished extraction, for the process `rank`."""
+        return Partial(self.folder, self.sizes, self.width, self.dtype, rank)
+
     @property
     def extraction_digest(self) -> str:
         """SHA-256 of network, weights, tensor and preprocessing: rows of two files are comparable if it is equal."""
@@ -200,17 +203,11 @@ def make_plan(
         UsageError: the network does not take such images, or an option that does not fit it.
         DataError: no readable test image, repeated ids, or an unsuitable text file.
     """
-    # test images are public: a private image must not decide the preprocessing
-    if backbone.transform_for is not None:
-        looked_at = set() if request.private_test else first_shapes(source.groups["test"], LOOKED_AT)
-        backbone = replace(backbone, transform=backbone.transform_for(looked_at))
-    transform = backbone.transform.overridden(
-        request.resize, request.crop, request.mean, request.std, request.interpolation
-    )
-    backbone = replace(backbone, transform=transform)
-    precision = _precision(request.precision, backbone, device)
+    backbone = _with_transform(request, source, backbone)
+    transform = backbone.transform
     default = BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
     batch_size = request.batch_size or default
+    precision = _precision(request.precision, backbone, device)
     size = transform.output_size or (_test_size(request, source, transform) if recipe is None else recipe.image_size)
     batches = {
         group: Batches(members, transform, batch_size, size, 1 + request.augment_views if group == "public" else 1)
@@ -219,9 +216,7 @@ def make_plan(
     for group, members in source.groups.items():
         _refuse_repeated_ids(group, members)
     width = _width(backbone, size)
-    prompts = None
-    if recipe is None:
-        prompts = prompt_parts(request.class_names, request.templates, source, backbone)
+    prompts = None if recipe else prompt_parts(request.class_names, request.templates, source, backbone)
     settings = {
         "backbone": backbone.name,
         "weights": backbone.weights,
@@ -229,12 +224,12 @@ def make_plan(
         "arguments": backbone.arguments,
         "tensor": backbone.tensor,
         "transform": json.loads(transform.text),
-        "image_size": list(size),
+        "image_size": size,
         "source": source.name,
         "images": {group: part.n_rows for group, part in batches.items()},
         "fingerprint": _fingerprint(source),
-        "classes": list(source.class_names),
-        "prompts": None if prompts is None else [list(part) for part in prompts],
+        "classes": source.class_names,
+        "prompts": prompts,
         "augment_views": request.augment_views,
         "device": device.type,
         "precision": precision,
@@ -244,7 +239,7 @@ def make_plan(
         "torch": torch.__version__,
         **({"test_rows": PRIVATE} if request.private_test else {}),
     }
-    named = "".join(letter if letter.isalnum() or letter in ".-_" else "-" for letter in backbone.name)
+    named = re.sub(r"[^\w.-]", "-", backbone.name)
     out = request.out or Path("features") / f"{Path(source.name).stem}-{named}.h5"
     plan = Plan(out, source, backbone, batches, width, device, prompts, settings)
     if recipe is not None and plan.extraction_digest != recipe.extraction_digest:
@@ -253,6 +248,17 @@ def make_plan(
             "version that made it"
         )
     return plan
+
+
+def _with_transform(request: ExtractRequest, source: ImageSource, backbone: Backbone) -> Backbone:
+    """The network with the preprocessing for these images and options."""
+    transform = backbone.transform
+    if backbone.transform_for is not None:
+        # test images are public: a private image must not decide the preprocessing
+        looked_at = set() if request.private_test else first_shapes(source.groups["test"], LOOKED_AT)
+        transform = backbone.transform_for(looked_at)
+    transform = transform.overridden(request.resize, request.crop, request.mean, request.std, request.interpolation)
+    return replace(backbone, transform=transform)
 
 
 def _precision(wanted: str, backbone: Backbone, device: torch.device) -> str:

@@ -35,8 +35,6 @@ from linprobe.extraction.partial import (
     PENDING,
     SETTINGS,
     Partial,
-    bytes_on_disk,
-    continues,
     locked,
     outcome,
     shown,
@@ -52,7 +50,7 @@ from linprobe.progress import Progress
 
 PROMPTS_AT_ONCE = 256
 TEXT = "text.npy"
-TIMEOUT = timedelta(days=7)  # one process may have images that take far longer than those of another
+TIMEOUT = timedelta(days=7)  # one process may have images that take far longer than the images of another
 NEXT_STEP = "start all of them again; the same command continues"
 
 
@@ -69,9 +67,8 @@ def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Pro
                     return None
                 progress.note(f"{plan.out} exists, made with the same settings")
                 return _outcome(plan, 0, 0.0, 0.0)
-            if (
-                plan.device.type == "cpu"
-            ):  # the number of threads changes the last digits: use that of the first attempt
+            if plan.device.type == "cpu":
+                # the number of threads changes the last digits, so every attempt uses the number of the first
                 settings = json.loads((plan.folder / SETTINGS).read_text(encoding="utf-8"))
                 torch.set_num_threads(int(settings["threads"]))
             return _run(plan, request, group, progress)
@@ -129,9 +126,7 @@ def _begin(plan: Plan, request: ExtractRequest, stack: contextlib.ExitStack, pro
         (plan.folder / SETTINGS).unlink(missing_ok=True)  # left by a run that was killed after it renamed the file
         return True
     try:
-        resumed = Partial.begin(
-            plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
-        )
+        resumed = plan.partial().begin(plan.settings, overwrite=request.overwrite)
     except OSError as error:
         raise LinprobeError(f"{plan.folder} cannot be written ({error.strerror}); {advice(error)}") from None
     if resumed:
@@ -189,8 +184,8 @@ def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) 
     network = Network(plan, compiled=request.compile, shrink=request.batch_size is None)
     started, waited = time.perf_counter(), 0.0
     try:
-        with Partial(plan.folder, plan.sizes, plan.width, plan.dtype, group.rank) as partial:
-            if plan.prompts is not None and group.rank == 0 and not (plan.folder / TEXT).is_file():
+        with plan.partial(group.rank) as partial:
+            if group.rank == 0:
                 write_text(plan)
             todo = {name: pending(batches, partial.status(name)) for name, batches in plan.batches.items()}
             left = rows_of(plan, todo)
@@ -271,8 +266,8 @@ def text_weights(
 
 
 def write_text(plan: Plan) -> None:
-    """Encode the prompts and store the text weights in the partial folder."""
-    if plan.prompts is None or plan.backbone.encode_text is None:
+    """Encode the prompts, if the network has a text tower, and store the text weights in the partial folder."""
+    if plan.prompts is None or plan.backbone.encode_text is None or (plan.folder / TEXT).is_file():
         return
     weights = text_weights(plan.backbone.encode_text, *plan.prompts)
     temporary = plan.folder / f"{TEXT}.new"
@@ -305,7 +300,7 @@ def assemble(plan: Plan) -> str | None:
         extraction_digest=plan.extraction_digest,
     )
     made = plan.folder / "made.h5"
-    with Partial(plan.folder, plan.sizes, plan.width, plan.dtype) as partial:
+    with plan.partial() as partial:
         _refuse_shared_rows(plan, partial)
         with FeatureWriter(made, description, shown_as=plan.out) as writer:
             for group, batches in plan.batches.items():
@@ -338,10 +333,8 @@ def _conversions(partial: Partial) -> dict[str, int]:
 
 
 def _refuse_shared_rows(plan: Plan, partial: Partial) -> None:
-    """Refuse images that are both private and public: their pixels are equal after the transform."""
-    if "public" not in plan.sizes:
-        return
-    if common_keys(partial.keys("train"), partial.keys("public")):
+    """PrivacyError if an image is both private and public: its pixels are equal after the transform."""
+    if "public" in plan.sizes and common_keys(partial.keys("train"), partial.keys("public")):
         raise PrivacyError(
             f"{plan.source.name}: some public images are private too; a private image cannot be public; "
             "take them out of the public images"
@@ -366,9 +359,7 @@ def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress)
     plan = planned(replace(request, download=False), recipe)
     describe(plan, progress)
     exists = made_already(plan, request)
-    continued = not exists and continues(
-        plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
-    )
+    continued = not exists and plan.partial().continues(plan.settings, overwrite=request.overwrite)
     todo = {
         name: pending(batches, np.fromfile(plan.folder / f"{name}.status", dtype=np.uint8))
         if continued
@@ -394,7 +385,7 @@ def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress)
         "exists": exists,
         "done": n_images - left if continued or exists else 0,
         "file_bytes": n_images * plan.width * plan.dtype.itemsize,
-        "working_bytes": 0 if exists else bytes_on_disk(plan.sizes, plan.width, plan.dtype),
+        "working_bytes": 0 if exists else plan.partial().n_bytes,
         "free_bytes": shutil.disk_usage(next(above for above in plan.out.absolute().parents if above.is_dir())).free,
         "seconds": 0.0 if not left else left * _seconds_an_image(plan, request),
     }

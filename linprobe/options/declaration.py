@@ -2,10 +2,12 @@
 
 An option is a field of a frozen dataclass. The annotation is its type; a `Literal` lists its words. `option(...)`
 states the rest. A subclass that changes only a default repeats the field as `name: type = default`.
+
+The fields of a `Request` are the options of a command; `linprobe.cli` makes the command of it.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from math import inf
 from numbers import Real
@@ -24,8 +26,11 @@ class Option:
         words: the allowed words; empty for other types. optional: whether None is allowed.
         default: `dataclasses.MISSING` if the option is required.
         help: one sentence. For an option with words: a phrase without a full stop, or empty; the words follow it.
-        after: text after the words.
-        above, least, most: its range; `above` is exclusive, the others are inclusive. unit: of the range, for errors.
+        after: text after the words or the range.
+        several: whether the value is a sequence of `kind`. commas: whether the command line has it as one word with
+            commas, and not as a repeated flag.
+        above, below, least, most: its range, of each value of a sequence; `above` and `below` are exclusive. unit: of
+            the range, for errors.
         unset: meaning of None. shown: the default in words.
         also: a word that represents values outside `words`, and a description of these values.
         on_gpu: values that work on a GPU; None for all.
@@ -41,7 +46,10 @@ class Option:
     default: Any
     help: str
     after: str = ""
+    several: bool = False
+    commas: bool = False
     above: float | None = None
+    below: float | None = None
     least: float | None = None
     most: float | None = None
     unit: str = ""
@@ -77,11 +85,11 @@ class Option:
         """Words or range, empty if everything is allowed."""
         if self.words:
             return self.listed_words
-        if self.above is not None:
-            return f"above {self.above:g}, at most {self.most:g}"
-        if self.least is not None:
-            return f"{self.least:g} or more{self.unit}" if self.most is None else f"{self.least:g} to {self.most:g}"
-        return ""
+        if self.least is not None and self.below is None:
+            least = as_word(self.least)
+            return f"{least} or more{self.unit}" if self.most is None else f"{least} to {as_word(self.most)}"
+        bounds = {"above": self.above, "at least": self.least, "below": self.below, "at most": self.most}
+        return ", ".join(f"{word} {as_word(bound)}" for word, bound in bounds.items() if bound is not None)
 
     @property
     def sentence(self) -> str:
@@ -95,7 +103,7 @@ class Option:
             return ""
         if self.default is None:
             return self.unset
-        return self.shown or (f"{self.default:g}" if isinstance(self.default, float) else str(self.default))
+        return self.shown or as_word(self.default)
 
     @property
     def documentation(self) -> str:
@@ -111,23 +119,58 @@ class Option:
         """ParameterError unless `value` is one of the words, or in the range."""
         if not self.allowed or (value is None and self.optional):
             return
-        if self.words:
-            good, got = value in self.words, repr(value)
-        else:
-            good, got = isinstance(value, Real) and self._holds(value), str(value)
-        if not good:
-            name = self.spellings[0].removeprefix("--")
-            raise ParameterError(f"{name} is {got}; allowed: {self.allowed}")
+        for each in value if self.several else (value,):
+            if self.words:
+                good, got = each in self.words, repr(each)
+            else:
+                good, got = isinstance(each, Real) and self._holds(each), str(each)
+            if not good:
+                name = self.spellings[0].removeprefix("--")
+                raise ParameterError(f"{name} is {got}; allowed: {self.allowed}")
 
     def _holds(self, number: Any) -> bool:
-        above = -inf if self.above is None else self.above
-        least = -inf if self.least is None else self.least
-        return bool(above < number < inf and least <= number <= (inf if self.most is None else self.most))
+        above, least = (-inf if bound is None else bound for bound in (self.above, self.least))
+        below, most = (inf if bound is None else bound for bound in (self.below, self.most))
+        return bool(above < number < below and least <= number <= most)
 
 
 def option(default: Any = MISSING, help: str = "", **rest: Any) -> Any:
     """A field of a dataclass that declares an option; the arguments are attributes of `Option`."""
     return field(default=default, metadata={"help": help, **rest})
+
+
+def as_word(value: Any) -> str:
+    """A value as a word of the command line."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ",".join(map(as_word, value)) if isinstance(value, tuple) else str(value)
+
+
+class Request:
+    """Base of the classes that declare a command. The docstring of a subclass is the help text of its command.
+
+    A request checks its values when it is made: ParameterError for one that is not allowed.
+
+    Class arguments:
+        command: its name. examples: command lines without `linprobe`, for the help text; a test runs each of them.
+    """
+
+    command: ClassVar[str] = ""
+    examples: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, command: str = "", examples: tuple[str, ...] = ()) -> None:
+        super().__init_subclass__()
+        if command:
+            cls.command, cls.examples = command, examples
+            REQUESTS[command] = cls
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for name, one in declared(type(self)).items():
+            one.check(getattr(self, name))
+
+
+REQUESTS: dict[str, type[Request]] = {}  # in the order of declaration
 
 
 class Options:
@@ -163,9 +206,11 @@ def declared(group: type[Any]) -> Mapping[str, Option]:
 
 
 def _option(group: type[Any], one: Field[Any]) -> Option:
-    kind, words, optional = _parsed(one.type)
+    kind, words, optional, several = _parsed(one.type)
     stated = _metadata(group, one.name)
-    return Option(name=one.name, kind=kind, words=words, optional=optional, default=one.default, **stated)
+    return Option(
+        name=one.name, kind=kind, words=words, optional=optional, several=several, default=one.default, **stated
+    )
 
 
 def _metadata(group: type, name: str) -> Mapping[str, Any]:
@@ -177,15 +222,18 @@ def _metadata(group: type, name: str) -> Mapping[str, Any]:
     raise TypeError(f"{group.__name__}.{name} has no declaration; give it option(...)")
 
 
-def _parsed(annotation: Any) -> tuple[Any, tuple[str, ...], bool]:
-    """Type, words, and whether None is allowed."""
+def _parsed(annotation: Any) -> tuple[Any, tuple[str, ...], bool, bool]:
+    """Type, words, whether None is allowed, and whether it is a sequence."""
+    several = get_origin(annotation) is Sequence
+    if several:
+        (annotation,) = get_args(annotation)
     optional = False
     if get_origin(annotation) in (Union, UnionType):
         optional = NoneType in get_args(annotation)
         annotation = next(kind for kind in get_args(annotation) if kind is not NoneType)
     if get_origin(annotation) is Literal:
-        return str, get_args(annotation), optional
-    return annotation, (), optional
+        return str, get_args(annotation), optional, several
+    return annotation, (), optional, several
 
 
 def arguments_of(options: type[Options]) -> dict[str, Option]:

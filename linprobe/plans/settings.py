@@ -12,8 +12,9 @@ from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
 from linprobe.accounting.events import Releases
 from linprobe.errors import ArgumentError, ParameterError, UsageError
 from linprobe.methods import PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, Schedule, paper_options
-from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Choice, Confirmation, Init, RunOptions
+from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Init, RunOptions
 from linprobe.options.declaration import arguments_of, declared, hint
+from linprobe.options.requests import TrainRequest
 from linprobe.runs.check import FirstRun
 
 TEST_ACCURACY = "test accuracy"
@@ -172,27 +173,6 @@ def schedule_of(budget: Budget | None) -> Schedule:
         return Schedule(0, 0.0, 0.0)
     others = {release.purpose: release.noise_multiplier for release in budget.others}
     return Schedule(budget.n_steps, budget.noise_multiplier, budget.nominal_mu, budget.sampling_rate, others)
-
-
-@dataclass(frozen=True)
-class TrainRequest(Confirmation, RunOptions, Choice):
-    """The arguments of `linprobe train`. None means the default.
-
-    `options` holds the method's own options by name; `features` None is the built-in digits.
-    """
-
-    epsilon: float | None = None
-    delta: float = DEFAULT_DELTA
-    sigma: float | None = None
-    steps: int | None = None
-    sampling_rate: float | None = None
-    accountant: str | None = None
-    per_record: bool | None = None
-    centre: str | None = None
-    condition: str | None = None
-    intercept: float | None = None
-    noise_seed: int | None = None
-    options: dict[str, Any] | None = None
 
 
 def make_settings(request: TrainRequest, method: Method) -> Settings:

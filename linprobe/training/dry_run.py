@@ -16,10 +16,11 @@ from linprobe.accounting.spending import Spending
 from linprobe.data.blocks import STORAGE
 from linprobe.data.dataset import DIGITS, Dataset
 from linprobe.methods import find_method
+from linprobe.options.requests import TrainRequest
 from linprobe.parallel import available_memory
 from linprobe.plans.estimate import seconds_of_steps
 from linprobe.plans.plan import Plan, plan_facts, plan_run
-from linprobe.plans.settings import TrainRequest, make_settings
+from linprobe.plans.settings import make_settings
 from linprobe.plans.tuning import Selection, Tuning, selection_of
 from linprobe.plans.words import (
     DryRun,

@@ -10,7 +10,7 @@ from typing import Any
 from linprobe.methods import Method
 from linprobe.options import TRAIN
 from linprobe.options.declaration import Option, arguments_of, declared
-from linprobe.plans.settings import TrainRequest
+from linprobe.options.requests import TrainRequest
 
 OF_ONE_RUN = {"out", "resume", "sign", "book", "options"}  # not repeated
 HEADER = """\

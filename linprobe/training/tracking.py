@@ -9,7 +9,7 @@ from typing import Any
 
 from linprobe.errors import UsageError, require_for
 from linprobe.methods import Method
-from linprobe.plans.settings import TrainRequest
+from linprobe.options.requests import TrainRequest
 from linprobe.progress import Progress
 from linprobe.reporting.tracking import track
 from linprobe.runs.manifest import HISTORY

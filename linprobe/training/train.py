@@ -33,10 +33,11 @@ from linprobe.methods.private_mean import MEAN
 from linprobe.metrics.figures import no_better_than_guessing
 from linprobe.options import RunOptions
 from linprobe.options.declaration import declared
+from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.plans.centring import SHORTEST_MEAN
 from linprobe.plans.plan import Plan, plan_run, warnings_of
-from linprobe.plans.settings import Settings, TrainRequest, make_settings
+from linprobe.plans.settings import Settings, make_settings
 from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed

@@ -27,7 +27,8 @@ from linprobe.data.dataset import Dataset, check_one_class
 from linprobe.errors import DivergedError, LinprobeError, UsageError, advice
 from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import ChosenMethod, find_method
-from linprobe.plans.settings import Settings, TrainRequest
+from linprobe.options.requests import TrainRequest
+from linprobe.plans.settings import Settings
 from linprobe.plans.tuning import Tuning, check_start, selection_of, settings_of
 from linprobe.progress import Progress
 from linprobe.runs import run_folder

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from linprobe.accounting.accountants import RENYI
-from linprobe.accounting.calibrate import DEFAULT_RATES, GOOD_ENOUGH, GRADIENT, PlanRow, epsilons, plan_rates, recommend
+from linprobe.accounting.calibrate import GOOD_ENOUGH, GRADIENT, PlanRow, epsilons, plan_rates, recommend
 from linprobe.accounting.events import Releases
 from linprobe.errors import ParameterError, PrivacyError
+from linprobe.options.requests import DEFAULT_RATES
 
 RATES = (0.01, 0.04, 0.16, 0.64)
 PUBLISHED_NOISE = (13.64, 12.31, 11.89, 11.69)

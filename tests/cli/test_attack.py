@@ -197,7 +197,7 @@ def test_a_run_that_started_from_another_has_no_shadows(
         (["--lira", "--shadows", "9"], ["shadows is 9", "even"]),
         (["--lira", "--jobs", "0"], ["jobs is 0"]),
         (["--resamples", "7"], ["resamples is 7", "100"]),
-        (["--resamples", "-1"], ["resamples is -1", "100"]),
+        (["--resamples", "-1"], ["resamples is -1", "0 or more"]),
         (["--plot", "roc.pdf"], ["roc.pdf", ".png"]),
     ],
 )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-import linprobe.cli
-from linprobe.evaluation.audit_command import AuditRequest
+from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.methods import METHODS
 from linprobe.native import LIBRARY
+from linprobe.options.declaration import declared
+from linprobe.options.requests import AuditRequest
 from tests.cli.outcomes import Cli, result_of
 
 AUDIT = ["audit", "--method", "noisy-gd", "--eps", "3", "--runs", "20", "--canaries", "50"]
@@ -97,9 +98,9 @@ def test_too_little_noise_exits_4_after_the_result(cli: Cli, monkeypatch: pytest
         (["--method", "nosy-gd", "--eps", "3"], 2, ["did you mean noisy-gd?"]),
         (["--method", "noisy-gd"], 2, ["--eps"]),
         (["--method", "noisy-gd", "--eps", "3", "--q", "0.5"], 2, ["sampling-rate does nothing"]),
-        (["--method", "dp-sgd", "--eps", "3", "--sampling-rate", "2"], 2, ["sampling rate is 2"]),
+        (["--method", "dp-sgd", "--eps", "3", "--sampling-rate", "2"], 2, ["sampling-rate is 2"]),
         (["--method", "noisy-gd", "--eps", "3", "--steps", "0"], 2, ["steps is 0"]),
-        (["--method", "noisy-gd", "--eps", "3", "--runs", "11"], 2, ["runs is 11", "from 12"]),
+        (["--method", "noisy-gd", "--eps", "3", "--runs", "11"], 2, ["runs is 11", "12 to 10000"]),
         (["--method", "dp-sgd", "--eps", "3", "--device", "cuda"], 2, ["on a GPU: noisy-gd"]),
         (["--method", "noisy-gd", "--eps", "3", "--delta", "0.1"], 4, ["below 1/N"]),
     ],
@@ -110,9 +111,13 @@ def test_wrong_requests_are_one_line(
     refused(cli("audit", *words), status, said)
 
 
-def test_defaults_of_the_command_are_those_of_python() -> None:
-    program: Any = linprobe.cli.program()
-    defaults = {option.name: option.default for option in program.commands["audit"].params}
-    request = AuditRequest("noisy-gd", 1.0)
-    for name in ("delta", "runs", "canaries", "confidence", "device"):
-        assert defaults[name] == getattr(request, name)
+def test_stated_defaults_and_limits_are_those_of_the_audit() -> None:
+    options = declared(AuditRequest)
+    default, *others = options["steps"].unset.split("; ")
+    stated = {"all rows": int(default), **{words.split()[-1]: int(words.split()[0]) for words in others}}
+    for method in METHODS.values():
+        if method.spends and not method.one_step:
+            kind = method.name if method.name in stated else "all rows" if method.sampling is None else "sampling"
+            assert stated[kind] == method.default_steps, method.name
+    assert options["runs"].least == 2 * len(HOST_PATHS)
+    assert options["runs"].after.endswith(f" {2 * len(HOST_PATHS + DEVICE_PATHS)}")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.cli import program
 from linprobe.methods import METHODS
 from linprobe.training import train as train_command
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
@@ -44,8 +45,7 @@ TRAIN_KEYS = BUDGET_KEYS | {
     "seconds",
 }
 EPSILON_WITHOUT_NOISE = {"only-public": 0.0, "zero-shot": 0.0, "non-private": None}
-COMMANDS = ["train", "evaluate", "predict", "pdp-report", "verify", "import", "info", "methods", "plan", "account"]
-COMMANDS += ["compare", "attack", "audit", "report"]
+COMMANDS = list(program().commands)
 
 
 # pipes and processes

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from linprobe.cli import _terminal, program
-from linprobe.cli._help import EXAMPLES, THEMES
+from linprobe.cli._command import EXAMPLES
 from linprobe.methods import METHODS
+from linprobe.options import GROUPS
 
 COMMANDS = program().commands
 
@@ -94,9 +95,7 @@ def test_help_has_examples_that_can_be_parsed(cli, name: str) -> None:
 
 def test_help_of_train_has_a_panel_for_each_theme_and_every_option_once(cli) -> None:
     text = cli("train", "--help").stdout
-    assert [line for line in text.splitlines() if line.rstrip(":") in THEMES] == [f"{theme}:" for theme in THEMES]
-    known = {parameter.name for name in ("train", "tune") for parameter in COMMANDS[name].params}
-    assert {name for names in THEMES.values() for name in names.split()} <= known | {"overwrite", "owner"}
+    assert [line for line in text.splitlines() if line.rstrip(":") in GROUPS] == [f"{group}:" for group in GROUPS]
 
 
 def test_help_with_a_method_shows_only_its_options(cli) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from linprobe.data.rows import Rows
 from linprobe.errors import ParameterError
-from linprobe.evaluation.audit_command import AuditRequest, audit, check_audit
+from linprobe.evaluation.audit_command import audit, check_audit
 from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
 from linprobe.methods import METHODS
+from linprobe.options.requests import AuditRequest
 from linprobe.parallel.process_group import Group, in_group
 from linprobe.progress import Silent
 from tests.evaluation.test_audit import audited_samples, caught, claim_on_samples
@@ -23,9 +24,9 @@ SPENDING = [name for name, method in METHODS.items() if method.spends]
 
 
 def audited(method: str, **given: Any) -> dict[str, Any]:
-    asked = {"epsilon": 3.0, "runs": 12, "canaries": 60, "confidence": 0.95, "insecure_seed": 5, "unit": "owner"}
+    asked = {"epsilon": 3.0, "runs": 12, "canaries": 60, "confidence": 0.95, "unit": "owner"}
     steps = {} if METHODS[method].one_step else {"steps": 10}
-    return audit(AuditRequest(method, **{**asked, **steps, **given}), Silent())
+    return audit(AuditRequest(method, **{**asked, **steps, **given}), Silent(), insecure_seed=5)
 
 
 @pytest.mark.parametrize("method", [name for name in SPENDING if METHODS[name].sampling is None])

@@ -6,8 +6,9 @@ from statistics import mean
 
 import pytest
 
-from linprobe.commands.import_ import ImportRequest, import_
-from linprobe.training.train import TrainRequest, train
+from linprobe.commands.import_ import import_
+from linprobe.options.requests import ImportRequest, TrainRequest
+from linprobe.training.train import train
 
 
 class Silent:

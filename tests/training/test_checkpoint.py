@@ -30,12 +30,13 @@ from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
+from linprobe.options.requests import TrainRequest
 from linprobe.plans.settings import Settings
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training import checkpoint
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.train import TrainRequest, train
+from linprobe.training.train import train
 from tests.conftest import Outcome
 from tests.processes import ended, start_copy
 

@@ -26,12 +26,13 @@ from linprobe.data.sources import SHARD_ROWS, ArraySource
 from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.torch_group import TorchGroup
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.train import TrainRequest, train
+from linprobe.training.train import train
 from tests.conftest import gaussian_rows
 from tests.processes import ended, free_port, start_copy
 from tests.training.test_checkpoint import SAMPLED, check_equal, remember_budgets, unfinished

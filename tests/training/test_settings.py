@@ -7,8 +7,9 @@ import pytest
 from linprobe.errors import ArgumentError, UsageError
 from linprobe.estimators import ESTIMATORS
 from linprobe.methods import METHODS
+from linprobe.options.requests import TrainRequest
 from linprobe.plans.settings import Settings
-from linprobe.training.train import TrainRequest, make_settings
+from linprobe.training.train import make_settings
 
 
 @pytest.mark.parametrize("name", METHODS)

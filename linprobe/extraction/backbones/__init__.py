@@ -34,7 +34,7 @@ class Backbone:
         notes: facts to tell the user about the network.
         transform_for: preprocessing for test images of the given (mode, height, width); None if it is fixed.
         float32_only: whether it computes in float32 on every device.
-        batch_on_cpu: default number of images per batch on a CPU; None for that of networks.
+        batch_on_cpu: default number of images per batch on a CPU; None for the default of networks.
     """
 
     name: str
@@ -86,7 +86,7 @@ def load_default(weights: str | None, random: bool, arguments: dict[str, Any]) -
     """The backbone where the user names none: `resnet50`, or `scattering` if its weights are out of reach.
 
     Weights and arguments belong to `resnet50`: with any of them there is no other choice. A note says that `scattering`
-    was chosen, and why. Arguments and errors are those of `load_backbone`.
+    was chosen, and why. Arguments and errors as in `load_backbone`.
     """
     try:
         return load_backbone(DEFAULT, weights, random, arguments)

@@ -2,7 +2,7 @@
 
 J. Bruna and S. Mallat, "Invariant Scattering Convolution Networks", 2013, normalised as in F. Tramer and D. Boneh,
 "Differentially Private Learning Needs Better Features (or Much More Data)", 2021, arXiv 2011.11660. Filters, padding
-and order of the coefficients are those of kymatio 0.3.0, so that numbers agree.
+and order of the coefficients follow kymatio 0.3.0, so that numbers agree.
 
 For each channel x of an image, reflected at its borders:
 

@@ -24,6 +24,7 @@ RANDOM = "random"
 SUFFIXES = (".pt", ".pth", ".safetensors")
 RANDOM_SEED = 0
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
+LONGEST = 5.0  # seconds for a connection
 
 
 class UnreachableWeightsError(DataError):
@@ -106,7 +107,7 @@ def _is_plain(name: Any, value: Any, path: Path) -> bool:
 
 
 def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:
-    """Load `state` into `model`. All names and shapes must match, except those of the classifier.
+    """Load `state` into `model`. All names and shapes must match, except in the classifier.
 
     Args:
         path: file of the weights, for messages.
@@ -140,9 +141,6 @@ def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: 
     bad = [name for name, value in model.state_dict().items() if name in ours and not torch.isfinite(value).all()]
     if bad:
         raise DataError(f"weights file {path} holds NaN or infinity, first in {bad[0]}; give whole weights")
-
-
-LONGEST = 5.0  # seconds for a connection
 
 
 @contextmanager

@@ -82,14 +82,9 @@ def open_source(
         raise DataError(f"the class list names {len(classes)} classes; allowed: at least 2, all different")
     if download and path.exists():
         raise UsageError(f"--download does nothing for {source}, which is on this machine; leave it out")
-    shards = [path] if path.suffix == ".tar" else sorted(path.glob("*.tar")) if path.is_dir() else []
     if not path.exists():
         opened = dataset_source(source, root, download, classes, test_fraction, owner_of)
-    elif shards:
-        if path.is_dir() and class_folders(path):
-            raise DataError(
-                f"{path} holds tar archives and class folders; allowed: one of the two; move the others away"
-            )
+    elif shards := _shards(path):
         name = path.resolve().name if path.is_dir() else path.name
         opened = archive_source(shards, name, classes, test_fraction, owner_of)
     elif path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
@@ -121,3 +116,13 @@ def located(source: str) -> Path:
     elif path.is_file() and path.suffix not in (".tar", *SUFFIXES):
         raise DataError(f"{source} is no .tar or array file; allowed: {kinds}")
     return path
+
+
+def _shards(path: Path) -> list[Path]:
+    """The archive, or the archives in a folder; none if SOURCE is of another kind."""
+    if path.suffix == ".tar" and path.is_file():
+        return [path]
+    shards = sorted(path.glob("*.tar")) if path.is_dir() else []
+    if shards and class_folders(path):
+        raise DataError(f"{path} holds tar archives and class folders; allowed: one of the two; move the others away")
+    return shards

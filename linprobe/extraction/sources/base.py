@@ -25,6 +25,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".ti
 FOLDER_NAMES = "folder names"
 MAX_BYTES = 1 << 29  # of one image file
 OwnerOf = Callable[[str], str | None]  # the owner of the image with an id; None if nobody is named
+COLUMNS = ("id", "owner")
 
 
 class UnreadableImage(Exception):  # noqa: N818 - about one file, not an error of the program
@@ -165,7 +166,7 @@ def checked_labels(labels: NDArray[np.int64], names: Sequence[str], where: str) 
     """The labels, shape (rows,), unchanged.
 
     Raises:
-        DataError: a label is not an index into `names`; `where` says whose labels they are.
+        DataError: a label is not an index into `names`; `where` names the labels.
     """
     wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
     if wrong.size:
@@ -174,9 +175,6 @@ def checked_labels(labels: NDArray[np.int64], names: Sequence[str], where: str) 
             f"allowed: 0 to {len(names) - 1}; declare more with --classes"
         )
     return labels
-
-
-COLUMNS = ("id", "owner")
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ from linprobe.extraction.sources.base import (
 )
 
 AT_ONCE = 256  # images hashed at a time
+_BOOLEAN = ({"train": True}, {"train": False})
+_SPLIT = ({"split": "train"}, {"split": "test"})
+_TRAINVAL = ({"split": "trainval"}, {"split": "test"})
+_LABELS = ("targets", "_labels", "labels", "y")
+_NAMES = ("classes", "categories")
+_FILES = ("_image_files", "_images", "_samples", "samples")
 
 
 class ArrayMembers:
@@ -128,9 +134,6 @@ class Entry:
     n_classes: int | None = None  # only if torchvision has no list of class names
 
 
-_BOOLEAN = ({"train": True}, {"train": False})
-_SPLIT = ({"split": "train"}, {"split": "test"})
-_TRAINVAL = ({"split": "trainval"}, {"split": "test"})
 DATASETS = {
     "cifar10": Entry("CIFAR10", *_BOOLEAN),
     "cifar100": Entry("CIFAR100", *_BOOLEAN),
@@ -151,9 +154,6 @@ DATASETS = {
     "eurosat": Entry("EuroSAT"),
     "sun397": Entry("SUN397"),
 }
-_LABELS = ("targets", "_labels", "labels", "y")
-_NAMES = ("classes", "categories")
-_FILES = ("_image_files", "_images", "_samples", "samples")
 
 
 class DatasetMembers:

@@ -1,0 +1,158 @@
+"""`linprobe verify`, `report`, `release`, `export` and `pdp-report`: what is checked, said and made of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from linprobe.cli._command import command
+from linprobe.cli._shared import print_dry_run, print_json, print_made, print_private_json, printing
+from linprobe.errors import PrivacyError
+from linprobe.options.requests import ExportRequest, PdpReportRequest, ReleaseRequest, ReportRequest, VerifyRequest
+
+
+@command(VerifyRequest)
+def verify(request: VerifyRequest) -> None:
+    """Print `verified`; PrivacyError with the reason otherwise."""
+    from linprobe.cli import _terminal
+    from linprobe.commands.figures import gaussian_words, rounded_up
+    from linprobe.commands.verify import verify
+
+    result = verify(
+        request.run,
+        request.features,
+        public_key=request.public_key,
+        max_epsilon=request.max_eps,
+        max_delta=request.max_delta,
+    )
+    if request.as_json:
+        print_json(result)
+    if result["refused"] is not None:
+        raise PrivacyError(result["refused"])
+    if request.as_json:
+        return
+    signed = "" if result["signature"] is None else f"; signature {result['signature']}"
+    opinion = "" if result["epsilon_autodp"] is None else f", autodp {rounded_up(result['epsilon_autodp'])}"
+    checks = f"cross-check {rounded_up(result['epsilon_cross_check'])}{opinion}"
+    _terminal.note(
+        f"epsilon {rounded_up(result['epsilon'])} ({checks}) at delta {rounded_up(result['delta'])}, "
+        f"{gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; {result['releases']} releases; data "
+        f"{result['data']}{signed}"
+    )
+    _terminal.note(f"per-record file {result['per_record']}")
+    if result["not_covered"]:
+        _terminal.note(f"covered by no digest and no signature: {', '.join(result['not_covered'])}")
+    _terminal.note(f"stated, not checked: {', '.join(result['stated_not_checked'])}")
+    typer.echo("verified")
+
+
+@command(ReportRequest)
+def report(request: ReportRequest) -> None:
+    """Write the page, and print its path."""
+    from linprobe.cli import _terminal
+    from linprobe.commands.report import report
+
+    report(
+        request.run,
+        request.html,
+        request.attack,
+        title=request.title,
+        owner=request.owner,
+        overwrite=request.overwrite,
+    )
+    if request.attack:
+        _terminal.note("PRIVATE: the page holds figures computed from private rows without noise; do not publish it")
+    print_made("page", request.html)
+
+
+@command(ReleaseRequest)
+def release(request: ReleaseRequest) -> None:
+    """Write the folder, and print it."""
+    from linprobe.cli import _terminal
+    from linprobe.commands import release as commands
+
+    asked = commands.ReleaseRequest(
+        run=request.run,
+        out=request.out,
+        name=request.name,
+        curators=tuple(request.curators),
+        use=request.use,
+        region=request.region,
+        licence=request.licence,
+        public_key=request.public_key,
+        sign=request.sign,
+    )
+    if request.dry_run:
+        print_dry_run(commands.dry_run(asked), as_json=request.as_json)
+        return
+    released = commands.release(asked)
+    if request.as_json:
+        print_made("release", released["release"], released)
+        return
+    _terminal.note(f"{', '.join(released['files'])}; read {request.out / 'README.md'} before you publish it")
+    print_made("release", released["release"])
+
+
+@command(ExportRequest)
+def export(request: ExportRequest) -> None:
+    """Write the file, and print its path."""
+    from linprobe.cli import _terminal
+    from linprobe.commands import export as commands
+
+    asked = commands.ExportRequest(request.run, request.to, request.out, request.calibrate, request.overwrite)
+    note = commands.export(asked, _terminal.TerminalProgress())
+    if note["private"] == "true":
+        _terminal.note(f"{note['method']}: {note['guarantee']}")
+    print_made("file", request.out)
+
+
+@command(PdpReportRequest)
+def pdp_report(request: PdpReportRequest) -> None:
+    """Print the summary. Private."""
+    from linprobe.cli import _terminal
+    from linprobe.commands import pdp_report as commands
+    from linprobe.commands.figures import gaussian_words, rounded_up
+
+    given: dict[str, Any] = {
+        "csv": request.csv,
+        "plot": request.plot,
+        "publish_epsilon": request.publish_epsilon,
+        "sign": request.sign,
+        "book": request.book,
+        "overwrite": request.overwrite,
+    }
+    if request.dry_run:
+        print_dry_run(commands.dry_run(request.run, **given), as_json=request.as_json)
+        return
+    result = commands.pdp_report(request.run, **given)
+    report = result.report
+    made = [f"{path} is complete" for path in (request.csv, request.plot) if path is not None]
+    _terminal.note(report["note"])
+    epsilon, bound = report["epsilon"], "{} at delta {}"
+    if epsilon is None:
+        _terminal.note("NOT PRIVATE: the noise came from a seed you gave; no figure here holds unless it is secret")
+        epsilon, bound = report["epsilon_if_seed_were_secret"], f"none; {bound} if the seed were secret"
+    else:
+        bound += f", {gaussian_words(report['gdp_mu'], report['zcdp_rho'])}"
+    if result.published is not None:
+        after = result.published["run"]
+        _terminal.note(
+            f"published a histogram for epsilon {rounded_up(request.publish_epsilon)} in {result.published['file']}; "
+            f"give {after}, which states epsilon {rounded_up(result.published['epsilon_of_run_now'])}, in place of "
+            f"{request.run}"
+        )
+        report = {**report, "published": result.published}
+        made.append(f"run {after} is complete and states the cost of the histogram")
+    with printing(" and ".join(made), f"the report, which linprobe pdp-report {request.run} prints again,"):
+        if request.as_json:
+            print_private_json(report)
+            return
+        typer.echo(f"{'people' if report['unit'] == 'owner' else 'records':<18}{report['records']}")
+        typer.echo(f"worst case bound  {bound.format(rounded_up(epsilon), rounded_up(report['delta']))}")
+        typer.echo(f"largest           {rounded_up(report['max'])}")
+        typer.echo(f"mean              {rounded_up(report['mean'])}")
+        for level, value in report["quantiles"].items():
+            typer.echo(f"quantile {level:<8} {rounded_up(value)}")
+        typer.echo(f"below half budget {100 * report['share_below_half']:.1f} %")
+        typer.echo(f"sorted            {result.sparkline}")

@@ -1,0 +1,126 @@
+"""`linprobe train` and `tune`: training runs. The methods declare most of their flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from linprobe.cli._command import Flag, add_command, flags_of, request_of, train_flags
+from linprobe.cli._shared import print_dry_run, print_made
+from linprobe.options.requests import DryRunOption, JsonOption, TrainRequest, TuneRequest
+
+# a seed voids the guarantee, and a checkpoint would keep what the selection must forget
+NOT_TUNED = ("noise_seed", "insecure_seed", "checkpoint_every", "resume")
+FIGURES = {
+    "balanced accuracy": "test_balanced_accuracy",
+    "std of that noise": "test_balanced_accuracy_std",
+    "macro AUROC": "test_macro_auroc",
+    "accuracy of labels": "test_label_accuracy",
+}
+
+
+def _train_request(given: Mapping[str, Any], flags: Iterable[Flag]) -> TrainRequest:
+    """The request of a run from the values of its flags; options of methods that are None were not given."""
+    own = {flag.option.parameter for flag in flags if flag.is_of_a_method}
+    options = {name: value for name, value in given.items() if name in own and value is not None}
+    return TrainRequest(**{name: value for name, value in given.items() if name not in own}, options=options)
+
+
+def _with_output(flags: Iterable[Flag], groups: Iterable[type[Any]]) -> list[Flag]:
+    """The flags, and further ones; `--json` and `--dry-run` are under the heading of `--out`."""
+    further = [flag for group in groups for flag in flags_of(group)]
+    for flag in further:
+        flag.option = replace(flag.option, group=flag.option.group or "Output")
+    return [*flags, *further]
+
+
+TRAIN_FLAGS = train_flags()
+TUNE_FLAGS = [flag for flag in TRAIN_FLAGS if flag.option.parameter not in NOT_TUNED]
+
+
+def train(given: dict[str, Any]) -> None:
+    """Train, and print the run folder."""
+    from linprobe.cli import _terminal
+    from linprobe.commands.figures import guarantee_rows, rows_in_words
+    from linprobe.parallel import torch_group
+    from linprobe.training.train import train as run
+
+    as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
+    request = _train_request(given, TRAIN_FLAGS)
+    if dry_run:
+        from linprobe.training.dry_run import dry_run as check
+
+        with _terminal.TerminalProgress() as progress:
+            found = check(request, progress)
+        print_dry_run(found, as_json=as_json)
+        return
+    with torch_group.group() as group:
+        if group.rank > 0:
+            run(request, group=group)
+            return
+        with _terminal.TerminalProgress() as progress:
+            outcome = run(request, progress, group)
+    if as_json:
+        print_made("run", outcome["run"], outcome)
+        return
+    accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
+    further = {name: outcome.get(key) for name, key in FIGURES.items()}
+    if outcome["task"] != "multilabel":
+        del further["macro AUROC"]
+    _terminal.table(
+        rows_in_words(outcome),
+        [
+            *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
+            *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
+            *([] if std is None else [("std of its noise", _terminal.figure(std, ".4f"))]),
+            *guarantee_rows(outcome),
+            ("steps", _terminal.figure(outcome["steps"], "d")),
+            ("noise multiplier", _terminal.figure(outcome["noise_multiplier"])),
+            ("seconds", _terminal.figure(outcome["seconds"], ".2f")),
+        ],
+    )
+    print_made("run", outcome["run"])
+
+
+def tune(given: dict[str, Any]) -> None:
+    """Train with chosen settings, and print the run folder."""
+    from linprobe.cli import _terminal
+    from linprobe.commands.figures import guarantee_rows, rows_in_words
+    from linprobe.plans.tuning import Tuning
+    from linprobe.training.tune import tune as run
+
+    asked = request_of(
+        TuneRequest, {flag.option.parameter: given.pop(flag.option.parameter) for flag in flags_of(TuneRequest)}
+    )
+    tuning = Tuning.parse(asked.grid, asked.shrink, asked.repetitions, given["method"])
+    request = _train_request(given, TUNE_FLAGS)
+    if asked.dry_run:
+        from linprobe.training.dry_run import dry_run_of_tune
+
+        with _terminal.TerminalProgress() as progress:
+            found = dry_run_of_tune(request, tuning, progress)
+        print_dry_run(found, as_json=asked.as_json)
+        return
+    with _terminal.TerminalProgress() as progress:
+        outcome = run(request, tuning, progress)
+    if asked.as_json:
+        print_made("run", outcome["run"], outcome)
+        return
+    chosen = outcome["tuning"]
+    accuracy = outcome["test_accuracy"]
+    setting = chosen["settings"][chosen["chosen"]] if "chosen" in chosen else {}
+    _terminal.table(
+        rows_in_words(outcome),
+        [
+            *((f"chosen {name}", str(value)) for name, value in setting.items()),
+            *([("chosen shrink", _terminal.figure(chosen["shrink"]))] if len(chosen["factors"]) > 1 else []),
+            *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
+            *guarantee_rows(outcome),
+        ],
+    )
+    print_made("run", outcome["run"])
+
+
+add_command(TrainRequest, _with_output(TRAIN_FLAGS, (JsonOption, DryRunOption)), train)
+add_command(TuneRequest, _with_output(TUNE_FLAGS, (TuneRequest,)), tune)

@@ -167,7 +167,7 @@ def predict(
     >>> len(linprobe.predict("two", "rows.npy")["label"])
     3
     """
-    from linprobe.commands.predict import predict as run_command
+    from linprobe.evaluation.predict import predict as run_command
 
     lines = run_command(Path(run), Path(features), group, Silent(), all_classes=all_classes, **options)
     names = [str(name) for name in next(lines)]
@@ -193,7 +193,7 @@ def evaluate(
     >>> linprobe.evaluate("three")["test_rows"]
     409
     """
-    from linprobe.commands.evaluate import evaluate as run_command
+    from linprobe.evaluation.evaluate import evaluate as run_command
 
     given = None if features is None else Path(features)
     return run_command(Path(run), given, progress or Silent(), **options)
@@ -223,7 +223,7 @@ def verify(
     >>> linprobe.verify("four", max_epsilon=3)["verified"]
     True
     """
-    from linprobe.commands.verify import verify as run_command
+    from linprobe.runs.verify import verify as run_command
 
     return run_command(
         Path(run),
@@ -250,8 +250,8 @@ def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
     >>> linprobe.budget()["runs"] - before
     1
     """
-    from linprobe.commands.budget import BudgetRequest
-    from linprobe.commands.budget import budget as run_command
+    from linprobe.options.requests import BudgetRequest
+    from linprobe.training.budget import budget as run_command
 
     _refuse_unknown(options, [field.name for field in fields(BudgetRequest)], "budget")
     return run_command(BudgetRequest(Path(source), **options))
@@ -274,7 +274,7 @@ def account(
     >>> linprobe.account(noise_multiplier=10, n_steps=50, delta=1e-5)["accountant"]
     'gdp'
     """
-    from linprobe.commands.account import account as run_command
+    from linprobe.accounting.account import account as run_command
 
     return run_command(sampling_rate, noise_multiplier, n_steps, delta)
 

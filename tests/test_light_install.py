@@ -12,9 +12,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from linprobe.commands.export import FORMATS
 from linprobe.errors import EXTRAS
 from linprobe.options import Tracker
+from linprobe.publishing.export import FORMATS
 
 FOR_DEVELOPERS = {"bench", "dev", "docs", "test"}
 ABSENT = sorted({module for _, modules in EXTRAS.values() for module in modules} | {"huggingface_hub"})

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from linprobe.accounting.account import account
 from linprobe.cli._terminal import TerminalProgress
-from linprobe.commands.account import account
 from linprobe.evaluation.compare import MethodRow, compare
 from linprobe.options.requests import CompareRequest
 from linprobe.runs import run_folder

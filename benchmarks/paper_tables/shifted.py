@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
-from linprobe.commands.import_ import import_
 from linprobe.extraction.extract import extract
+from linprobe.extraction.import_ import import_
 from linprobe.extraction.request import ExtractRequest
 from linprobe.options.requests import ImportRequest
 from linprobe.progress import Silent

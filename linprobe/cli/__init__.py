@@ -1,4 +1,4 @@
-"""The command line: one file per command, which parses, calls one function of linprobe.commands, and prints.
+"""The command line: commands declared in `linprobe.options.requests`; each parses, calls one function, and prints.
 
 stdout carries results only; everything for people goes to stderr. Exit status: 0 done, 1 other errors, 2 usage,
 3 bad data, 4 privacy refusal, 130 Ctrl-C.

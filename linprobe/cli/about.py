@@ -18,7 +18,7 @@ MOST_LISTED, MOST_ENTRIES = 8, 20
 @command(InfoRequest)
 def info(request: InfoRequest) -> None:
     """Print the description of a feature file or a run folder."""
-    from linprobe.commands.info import info
+    from linprobe.extraction.info import info
 
     description = info(request.path)
     if request.as_json:
@@ -42,9 +42,18 @@ def _shown(value: Any) -> str:
 @command(MethodsRequest)
 def methods(request: MethodsRequest) -> None:
     """Print the methods."""
-    from linprobe.commands.methods import methods
+    from linprobe.methods import METHODS
 
-    listed = methods()
+    listed: list[dict[str, Any]] = [
+        {
+            "method": method.name,
+            "summary": method.summary,
+            "needs": list(method.needs),
+            "spends": method.spends,
+            "paper": method.paper,
+        }
+        for method in METHODS.values()
+    ]
     if request.as_json:
         print_json(listed)
         return
@@ -56,7 +65,7 @@ def methods(request: MethodsRequest) -> None:
 @command(DoctorRequest)
 def doctor(request: DoctorRequest) -> None:
     """Print what the installation has; exit status 1 if it is broken."""
-    from linprobe.commands.doctor import doctor
+    from linprobe.training.doctor import doctor
 
     found = doctor()
     if request.as_json:

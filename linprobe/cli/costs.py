@@ -13,8 +13,8 @@ from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 def plan(request: PlanRequest) -> None:
     """Print the plan: the recommended row on stdout, all rows on stderr."""
     from linprobe.cli import _terminal
-    from linprobe.commands.figures import rounded_up
-    from linprobe.commands.plan import plan
+    from linprobe.cli._figures import rounded_up
+    from linprobe.plans.rates import plan
 
     with _terminal.TerminalProgress() as progress:
         planned = plan(request, progress)
@@ -49,9 +49,9 @@ def plan(request: PlanRequest) -> None:
 @command(AccountRequest)
 def account(request: AccountRequest) -> None:
     """Print the epsilon by each accountant."""
+    from linprobe.accounting.account import NAMES, account
     from linprobe.cli import _terminal
-    from linprobe.commands.account import NAMES, account
-    from linprobe.commands.figures import OF_SAMPLES, gaussian_words, rounded_up
+    from linprobe.cli._figures import OF_SAMPLES, gaussian_words, rounded_up
 
     cost = account(request.sampling_rate, request.noise_multiplier, request.steps, request.delta)
     if request.as_json:
@@ -68,10 +68,10 @@ def account(request: AccountRequest) -> None:
 def budget(request: BudgetRequest) -> None:
     """Print the epsilon of all runs; the entries of the book go to stderr."""
     from linprobe.cli import _terminal
-    from linprobe.commands import budget as commands
-    from linprobe.commands.figures import guarantee_rows, rounded_up
+    from linprobe.cli._figures import guarantee_rows, rounded_up
+    from linprobe.training import budget as commands
 
-    found = commands.budget(commands.BudgetRequest(request.source, request.book, request.delta, request.cap))
+    found = commands.budget(request)
     made = "" if request.cap is None else f"the cap is in budget book {found['book']}"
     if request.as_json:
         with printing(made, "the JSON object"):

@@ -11,7 +11,7 @@ from linprobe.options.requests import ImportRequest
 def import_(request: ImportRequest) -> None:
     """Write the feature file and print its path."""
     from linprobe.cli import _terminal
-    from linprobe.commands import import_ as made
+    from linprobe.extraction import import_ as made
 
     if request.dry_run:
         with _terminal.TerminalProgress() as progress:

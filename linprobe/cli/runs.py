@@ -16,8 +16,8 @@ from linprobe.options.requests import ExportRequest, PdpReportRequest, ReleaseRe
 def verify(request: VerifyRequest) -> None:
     """Print `verified`; PrivacyError with the reason otherwise."""
     from linprobe.cli import _terminal
-    from linprobe.commands.figures import gaussian_words, rounded_up
-    from linprobe.commands.verify import verify
+    from linprobe.cli._figures import gaussian_words, rounded_up
+    from linprobe.runs.verify import verify
 
     result = verify(
         request.run,
@@ -51,7 +51,7 @@ def verify(request: VerifyRequest) -> None:
 def report(request: ReportRequest) -> None:
     """Write the page, and print its path."""
     from linprobe.cli import _terminal
-    from linprobe.commands.report import report
+    from linprobe.publishing.report import report
 
     report(
         request.run,
@@ -70,23 +70,12 @@ def report(request: ReportRequest) -> None:
 def release(request: ReleaseRequest) -> None:
     """Write the folder, and print it."""
     from linprobe.cli import _terminal
-    from linprobe.commands import release as commands
+    from linprobe.publishing import release as commands
 
-    asked = commands.ReleaseRequest(
-        run=request.run,
-        out=request.out,
-        name=request.name,
-        curators=tuple(request.curators),
-        use=request.use,
-        region=request.region,
-        licence=request.licence,
-        public_key=request.public_key,
-        sign=request.sign,
-    )
     if request.dry_run:
-        print_dry_run(commands.dry_run(asked), as_json=request.as_json)
+        print_dry_run(commands.dry_run(request), as_json=request.as_json)
         return
-    released = commands.release(asked)
+    released = commands.release(request)
     if request.as_json:
         print_made("release", released["release"], released)
         return
@@ -98,10 +87,9 @@ def release(request: ReleaseRequest) -> None:
 def export(request: ExportRequest) -> None:
     """Write the file, and print its path."""
     from linprobe.cli import _terminal
-    from linprobe.commands import export as commands
+    from linprobe.publishing import export as commands
 
-    asked = commands.ExportRequest(request.run, request.to, request.out, request.calibrate, request.overwrite)
-    note = commands.export(asked, _terminal.TerminalProgress())
+    note = commands.export(request, _terminal.TerminalProgress())
     if note["private"] == "true":
         _terminal.note(f"{note['method']}: {note['guarantee']}")
     print_made("file", request.out)
@@ -111,8 +99,8 @@ def export(request: ExportRequest) -> None:
 def pdp_report(request: PdpReportRequest) -> None:
     """Print the summary. Private."""
     from linprobe.cli import _terminal
-    from linprobe.commands import pdp_report as commands
-    from linprobe.commands.figures import gaussian_words, rounded_up
+    from linprobe.cli._figures import gaussian_words, rounded_up
+    from linprobe.publishing import pdp_report as commands
 
     given: dict[str, Any] = {
         "csv": request.csv,

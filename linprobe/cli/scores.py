@@ -14,7 +14,7 @@ from linprobe.options.requests import EvaluateRequest, PredictRequest
 def evaluate(request: EvaluateRequest) -> None:
     """Print the accuracy or macro AUROC; tables go to stderr."""
     from linprobe.cli import _terminal
-    from linprobe.commands.evaluate import evaluate, tables_of
+    from linprobe.evaluation.evaluate import evaluate, tables_of
 
     result = evaluate(
         request.run,
@@ -42,7 +42,7 @@ def predict(request: PredictRequest) -> None:
     import sys
 
     from linprobe.cli import _terminal
-    from linprobe.commands.predict import predict
+    from linprobe.evaluation.predict import predict
 
     rows = predict(
         request.run,

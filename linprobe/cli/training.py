@@ -42,7 +42,7 @@ TUNE_FLAGS = [flag for flag in TRAIN_FLAGS if flag.option.parameter not in NOT_T
 def train(given: dict[str, Any]) -> None:
     """Train, and print the run folder."""
     from linprobe.cli import _terminal
-    from linprobe.commands.figures import guarantee_rows, rows_in_words
+    from linprobe.cli._figures import guarantee_rows, rows_in_words
     from linprobe.parallel import torch_group
     from linprobe.training.train import train as run
 
@@ -86,7 +86,7 @@ def train(given: dict[str, Any]) -> None:
 def tune(given: dict[str, Any]) -> None:
     """Train with chosen settings, and print the run folder."""
     from linprobe.cli import _terminal
-    from linprobe.commands.figures import guarantee_rows, rows_in_words
+    from linprobe.cli._figures import guarantee_rows, rows_in_words
     from linprobe.plans.tuning import Tuning
     from linprobe.training.tune import tune as run
 

@@ -137,8 +137,8 @@ class Rows(ABC):
         """The rows as those of people, whose rows are next to each other: of person u, bounds[u] to bounds[u + 1]."""
         n = len(bounds) - 1
         mean = self.n_local / max(1, n)
-        people = {"bounds": bounds, "units": True, "unit_rows": mean, "in_memory": False}
-        return self._view(**people, n_rows=n, _n_local=n, _kept={})
+        view = self._view(bounds=bounds, units=True, unit_rows=mean, n_rows=n, _n_local=n, in_memory=False)
+        return view._view(_kept={})  # of blocks of these people
 
     def as_shard(self, first: int, n_rows: int) -> Self:
         """These rows as the shard of one process, which begins at unit `first` of `n_rows`."""

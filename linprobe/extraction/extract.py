@@ -153,7 +153,7 @@ def _recipe(path: Path) -> Recipe:
         extraction, class_names = manifest.extraction or {}, manifest.class_names
     else:
         with FeatureFile(path) as features:
-            extraction, class_names = extraction_of(features.description), features.description.class_names
+            extraction, class_names = extraction_of(features.description), list(features.description.class_names)
     preprocessing, size = extraction.get("preprocessing"), extraction.get("image_size")
     if not extraction.get("extraction_digest") or not isinstance(preprocessing, dict) or not size:
         raise DataError(

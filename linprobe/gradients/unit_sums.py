@@ -6,14 +6,14 @@ the inner products of the rows and those of the residuals:
     ||S_u||^2            = sum_(j, k) <x_j, x_k> <r_j, r_k>
     ||S_u - g||^2        = ||S_u||^2 - 2 sum_j x_j^T g r_j + ||g||^2              (a public origin g)
 
-People with more than `FORMED_ROWS` rows, and all people in a scale, have S_u formed instead, which is then less work.
+People with more than `PAIRED_ROWS` rows, and all people in a scale, have S_u formed instead, which is then less work.
 
 Rounding: a person whose place is empty moves the rows of the others in the block of that place, so nothing may depend
 on the place of a row. Products are float64; or, for softmax in the plain geometry with the kernel, float32 with
 residuals that have the same bits at every place (`KernelProducts`). The rows of one person may cancel. So the factor
 also keeps the summed lengths of the person's gradients, l = sum_j ||x_j|| ||r_j||, below `MOST_CANCELLATION` times the
 bound: without it, rounding relative to l would not be bounded relative to the clip norm. Orthogonal gradients of
-`FORMED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
+`PAIRED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from linprobe.mechanisms.clipping import clip_factors, longest_left
 from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, double, namespace, segment_sums
 
-FORMED_ROWS = PAIRED_ROWS
-MOST_CANCELLATION = 4.0  # the square root of FORMED_ROWS
+MOST_CANCELLATION = 4.0  # the square root of PAIRED_ROWS
 
 
 class ClippedUnits(NamedTuple):
@@ -113,7 +112,7 @@ class UnitClip:
     def _add_narrow(self, products: KernelProducts, block: Block, total: ExactSum) -> ClippedUnits:
         """`add` in float32; the gradients of people with many rows are formed in float64, one by one."""
         cells = None
-        many = np.diff(_bounds(block)) > FORMED_ROWS
+        many = np.diff(_bounds(block)) > PAIRED_ROWS
         if not self.clip.observed and block.sampled is not None:
             sample = Sample.of(block.sampled, self.clip.rate)
             cells = sample.places[sample.ends - 1] + 1

@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_computes_no_epsilon_loads_no_scientific_library(run: Path, features_file: Path) -> None:
     loaded = loaded_by("methods", "THEN", "info", features_file, "THEN", "info", run)
-    assert {"linprobe.commands.methods", "linprobe.commands.info"} <= loaded
+    assert {"linprobe.methods", "linprobe.extraction.info"} <= loaded
     assert not loaded & (UNUSED_BY_TRAIN | UNUSED_BY_SMALL_COMMANDS)
 
 
@@ -58,14 +58,14 @@ def test_predictions_and_accuracies_load_no_scientific_library(run: Path, tmp_pa
     rows = tmp_path / "rows.npy"
     np.save(rows, np.ones((3, 64), dtype=np.float32))
     loaded = loaded_by("evaluate", run, "THEN", "predict", run, rows)
-    assert {"linprobe.commands.evaluate", "linprobe.commands.predict"} <= loaded
+    assert {"linprobe.evaluation.evaluate", "linprobe.evaluation.predict"} <= loaded
     assert not loaded & (UNUSED_BY_TRAIN | UNUSED_BY_SMALL_COMMANDS)
 
 
 def test_accounting_loads_no_learning_library(run: Path, tmp_path: Path) -> None:
     account = ["account", "--q", 1, "--sigma", 5, "--steps", 10, "--delta", "1e-5"]
     loaded = loaded_by("verify", run, "THEN", "report", run, "--html", tmp_path / "page.html", "THEN", *account)
-    assert {f"linprobe.commands.{name}" for name in ("verify", "report", "account")} <= loaded
+    assert {"linprobe.runs.verify", "linprobe.publishing.report", "linprobe.accounting.account"} <= loaded
     assert not loaded & ((UNUSED_BY_TRAIN | {"sklearn", "h5py"}) - {"dp_accounting", "autodp"})
 
 

@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from linprobe.commands.import_ import import_
+from linprobe.extraction.import_ import import_
 from linprobe.options.requests import ImportRequest, TrainRequest
 from linprobe.training.train import train
 

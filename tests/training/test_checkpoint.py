@@ -22,7 +22,6 @@ import pytest
 from linprobe import atomic_files
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
-from linprobe.commands.verify import verify
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
@@ -34,6 +33,7 @@ from linprobe.options.requests import TrainRequest
 from linprobe.plans.settings import Settings
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
+from linprobe.runs.verify import verify
 from linprobe.training import checkpoint
 from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.train import train

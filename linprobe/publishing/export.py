@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,12 @@ import numpy as np
 
 from linprobe._version import __version__
 from linprobe.atomic_files import replace_when_complete
-from linprobe.commands._temperature import temperature_of
 from linprobe.data.labels import MULTILABEL
 from linprobe.errors import UsageError, require_for
-from linprobe.exporting.formats import (
+from linprobe.evaluation.temperature import temperature_of
+from linprobe.options.requests import ExportRequest
+from linprobe.progress import Progress
+from linprobe.publishing.formats import (
     LARGEST_ONNX,
     Probe,
     onnx_bytes,
@@ -22,7 +23,6 @@ from linprobe.exporting.formats import (
     sklearn_bytes,
     torch_bytes,
 )
-from linprobe.progress import Progress
 from linprobe.runs.check import verified
 from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.run_folder import RunFolder
@@ -32,17 +32,6 @@ INPUT = "raw feature rows; each is divided by its L2 norm, and a zero row stays 
 OUTPUT = "softmax of rows @ weights + bias"
 LABELS = "sigmoid of rows @ weights + bias, each label by itself; a label applies where its probability is above 0.5"
 VOTES = "every voter votes for its most probable class; shares of votes; ties go to the higher summed probability"
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """The arguments of `linprobe export`."""
-
-    run: Path
-    to: str
-    out: Path
-    calibrate: Path | None = None
-    overwrite: bool = False
 
 
 def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +16,8 @@ from linprobe.data.feature_file import is_hdf5
 from linprobe.errors import DataError, ParameterError
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
+from linprobe.options.requests import BudgetRequest
 from linprobe.training.charge import book_of, existing_book
-
-
-@dataclass(frozen=True)
-class BudgetRequest:
-    """The arguments of `linprobe budget`.
-
-    Attributes:
-        source: feature file, or a budget book. book: the book of a feature file, if it is not the default one.
-        delta: of the figures, and of a new cap; None for the largest delta of the runs.
-        cap: new cap on epsilon; None leaves the cap as it is.
-    """
-
-    source: Path
-    book: Path | None = None
-    delta: float | None = None
-    cap: float | None = None
 
 
 def budget(request: BudgetRequest) -> dict[str, Any]:

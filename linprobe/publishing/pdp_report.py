@@ -16,9 +16,9 @@ from linprobe import atomic_files
 from linprobe.accounting.calibrate import check_epsilon
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
-from linprobe.commands import _published_histogram
 from linprobe.errors import UsageError
 from linprobe.plans.words import DryRun, Lines, listed, together_facts, together_line, written
+from linprobe.publishing import histogram
 from linprobe.reporting import plots
 from linprobe.runs.check import refuse_interrupted
 from linprobe.runs.guarantee import NOUNS
@@ -97,7 +97,7 @@ def dry_run(
         ids, _ = _losses(run)
         planned = None
         if publish_epsilon is not None:
-            planned = _published_histogram.preview_publication(run, publish_epsilon, sign, book)
+            planned = histogram.preview_publication(run, publish_epsilon, sign, book)
     (epsilon, delta), noun = run.manifest.bound, NOUNS[run.manifest.unit]
     private_files = [str(path) for path in (csv, plot) if path is not None]
     facts = {
@@ -154,7 +154,7 @@ def _pdp_report(
     run, published = _loaded(folder), None
     (ids, losses), manifest = _losses(run), run.manifest
     if publish_epsilon is not None:
-        published, manifest = _published_histogram.publish(run, publish_epsilon, sign, book)
+        published, manifest = histogram.publish(run, publish_epsilon, sign, book)
     # a published histogram costs every record the same
     losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
     worst, delta = manifest.bound

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from linprobe.atomic_files import given_text
-from linprobe.commands.info import describe_features
 from linprobe.data.array_import import Columns, described, groups_of, import_arrays
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.record_ids import GIVEN
 from linprobe.errors import DataError, LinprobeError, UsageError, advice
+from linprobe.extraction.info import describe_features
 from linprobe.options.requests import ImportRequest
 from linprobe.plans.words import DryRun, bytes_in_words
 from linprobe.progress import Progress

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands._temperature import temperature_of
 from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_reader import extraction_of
+from linprobe.evaluation.temperature import temperature_of
 from linprobe.metrics.figures import figures_by_task, no_better_than_guessing
 from linprobe.progress import Progress
 from linprobe.reporting.metric_tables import MetricTables as MetricTables

@@ -18,6 +18,7 @@ from linprobe.accounting.figures import rounded_up
 from linprobe.atomic_files import replace_when_complete
 from linprobe.data.array_files import array_names
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
+from linprobe.options.requests import ReleaseRequest
 from linprobe.plans.words import DryRun, bytes_in_words, listed
 from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs import signature
@@ -29,30 +30,6 @@ from linprobe.runs.run_folder import RunFolder, write_manifest
 MODEL_ARRAYS = {"weights", "bias"}
 WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}
 """What a publisher may say, by the names of `Publisher`, and the flags."""
-
-
-@dataclass(frozen=True)
-class ReleaseRequest:
-    """The arguments of `linprobe release`; see `Publisher` for the publisher's words.
-
-    `sign` is the file of the key that signs the release: for a signed run, the key that signed it.
-    """
-
-    run: Path
-    out: Path
-    name: str | None = None
-    curators: tuple[str, ...] = ()
-    use: str | None = None
-    region: str | None = None
-    licence: str | None = None
-    public_key: Path | None = None
-    sign: Path | None = None
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """The publisher's words that were given, by the names of `Publisher`."""
-        given = {name: getattr(self, name) for name in WORDS}
-        return {name: value for name, value in given.items() if value}
 
 
 @dataclass(frozen=True)
@@ -73,6 +50,12 @@ class _Parts:
     def signed(self) -> bool:
         """Whether the release has a signature."""
         return SIGNATURE in (*self.copied, *self.made)
+
+
+def _words_of(request: ReleaseRequest) -> dict[str, Any]:
+    """The publisher's words that were given, by the names of `Publisher`."""
+    given = {name: getattr(request, name) for name in WORDS}
+    return {name: tuple(value) if name == "curators" else value for name, value in given.items() if value}
 
 
 def release(request: ReleaseRequest) -> dict[str, Any]:
@@ -159,7 +142,7 @@ def _parts(run: RunFolder, request: ReleaseRequest) -> _Parts:
     """The parts of the release of a run that may leave. Raises as `release`."""
     listed = list(run.manifest.files)
     signed, has_pages = SIGNATURE in run.names, CARD in listed
-    if has_pages and not request.words and request.sign is None:
+    if has_pages and not _words_of(request) and request.sign is None:
         copied = [*listed, MANIFEST, *([SIGNATURE] if signed else [])]
         return _Parts(run, {name: run[name] for name in copied}, (), None)
     key = _key(request, run, has_pages=has_pages)
@@ -176,7 +159,7 @@ def _key(request: ReleaseRequest, run: RunFolder, *, has_pages: bool) -> Ed25519
             check_signature(run, key.public_key())
         return key
     if signed and has_pages:
-        given = ", ".join(WORDS[word] for word in request.words)
+        given = ", ".join(WORDS[word] for word in _words_of(request))
         raise UsageError(
             f"run {request.run} is signed, and {given} would change pages that its signature covers; give --sign KEY "
             f"with the key that signed it, or leave out {given}"
@@ -210,7 +193,7 @@ def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:
             stream.write(content)
     if not parts.made:
         return
-    words = {"name": request.out.resolve().name, **request.words}
+    words = {"name": request.out.resolve().name, **_words_of(request)}
     publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat())
     make = partial(pages, publisher=publisher, signed=parts.key is not None)
     write_manifest(folder, parts.run.manifest, parts.copied, parts.key, make)

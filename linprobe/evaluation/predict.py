@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.commands._temperature import temperature_of
 from linprobe.data.array_files import LARGEST, open_array
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import UNLABELLED
@@ -16,6 +15,7 @@ from linprobe.data.feature_reader import extraction_of
 from linprobe.data.labels import MULTILABEL
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
+from linprobe.evaluation.temperature import temperature_of
 from linprobe.metrics.scores import class_scores, label_probabilities, predictions
 from linprobe.progress import Progress
 from linprobe.runs import run_folder

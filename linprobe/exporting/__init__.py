@@ -1,1 +1,0 @@
-"""A trained probe in the formats of other software."""

@@ -32,7 +32,16 @@ from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, take
 from linprobe.errors import ADVICE, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 
-DECLARING = (training, scores, attacks, runs, about, costs, compare)  # modules whose import declares their commands
+DECLARING = (
+    import_,
+    training,
+    scores,
+    attacks,
+    runs,
+    about,
+    costs,
+    compare,
+)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 
@@ -47,8 +56,7 @@ def program() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for module in (extract, import_):
-        module.register(app)
+    extract.register(app)
     for name in REQUESTS:
         app.command(name)(COMMANDS[name])
     for registered in app.registered_commands:

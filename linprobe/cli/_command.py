@@ -24,10 +24,6 @@ LAST = {"overwrite": 1, "as_json": 2, "dry_run": 3}
 METHOD_WORDS = ("--method", "-m")
 EXAMPLES: dict[str, tuple[str, ...]] = {  # of commands that are not declared
     "extract": ("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),
-    "import": (
-        "import arrays.npz --out features.h5",
-        "import train.csv test.csv --label-column species --out features.h5",
-    ),
 }
 COMMANDS: dict[str, Callable[..., None]] = {}  # functions with the signatures that typer reads
 FLAGS: dict[str, Sequence[Flag]] = {}

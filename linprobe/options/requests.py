@@ -1,7 +1,7 @@
 """The request of every command, declared once. A docstring is the help text of a command.
 
 To add a command, declare its request here, and give the function that carries it out `linprobe.cli.command`.
-`extract` and `import` declare theirs beside the command.
+`extract` declares its own beside the command.
 """
 
 from collections.abc import Sequence
@@ -91,6 +91,39 @@ class Calibrate:
 
 
 # The requests, in the order of `linprobe --help`.
+
+
+@dataclass(frozen=True)
+class ImportRequest(
+    DryRunOption,
+    OverwriteOption,
+    Request,
+    command="import",
+    examples=(
+        "import arrays.npz --out features.h5",
+        "import train.csv test.csv --label-column species --out features.h5",
+    ),
+):
+    """Turn arrays into a feature file and print its path."""
+
+    sources: Sequence[Path] = option(
+        help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
+        ".parquet, .arrow); or a folder of them, or of a Hugging Face data set.",
+        argument="ARRAYS...",
+    )
+    out: Path = option(help="Feature file to write.")
+    classes: Path | None = option(None, "File of class names in label order, one per line.")
+    label_column: str = option(
+        "label", "Tables: column of labels; NAME,NAME,... for columns of 0 and 1, which give rows several labels."
+    )
+    id_column: str | None = option(None, "Tables: column of record ids.", unset="id, if there is one")
+    owner_column: str | None = option(
+        None,
+        "Column of a table, or array NAME_train, with the person each row belongs to.",
+        unset="owner, if there is one",
+        metavar="NAME",
+    )
+    private_test: bool = option(False, "Test rows are private: accuracy on them is released with noise only.")
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ class Dataset:
         features: the feature file of the private rows; None for rows of a caller.
         people: names of the people, in the order of `bounds`. Private.
         shots: public training rows per class; None if not given.
+        present: which units of `private` have their rows, shape (n_units,); None for all. The places of the others are
+            empty: a neighbour under zero-out, for audits and tests.
     """
 
     private: Source
@@ -81,6 +83,7 @@ class Dataset:
     features: FeatureReader | None = None
     people: Sequence[str] = ()
     shots: int | None = None
+    present: NDArray[np.bool_] | None = None
 
     @property
     def protected(self) -> list[Source]:

@@ -80,7 +80,7 @@ def tune(
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train with the settings that are right most often on private rows; the whole choice costs `epsilon`.
+    """Train with the settings that have the best noisy accuracy on private rows; training and choice cost `epsilon`.
 
     Args:
         features, progress, options: as for `train`.

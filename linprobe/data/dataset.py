@@ -62,8 +62,8 @@ class Dataset:
         text_weights: class-name encodings, shape (n_features, n_classes), or None.
         bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row
             is a unit of privacy by itself.
-        weights: public factors on the losses of the private rows; None for ones. Public rows have those of their
-            classes.
+        weights: public factors on the losses of the private rows; None for ones. Public rows have the
+            weights of their classes.
         several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
         joined: whether public rows are protected like private rows.
         features: the feature file of the private rows; None for rows of a caller.

@@ -134,7 +134,7 @@ class Rows(ABC):
         return view
 
     def of_people(self, bounds: Bounds) -> Self:
-        """The rows as those of people, whose rows are next to each other: of person u, bounds[u] to bounds[u + 1]."""
+        """The rows grouped by person: person u has the rows bounds[u] to bounds[u + 1]."""
         n = len(bounds) - 1
         mean = self.n_local / max(1, n)
         view = self._view(bounds=bounds, units=True, unit_rows=mean, n_rows=n, _n_local=n, in_memory=False)
@@ -209,7 +209,7 @@ def _without(block: Block, present: Mask, filler: NDArray[np.float64] | None) ->
 
 
 def _translated(block: Block, translation: Translation, norms: NDArray[np.float64] | None) -> Block:
-    """The same rows with their translation, one column wider; `norms` are those of all rows, not of people."""
+    """The same rows with their translation, one column wider; `norms` are norms of all rows, not of people."""
     if norms is None:
         x = replace(block, translation=translation).x
         return replace(block, stored=x, norms=row_norms(x))

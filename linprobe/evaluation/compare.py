@@ -319,7 +319,7 @@ def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _commonest(features: FeatureReader) -> tuple[str, float]:
-    """The commonest class of the public test rows, and its share of them."""
+    """The majority class of the public test rows, and its share of them."""
     counts = np.bincount(features.labels("test"))
     place = int(counts.argmax())
     return features.description.class_names[place], int(counts[place]) / int(counts.sum())

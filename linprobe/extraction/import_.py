@@ -27,7 +27,7 @@ NAMED = 8  # classes in a dry run
 class ImportRequest:
     """The arguments of `linprobe import`.
 
-    `label_column` and `id_column` are those of tables; `owner_column` also names arrays.
+    `label_column` and `id_column` apply to tables; `owner_column` also names arrays.
     """
 
     sources: Sequence[Path]

@@ -9,7 +9,7 @@ changes by at most tau in exact arithmetic. In floating point, with u = 2^-24 an
         most n (n + 3) / 2 u A, with the record and without it. All other sums are equal in both cases. The sums of a
         Poisson sample are over runs of places that hold fewer rows (`Sample`), with the same bound.
     These sums are added exactly: in float64, rounded to a public grid so coarse that no addition rounds (`ExactSum`).
-        That changes each of them by at most one grid step per entry, and those of a sample by `SAMPLED_STEPS` in all.
+        That changes each sum by at most one grid step per entry, and all sums of a sample by at most `SAMPLED_STEPS`.
         If the sum of a block is rounded as a whole (without the kernel, on a GPU, with `Scale`), float64 sums in the
         block add an error of at most 2^-27 A.
     The relative error of residual norms is 17 u (`linprobe.data.preprocessing.row_norms`), of factors and products 2 u.

@@ -120,8 +120,8 @@ def execute(
 ) -> Trained:
     """Train one probe as `plan` says, on the rows of `dataset`, from which the plan was made.
 
-    Guarantee: that of the plan's method at its epsilon and delta, under zero-out of one private row, or of one person
-    with all private rows if `dataset` has `bounds`.
+    Guarantee: (epsilon, delta) of the plan, as its method defines it, under zero-out of one private row, or of one
+    person with all private rows if `dataset` has `bounds`.
 
     Args:
         ledger: records each event before its result exists; None for a ledger in memory.

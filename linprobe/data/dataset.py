@@ -370,7 +370,7 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
 def private_rows(
     features: FeatureReader, taken: NDArray[np.bool_] | None, split: Split
 ) -> tuple[GroupRows, Bounds | None, list[str]]:
-    """The training rows that are not `taken` (n_train,) as public shots, and the people whose rows they are.
+    """The training rows that are not `taken` (n_train,) as public shots, and the person of each row.
 
     Returns: rows, and with unit `owner` where the rows of each person begin and the names; else None and no names.
 
@@ -431,7 +431,7 @@ def check_test_rows(features: FeatureReader, use: str, *, private: bool = False)
 
 
 def check_one_class(features: FeatureReader, command: str) -> None:
-    """UsageError for rows with several labels, for a command that knows one class a row."""
+    """UsageError for multilabel rows, for a command that needs one class a row."""
     if features.description.several_labels:
         raise UsageError(
             f"linprobe {command} needs one class a row, and {ONE_CLASS.format(features.path)}; allowed for such rows: "

@@ -1,6 +1,6 @@
 """Rows in training space, read block by block: in memory or streamed from a file, all of them or one shard.
 
-To the rest of the code, a person whose rows are one unit is what a row is otherwise: `n_rows`, places, samples and
+With people as units, the rest of the code treats a person as it treats a row: `n_rows`, places, samples and
 shards are of people, and a block holds whole people. Blocks begin at fixed places among the people. So a person whose
 place is empty changes only the block of that place, whatever number of rows the person had.
 """

@@ -201,7 +201,7 @@ def arithmetic(
 
 
 def unit_arithmetic(amplification: float, n_entries: int, n_units: int, *, block_units: int | None) -> Arithmetic:
-    """Margin and dtype where the units are people, whose rows have other places if the rows of one person are left out.
+    """Margin and dtype for units of people: leaving out one person changes the positions of other people's rows.
 
     Then all float32 sums of the cell change. A term is rounded at most SUM_ROWS times, so the error of all sums of a
     cell is at most SUM_ROWS u times the sum of the norms of its terms, which is at most `amplification` for a person.

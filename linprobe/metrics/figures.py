@@ -1,4 +1,4 @@
-"""Figures of a model on public test rows: overall, by class, or by label.
+"""Metrics of a model on public test rows: overall, by class, or by label.
 
 Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 1927: the interval of a share.
 Hanley, McNeil, "The Meaning and Use of the Area under a ROC Curve", Radiology 1982.

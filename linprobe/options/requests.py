@@ -412,7 +412,7 @@ class AccountRequest(
     Every accountant that applies computes it, and for sums over all rows autodp gives a third opinion. The command
     reads no data.
 
-    stdout carries one line per accountant: its name, a tab, its epsilon, rounded up. The first is the one that
+    stdout carries one line per accountant: its name, a tab, its epsilon, rounded up. The first is the epsilon that
     `train` reports. mu of Gaussian DP and rho of zCDP are on stderr.
     """
 

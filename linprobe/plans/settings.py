@@ -209,7 +209,7 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
 
 
 def _of_preset(request: TrainRequest, method: Method) -> TrainRequest:
-    """The request with the settings of the AdaMix paper, where it states no others."""
+    """The request with the settings of the AdaMix paper for all options that it leaves open."""
     if method.name not in PAPER_METHODS:
         raise UsageError(
             f"preset paper is the AdaMix paper's, which has no {method.name}; leave it out, or choose one of "

@@ -69,7 +69,7 @@ def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[F
 def check_made_alike(
     run: RunFolder, path: Path, given: dict[str, Any], progress: Progress, *, allow_other: bool = False
 ) -> None:
-    """Compare how rows were made with what the manifest says of the rows the run was trained on.
+    """Compare the extraction settings of some rows with the settings that the manifest states for the training rows.
 
     Args:
         given: `extraction_of` the rows in `path`. That they do not say how they were made is noted.

@@ -47,7 +47,7 @@ from linprobe.training.shrinkage import Selected, best_of
 
 
 class Observer:
-    """What looks on while a plan is executed. It sees public facts and releases; this one ignores them."""
+    """Receives public facts and releases while a plan is executed. This base class ignores them."""
 
     def budget(self, plan: Plan) -> None:
         """The plan before a private row is used, and again if a release changes the division into steps.

@@ -80,7 +80,7 @@ class Sample:
     on public numbers only. A run with `SUM_ROWS` sampled rows or more is halved until each part has fewer. So one
     record changes the sum of its own run, or it is the row for which its run is halved: one sum of SUM_ROWS - 1 rows
     without it is two sums of SUM_ROWS rows in all with it. The bound n (n + 3) / 2 grows faster than n, so it is at
-    most that of one sum.
+    most the bound for one sum.
 
     Attributes:
         places: of the sampled rows in the block, increasing, shape (m,).

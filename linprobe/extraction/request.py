@@ -49,7 +49,7 @@ class ExtractRequest:
 
     classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
     test_fraction: float | None = option(
-        None, "Share of the images to test on, if SOURCE has no test group.", group=IMAGES
+        None, "Fraction of the images held out for testing, if SOURCE has no test group.", group=IMAGES
     )
     private_test: bool = option(
         False, "Test rows are private: accuracy on them is released with noise only.", group=IMAGES
@@ -58,7 +58,7 @@ class ExtractRequest:
         None, "CSV with the columns id and owner: the person each image belongs to.", group=IMAGES
     )
     owner_regex: str | None = option(
-        None, "Regular expression; its first group in an image's id is the owner.", group=IMAGES
+        None, "Regular expression on the image's id; its first group is the owner.", group=IMAGES
     )
     public: Path | None = option(None, "Folder of public images, CLASS/IMAGE.", group=IMAGES)
     augment_views: int = option(0, "Augmented rows added for each public image.", least=0, most=1024, group=IMAGES)
@@ -84,7 +84,7 @@ class ExtractRequest:
         unset="a photo of a {}.",
         group=NETWORK,
     )
-    resize: int | None = option(None, "Length of the short side; 0 keeps the size.", group=NETWORK)
+    resize: int | None = option(None, "Resize the short side to this length; 0 keeps the size.", group=NETWORK)
     crop: int | None = option(None, "Side of the centre crop; 0 crops nothing.", group=NETWORK)
     mean: tuple[float, ...] | None = option(None, "Mean to subtract from values in [0, 1]: M or R,G,B.", group=NETWORK)
     std: tuple[float, ...] | None = option(None, "Standard deviation to divide by: S or R,G,B.", group=NETWORK)
@@ -126,7 +126,7 @@ class Recipe:
 
     Attributes:
         name: the run or feature file. class_names: its classes, in label order.
-        backbone, arguments: the network. weights: a name, or the name of a file. weights_digest: of its parameters.
+        backbone, arguments: the network. weights: a name, or the name of a file. weights_digest: SHA-256 of them.
         preprocessing: fields of `ImageTransform`. image_size: (height, width) of the network's input.
         extraction_digest: of all of these.
     """

@@ -4,8 +4,8 @@ A declaration states the name, type and default of an option, its range or words
 work on a GPU. The class of a method states which options the method takes. `linprobe.options.declaration` derives the
 checks, hints and help texts.
 
-To add a method, declare a class for it below the others. Its fields are the options that no class of
-`linprobe.options.shared` has. A subclass may change a default by repeating the field.
+To add a method, declare a class for it below the others. Its fields are the options that are not in
+`linprobe.options.shared`. A subclass may change a default by repeating the field.
 
 This module imports nothing heavy, as `linprobe --help` imports it.
 """
@@ -130,7 +130,7 @@ class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
     optimizer: Literal["sgd", "momentum", "adam"] = option("momentum", "Optimizer")
     momentum: float = option(0.9, "Momentum coefficient.", above=0, most=0.999)
     loss: Literal["softmax", "squared"] | None = option(
-        None, "Loss of rows with one class each", unset="softmax; sigmoid for rows with several labels"
+        None, "Loss of rows with one class each", unset="softmax; sigmoid for multilabel rows"
     )
 
 

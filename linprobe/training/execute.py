@@ -48,7 +48,7 @@ from linprobe.training.shrinkage import Selected, best_of
 
 
 class Observer:
-    """What looks on while a plan is executed. It sees public facts and releases; this one ignores them."""
+    """Receives public facts and releases while a plan is executed. This base class ignores them."""
 
     def budget(self, plan: Plan) -> None:
         """The plan before a private row is used, and again if a release changes the division into steps.
@@ -125,8 +125,8 @@ def execute(
 ) -> Trained:
     """Train one probe as `plan` says, on the rows of `dataset`, from which the plan was made.
 
-    Guarantee: that of the plan's method at its epsilon and delta, under zero-out of one private row, or of one person
-    with all private rows if `dataset` has `bounds`.
+    Guarantee: (epsilon, delta) of the plan, as its method defines it, under zero-out of one private row, or of one
+    person with all private rows if `dataset` has `bounds`.
 
     Args:
         ledger: records each event before its result exists; None for a ledger in memory.

@@ -541,12 +541,12 @@ def prepare_shard(
     weights: RowWeights | None = None,
     *,
     streamed: bool = False,
-    shard_units: int = SHARD_ROWS,
+    shard_units: int | None = None,
 ) -> Rows:
     """`prepare` for the shard of this process: of rows, or of people if there are `bounds`.
 
     A shard begins at a multiple of `shard_units` units; the sizes of two shards differ by `shard_units` at most. With
-    the default, the number of processes changes no bit of a sum.
+    None, for `SHARD_ROWS`, the number of processes changes no bit of a sum.
 
     Args:
         bounds: rows of person u are bounds[u] to bounds[u + 1] of `source`. weights: of all rows of `source`.
@@ -558,6 +558,7 @@ def prepare_shard(
     if group.size == 1:
         whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed)
         return whole if bounds is None else whole.of_people(bounds)
+    shard_units = shard_units or SHARD_ROWS
     n_units = source.n_rows if bounds is None else len(bounds) - 1
     n_parts = -(-n_units // shard_units)
     if n_parts < group.size:

@@ -90,8 +90,8 @@ def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
     """Have the next runs leave these places of the protected rows, or of people, empty."""
     prepare, row_sum = execute.prepare_shard, dpsgd_f.row_sum
 
-    def prepared(*given: Any) -> Rows:
-        rows = prepare(*given)
+    def prepared(*given: Any, **named: Any) -> Rows:
+        rows = prepare(*given, **named)
         return rows.emptied(~np.isin(rows.first + np.arange(rows.n_local), list(empty)))
 
     def sum_around(rows: Rows, clip_norm: float, origin: Any, **reduce: Any) -> Any:

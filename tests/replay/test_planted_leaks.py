@@ -44,8 +44,8 @@ def spied_rows(patch: Patch, look: Callable[[Any, Any], None]) -> None:
     """Call `look(source, rows)` with the private rows, raw and in training space, when a run has prepared them."""
     prepare = execute.prepare_shard
 
-    def prepared(source: Any, *given: Any) -> Any:
-        rows = prepare(source, *given)
+    def prepared(source: Any, *given: Any, **named: Any) -> Any:
+        rows = prepare(source, *given, **named)
         look(source, rows)
         return rows
 

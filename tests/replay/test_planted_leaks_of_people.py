@@ -74,8 +74,8 @@ def _spied_rows(patch: Patch, look: Any) -> None:
     """Call `look` with the rows of people that a run has prepared."""
     prepare = execute.prepare_shard
 
-    def prepared(*given: Any) -> Rows:
-        rows = prepare(*given)
+    def prepared(*given: Any, **named: Any) -> Rows:
+        rows = prepare(*given, **named)
         look(rows)
         return rows
 

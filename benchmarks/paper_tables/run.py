@@ -24,6 +24,7 @@ import numpy as np
 from linprobe.cli._terminal import TerminalProgress
 from linprobe.commands.account import account
 from linprobe.commands.compare import CompareRequest, MethodRow, compare
+from linprobe.options.requests import AccountRequest
 from linprobe.runs import run_folder
 from linprobe.runs.per_record_file import read_per_record
 
@@ -138,7 +139,11 @@ def accounting() -> dict[str, Any]:
     printed = json.loads((HERE / "paper.json").read_text(encoding="utf-8"))["accounting"]["rows"]
     found = []
     for row in printed:
-        costs = account(row["q"], row["sigma"], row["steps"], row["delta"])
+        costs = account(
+            AccountRequest(
+                sampling_rate=row["q"], noise_multiplier=row["sigma"], n_steps=row["steps"], delta=row["delta"]
+            )
+        )
         found.append({**row, "pld": costs["pld"], "rdp": costs["rdp"]})
     return {"rows": found}
 

@@ -1,4 +1,4 @@
-"""The command line: one file per command, which parses, calls one function of linprobe.commands, and prints.
+"""The command line: makes commands of the requests of linprobe.options; each calls one function of linprobe and prints.
 
 stdout carries results only; everything for people goes to stderr. Exit status: 0 done, 1 other errors, 2 usage,
 3 bad data, 4 privacy refusal, 130 Ctrl-C.
@@ -6,6 +6,7 @@ stdout carries results only; everything for people goes to stderr. Exit status: 
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from functools import cache
@@ -14,75 +15,34 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli import (
-    _memory,
-    _stderr,
-    account,
-    attack,
-    audit,
-    budget,
-    compare,
-    doctor,
-    evaluate,
-    export,
-    extract,
-    import_,
-    info,
-    methods,
-    pdp_report,
-    plan,
-    predict,
-    release,
-    report,
-    train,
-    tune,
-    verify,
-)
+from linprobe.cli import _memory, _stderr, accounting, description, features, runs, training
+from linprobe.cli._builder import add_command, flag_of_argument
 from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
-from linprobe.cli._flags import flag_of_argument
 from linprobe.cli._help import Command
 from linprobe.errors import ADVICE, LinprobeError, advice
+from linprobe.options.declaration import REQUESTS
 
+__all__ = ["accounting", "description", "features", "program", "run", "runs", "taken_out", "training"]
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
-
-app = typer.Typer(
-    name="linprobe",
-    help="Differentially private linear probing on frozen features.",
-    epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (
-    extract,
-    import_,
-    train,
-    tune,
-    evaluate,
-    predict,
-    pdp_report,
-    attack,
-    report,
-    verify,
-    release,
-    export,
-    info,
-    methods,
-    plan,
-    account,
-    audit,
-    compare,
-    budget,
-    doctor,
-):
-    command.register(app)
-for registered in app.registered_commands:
-    registered.cls = Command
 
 
 @cache
-def program() -> Any:
-    """The command line, as typer makes it of the functions of the commands; it is made once."""
+def program(only: str | None = None) -> Any:
+    """The command line, as typer makes it of the requests; it is made once.
+
+    With `only`, commands of another name have no parameters, which take most of the time.
+    """
+    app = typer.Typer(
+        name="linprobe",
+        help="Differentially private linear probing on frozen features.",
+        epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for name, request in REQUESTS.items():
+        add_command(app, request, Command, bare=only not in (None, name))
     return typer.main.get_command(app)
 
 
@@ -94,7 +54,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -148,11 +107,18 @@ def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
     """The values of the config file for the command, as typer takes them."""
     if everywhere.config is None:
         return {}
-    commands = program().commands
-    name = next((word for word in words if not word.startswith("-")), "")
-    if name not in commands:
+    name = _command_of(words)
+    commands = program(name).commands
+    if name is None or name not in commands:
         return {}
     return {name: defaults_from(everywhere.config, name, commands[name].params, commands)}
+
+
+def _command_of(words: list[str]) -> str | None:
+    """The first word that is no option; None for a shell that completes a line, which asks for every command."""
+    if "_LINPROBE_COMPLETE" in os.environ:
+        return None
+    return next((word for word in words if not word.startswith("-")), "")
 
 
 def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> int:
@@ -161,7 +127,8 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> i
     try:
         _memory.check_limit()
         defaults = _defaults(words, everywhere)
-        status = program()(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
+        command_line = program(_command_of(words))
+        status = command_line(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_left()

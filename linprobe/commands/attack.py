@@ -42,6 +42,7 @@ from linprobe.evaluation.attacks import (
     sums_of_people,
 )
 from linprobe.methods import find_method
+from linprobe.options.requests import AttackRequest
 from linprobe.parallel.jobs import unordered
 from linprobe.progress import Progress
 from linprobe.reporting import plots
@@ -54,33 +55,8 @@ from linprobe.training.engine import Sources
 from linprobe.training.settings import Settings
 
 PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publish"
-SHADOWS, RESAMPLES = 64, 1000
+SHADOWS = 64
 LEAST_SHADOWS, LEAST_RESAMPLES = 4, 100
-
-
-@dataclass(frozen=True)
-class AttackRequest:
-    """The arguments of `linprobe attack`.
-
-    Attributes:
-        run: run folder. features: feature file, None for the run's own.
-        lira: whether to run the likelihood-ratio attack instead of the threshold attack.
-        shadows, jobs, public: for `lira`, the number of shadow probes (None: `SHADOWS`), of processes (None: one per
-            processor, at most 8), and the file with public rows (None: the run's own).
-        resamples: of the bootstrap; 0 for no interval.
-        plot, out: files for the ROC curve and the result, mode 0600. overwrite: whether to replace existing ones.
-    """
-
-    run: Path
-    features: Path | None = None
-    public: Path | None = None
-    lira: bool = False
-    shadows: int | None = None
-    jobs: int | None = None
-    resamples: int = RESAMPLES
-    plot: Path | None = None
-    out: Path | None = None
-    overwrite: bool = False
 
 
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
@@ -162,8 +138,6 @@ def _check(request: AttackRequest) -> None:
         raise ParameterError(
             f"shadows is {request.shadows}; allowed: an even number, {LEAST_SHADOWS} or more; {SHADOWS} is the default"
         )
-    if request.jobs is not None and request.jobs < 1:
-        raise ParameterError(f"jobs is {request.jobs}; allowed: 1 or more")
 
 
 def _private(features: FeatureReader, run: run_folder.LoadedRun) -> PrivateUnits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,16 @@ from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.methods import METHODS, find_method
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import DEFAULT_DELTA, DEFAULT_STEPS, RunOptions
-from linprobe.options.declaration import declared
+from linprobe.options import DEFAULT_STEPS
+from linprobe.options.requests import AuditRequest
 from linprobe.progress import Progress
-from linprobe.runs.units import OWNER, RECORD
+from linprobe.runs.units import OWNER
 from linprobe.training.conditioning import settled
 from linprobe.training.runtime import Runtime
 from linprobe.training.settings import schedule_of
 
-DEFAULT_RUNS = 100
-DEFAULT_CANARIES = 100
-DEFAULT_CONFIDENCE = 0.999
 BACKGROUND_ROWS = 300
 BACKGROUND_PEOPLE = np.resize([1, 2, 3], BACKGROUND_ROWS // 2)  # rows of each person
-MOST_RUNS = 10_000
-MOST_CANARIES = 1000
 MOST_SCORES = 100_000_000  # 800 MB
 NO_DEVICE = "rows on a GPU"
 NEVER_COVERED = (
@@ -46,28 +41,6 @@ NEVER_COVERED = (
     "precisions below float32",
     "checkpoints",
 )
-
-
-@dataclass(frozen=True)
-class AuditRequest:
-    """The arguments of `linprobe audit`; None means the method's default.
-
-    `device` adds the paths on a GPU to those on the host. `unit` says whether a canary is a row, or a person with
-    several (`owner`). `insecure_seed` makes coin tosses and noise reproducible, for
-    tests.
-    """
-
-    method: str
-    epsilon: float
-    delta: float = DEFAULT_DELTA
-    steps: int | None = None
-    sampling_rate: float | None = None
-    runs: int = DEFAULT_RUNS
-    canaries: int = DEFAULT_CANARIES
-    confidence: float = DEFAULT_CONFIDENCE
-    device: str = "cpu"
-    unit: str = RECORD
-    insecure_seed: int | None = None
 
 
 def audit(
@@ -89,10 +62,10 @@ def audit(
             f"method is {method.name!r}, which releases nothing with noise, so there is nothing to audit; "
             f"allowed: {spending}"
         )
-    declared(RunOptions)["unit"].check(request.unit)
     people = BACKGROUND_PEOPLE if request.unit == OWNER else None
     paths = HOST_PATHS if request.device == "cpu" else HOST_PATHS + DEVICE_PATHS
-    _check_sizes(request, 2 * len(paths))
+    if request.runs < 2 * len(paths):
+        raise ParameterError(f"runs is {request.runs}; allowed: {2 * len(paths)} or more on {request.device}")
     training = TrainRequest(
         method.name,
         epsilon=request.epsilon,
@@ -173,19 +146,6 @@ def check_audit(audited: dict[str, Any]) -> None:
                 f"{audited['confidence']:g}; allowed: at most the {rounded_up(audited[claim])} claimed; audit again; "
                 "if the result stays, release nothing made with this installation and report it"
             )
-
-
-def _check_sizes(request: AuditRequest, least_runs: int) -> None:
-    for name, value, low, high in (
-        ("runs", request.runs, least_runs, MOST_RUNS),
-        ("canaries", request.canaries, 10, MOST_CANARIES),
-    ):
-        if not low <= value <= high:
-            raise ParameterError(f"{name} is {value}; allowed: a whole number from {low} to {high}")
-    if not 0.5 <= request.confidence < 1:
-        raise ParameterError(
-            f"confidence is {request.confidence}; allowed: at least 0.5 and below 1, for example 0.999"
-        )
 
 
 def _rows(source: Source, count: int) -> ArrayRows:

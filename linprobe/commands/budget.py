@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +14,9 @@ from linprobe.accounting.spending import spending, together
 from linprobe.commands._budget_book import book_of, existing_book
 from linprobe.commands._row_sources import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
-from linprobe.errors import DataError, ParameterError
-from linprobe.options import DEFAULT_DELTA, RunOptions
-from linprobe.options.declaration import declared
-
-
-@dataclass(frozen=True)
-class BudgetRequest:
-    """The arguments of `linprobe budget`.
-
-    Attributes:
-        source: feature file, or a budget book. book: the book of a feature file, if it is not the default one.
-        delta: of the figures, and of a new cap; None for the largest delta of the runs.
-        cap: new cap on epsilon; None leaves the cap as it is.
-    """
-
-    source: Path
-    book: Path | None = None
-    delta: float | None = None
-    cap: float | None = None
+from linprobe.errors import DataError
+from linprobe.options import DEFAULT_DELTA
+from linprobe.options.requests import BudgetRequest
 
 
 def budget(request: BudgetRequest) -> dict[str, Any]:
@@ -46,10 +30,6 @@ def budget(request: BudgetRequest) -> dict[str, Any]:
     Raises:
         DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
     """
-    if request.delta is not None and not 0 < request.delta < 1:
-        raise ParameterError(f"delta is {request.delta}; allowed: a number above 0 and below 1")
-    if request.cap is not None:
-        declared(RunOptions)["cap"].check(request.cap)
     path = _book(request)
     contents = Contents() if path is None else read_book(path)
     if request.cap is not None and path is not None:

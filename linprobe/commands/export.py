@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from linprobe.commands.verify import verified
 from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import UsageError
 from linprobe.exporting.probe import Probe
+from linprobe.options.requests import ExportRequest
 from linprobe.progress import Progress
 from linprobe.runs.run_files import RunFiles
 from linprobe.runs.run_folder import LoadedRun
@@ -32,24 +32,13 @@ LABELS = "sigmoid of rows @ weights + bias, each label by itself; a label applie
 VOTES = "every voter votes for its most probable class; shares of votes; ties go to the higher summed probability"
 
 
-@dataclass(frozen=True)
-class ExportRequest:
-    """The arguments of `linprobe export`."""
-
-    run: Path
-    to: str
-    out: Path
-    calibrate: Path | None = None
-    overwrite: bool = False
-
-
 def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
     """Write a verified run to a file; a run that is not private is exported with a warning.
 
     Returns: the note that the file holds.
 
     Raises:
-        UsageError: an unknown format or one whose package is missing, a run that votes where the format cannot, a run
+        UsageError: a format whose package is missing, a run that votes where the format cannot, a run
             too large for the format, or see `new_files` and `temperature_of`. PrivacyError: the run does not verify.
             DataError: not a run folder, or see `temperature_of`.
     """
@@ -71,8 +60,6 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
 
 
 def _check_format(name: str) -> None:
-    if name not in FORMATS:
-        raise UsageError(f"--to is {name!r}; allowed: {', '.join(FORMATS)}")
     package = FORMATS[name]
     if find_spec(package) is None:
         wanted = f"'linprobe[{package}]'" if package in EXTRAS else package

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from linprobe.accounting import planning
 from linprobe.accounting.figures import rounded_up
 from linprobe.commands._output import new_files, writing
-from linprobe.options import DEFAULT_DELTA
+from linprobe.options.requests import PlanRequest
 from linprobe.progress import Progress
 from linprobe.reporting import plots
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """The arguments of `linprobe plan`; fields as in `planning.plan`."""
-
-    epsilon: float
-    n_rows: int
-    delta: float = DEFAULT_DELTA
-    epochs: float = planning.DEFAULT_EPOCHS
-    sampling_rates: Sequence[float] = planning.DEFAULT_RATES
-    accountant: str = "auto"
-    plot: Path | None = None
-    overwrite: bool = False
 
 
 def plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:

@@ -18,40 +18,27 @@ from linprobe.data.tables import LARGEST
 from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import DataError, UsageError
 from linprobe.evaluation.metrics import class_scores, label_probabilities, predictions
+from linprobe.options.requests import PredictRequest
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 
 
-def predict(
-    folder: Path,
-    features: Path,
-    group: str | None,
-    progress: Progress,
-    *,
-    allow_other: bool = False,
-    all_classes: bool = False,
-    calibrate: Path | None = None,
-) -> Iterator[tuple[str | float, ...]]:
+def predict(request: PredictRequest, progress: Progress) -> Iterator[tuple[str | float, ...]]:
     """The names of the columns, then (id, class name, its probability) of every row of a group of a feature file, or of
     a `.npy` array. A run with several labels a row gives 0 or 1 for each label in place of name and probability.
-
-    Args:
-        group: None for `rows` if the file has unlabelled rows, else `test`.
-        allow_other: score rows that were made otherwise than those of the run, with a note.
-        all_classes: add a column for the probability of each class, in label order.
-        calibrate: feature file whose public rows give the temperature.
 
     Raises:
         DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
             `temperature_of`.
         UsageError: an unknown group, a group of an array, or a temperature for a run that votes.
     """
+    features, group = request.features, request.group
     if group is not None and features.suffix == ".npy":
         raise UsageError(f"option --group {group} does nothing for {features}, whose rows have no groups; leave it out")
-    run = run_folder.load_run(folder)
-    temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
+    run = run_folder.load_run(request.run)
+    temperature = temperature_of(run, request.calibrate, progress, allow_other=request.allow_other)
     answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
-    yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
+    yield "id", *answers, *(f"p_{name}" for name in run.class_names if request.all_classes)
     if features.suffix == ".npy":
         array = open_array(features)
         if array.dtype.kind not in "fiub":
@@ -65,7 +52,7 @@ def predict(
         check_width(run, array.shape[1], features)
         ids: Iterator[str] = (str(row) for row in range(len(array)))
         blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
-        yield from _predicted(run, ids, _finite(blocks, features), temperature, all_classes)
+        yield from _predicted(run, ids, _finite(blocks, features), temperature, request.all_classes)
         return
     with open_features(features, whole=False, labelled=False) as opened:
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
@@ -74,10 +61,10 @@ def predict(
             raise UsageError(
                 f"group is {group!r}; allowed for {features}: {allowed}; give --group {next(iter(opened.sizes))}"
             )
-        check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
+        check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=request.allow_other)
         check_width(run, opened.n_features, features)
         rows = _finite((x for x, _ in opened.blocks(group)), features)
-        yield from _predicted(run, iter(opened.ids(group)), rows, temperature, all_classes)
+        yield from _predicted(run, iter(opened.ids(group)), rows, temperature, request.all_classes)
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:

@@ -20,6 +20,7 @@ from linprobe.commands._dry_run import DryRun, bytes_in_words, listed
 from linprobe.commands.verify import VerifiedRun, verified
 from linprobe.data.array_files import array_names
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
+from linprobe.options.requests import ReleaseRequest
 from linprobe.reporting.model_card import pages
 from linprobe.reporting.registry_claim import Publisher
 from linprobe.runs import signature
@@ -32,28 +33,10 @@ WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "-
 """What a publisher may say, by the names of `Publisher`, and the flags."""
 
 
-@dataclass(frozen=True)
-class ReleaseRequest:
-    """The arguments of `linprobe release`; the publisher's words are those of `Publisher`.
-
-    `sign` is the file of the key that signs the release: for a signed run, the key that signed it.
-    """
-
-    run: Path
-    out: Path
-    name: str | None = None
-    curators: tuple[str, ...] = ()
-    use: str | None = None
-    region: str | None = None
-    licence: str | None = None
-    public_key: Path | None = None
-    sign: Path | None = None
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """The publisher's words that were given, by the names of `Publisher`."""
-        given = {name: getattr(self, name) for name in WORDS}
-        return {name: value for name, value in given.items() if value}
+def _publisher_words(request: ReleaseRequest) -> dict[str, Any]:
+    """The publisher's words that were given, by the names of `Publisher`."""
+    given = {name: getattr(request, name) for name in WORDS}
+    return {name: value for name, value in given.items() if value}
 
 
 @dataclass(frozen=True)
@@ -160,7 +143,7 @@ def _parts(run: VerifiedRun, request: ReleaseRequest) -> _Parts:
     """The parts of the release of a run that may leave. Raises as `release`."""
     files, listed = run.files, list(run.manifest["files"])
     signed, has_pages = signature.is_signed(files), CARD in listed
-    if has_pages and not request.words and request.sign is None:
+    if has_pages and not _publisher_words(request) and request.sign is None:
         copied = [*listed, MANIFEST, *([SIGNATURE] if signed else [])]
         return _Parts(run, {name: files[name] for name in copied}, (), None)
     key = _key(request, files, has_pages=has_pages)
@@ -177,7 +160,7 @@ def _key(request: ReleaseRequest, files: RunFiles, *, has_pages: bool) -> Ed2551
             signature.check_signature(files, key.public_key())
         return key
     if signed and has_pages:
-        given = ", ".join(WORDS[word] for word in request.words)
+        given = ", ".join(WORDS[word] for word in _publisher_words(request))
         raise UsageError(
             f"run {request.run} is signed, and {given} would change pages that its signature covers; give --sign KEY "
             f"with the key that signed it, or leave out {given}"
@@ -214,7 +197,7 @@ def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:
             stream.write(content)
     if not parts.made:
         return
-    words = {"name": request.out.resolve().name, **request.words}
+    words = {"name": request.out.resolve().name, **_publisher_words(request)}
     publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat())
     make = partial(pages, publisher=publisher, signed=parts.key is not None)
     write_manifest(folder, parts.run.manifest, parts.copied, parts.key, make)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,52 +11,45 @@ from linprobe.atomic_files import read_text, replace_when_complete
 from linprobe.commands._output import inputs_of, new_files, writing
 from linprobe.commands.verify import verified
 from linprobe.errors import DataError, UsageError
+from linprobe.options.requests import ReportRequest
 from linprobe.reporting.page import Evidence, page
 from linprobe.runs.run_files import RunFiles
 
 SUFFIXES = (".html", ".htm")
 
 
-def report(
-    folder: Path,
-    html: Path,
-    attacks: Sequence[Path],
-    *,
-    title: str | None = None,
-    owner: str | None = None,
-    overwrite: bool = False,
-) -> None:
-    """Verify a run as `verify` does, then write its page; mode 0600 if it holds results of `attacks`.
-
-    `title` and `owner` are printed as they are: the page's title, and who answers for the data.
+def report(request: ReportRequest) -> None:
+    """Verify a run as `verify` does, then write its page; mode 0600 if it holds results of attacks.
 
     Raises:
-        PrivacyError: the run does not verify. DataError: a file in `attacks` is damaged or of another run.
+        PrivacyError: the run does not verify. DataError: a result of an attack is damaged or of another run.
     """
+    html = request.html
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
-    with new_files({"--html": html}, what="page", inputs=(*inputs_of(folder), *attacks), overwrite=overwrite):
-        _report(folder, html, attacks, title, owner)
+    inputs = (*inputs_of(request.run), *request.attacks)
+    with new_files({"--html": html}, what="page", inputs=inputs, overwrite=request.overwrite):
+        _report(request)
 
 
-def _report(folder: Path, html: Path, attacks: Sequence[Path], title: str | None, owner: str | None) -> None:
-    run = verified(RunFiles(folder))
+def _report(request: ReportRequest) -> None:
+    run, html = verified(RunFiles(request.run)), request.html
     manifest = run.manifest
     published = [release["file"] for release in manifest["published"] if release["file"] is not None]
     evidence = Evidence(
-        name=folder.resolve().name,
+        name=request.run.resolve().name,
         manifest=manifest,
         checked=run.figures,
         histograms=[_histogram(run.files, name) for name in published],
-        attacks=[_attack(path, manifest) for path in attacks],
+        attacks=[_attack(path, manifest) for path in request.attacks],
         test_figures=run.test_figures,
-        title=title,
-        owner=owner,
+        title=request.title,
+        owner=request.owner,
     )
     text = page(evidence)
 
     def write() -> None:
-        with replace_when_complete(html, "w", private=bool(attacks)) as stream:
+        with replace_when_complete(html, "w", private=bool(request.attacks)) as stream:
             stream.write(text)
 
     writing(html, write)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.per_instance import RecordLosses
-from linprobe.errors import DataError, ParameterError, PrivacyError
+from linprobe.errors import DataError, PrivacyError
+from linprobe.options.requests import VerifyRequest
 from linprobe.runs import signature
 from linprobe.runs.derived import check_derived, check_names, not_checked, not_covered
 from linprobe.runs.figures_file import read_test_figures
@@ -92,20 +93,8 @@ def _manifest(files: RunFiles) -> dict[str, Any]:
     return read_manifest(files, damaged=PrivacyError)
 
 
-def verify(
-    folder: Path,
-    features: Path | None = None,
-    *,
-    public_key: Path | None = None,
-    max_epsilon: float | None = None,
-    max_delta: float | None = None,
-) -> dict[str, Any]:
+def verify(request: VerifyRequest) -> dict[str, Any]:
     """Judge whether a run is private, intact, and judged alike by two accountants.
-
-    Args:
-        features: feature file whose private rows must be those of the run.
-        public_key: file of the key that must have signed the run.
-        max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
 
     Returns: run, verified, private, epsilon, epsilon_cross_check, delta, gdp_mu, zcdp_rho, releases, data, signature
         and per_record (what was checked, in words), not_covered (pages that no digest and so no signature covers),
@@ -113,19 +102,17 @@ def verify(
         verified). Figures that were not verified are None.
 
     Raises:
-        ParameterError: a limit that is not allowed. DataError: not a run folder, or an unreadable key or feature file.
+        DataError: not a run folder, or an unreadable key or feature file.
     """
-    for name, limit in (("max-eps", max_epsilon), ("max-delta", max_delta)):
-        if limit is not None and not limit >= 0:
-            raise ParameterError(f"{name} is {limit}; allowed: a number of 0 or more")
+    folder = request.run
     result: dict[str, Any] = {"run": str(folder), "verified": False, **dict.fromkeys(FINDINGS)}
     files = RunFiles(folder)
     try:
-        _check_signed(files, public_key, result)
-        manifest = _check_private(files, features, result)
+        _check_signed(files, request.public_key, result)
+        manifest = _check_private(files, request.features, result)
         for name, limit, stated in (
-            ("max-eps", max_epsilon, manifest["epsilon"]),
-            ("max-delta", max_delta, manifest["delta"]),
+            ("max-eps", request.max_epsilon, manifest["epsilon"]),
+            ("max-delta", request.max_delta, manifest["delta"]),
         ):
             if limit is not None and stated > limit:
                 raise PrivacyError(f"run {folder} states {stated:.9g}; allowed by --{name}: {limit:g}; train with less")

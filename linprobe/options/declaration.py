@@ -23,14 +23,18 @@ class Option:
         name: name as an argument of an estimator. kind: its type; for a Literal, the type of the words.
         words: the allowed words; empty for other types. optional: whether None is allowed.
         default: `dataclasses.MISSING` if the option is required.
-        help: one sentence. For an option with words: a phrase without a full stop, or empty; the words follow it.
+        help: one sentence, with the range in place of `{allowed}`. For an option with words: a phrase without a full
+            stop, or empty; the words follow it.
         after: text after the words.
-        above, least, most: its range; `above` is exclusive, the others are inclusive. unit: of the range, for errors.
+        above, least, below, most: its range; `above` and `below` are exclusive. unit: of the range, for errors.
         unset: meaning of None. shown: the default in words.
         also: a word that represents values outside `words`, and a description of these values.
         on_gpu: values that work on a GPU; None for all.
         asked: name on the command line and in `TrainRequest`, if it differs. flags: spellings, if not `--asked`.
         metavar, argument: names in the help of the command line; an option with `argument` has no flag.
+        group: its panel in the help of a command. several: whether the value is a tuple; `kind` is then the type of its
+            items. commas: whether the command line takes these as one word with commas between, as in `example`.
+        piped: whether - reads a path from standard input. hidden: whether the command line lacks it.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Option:
     after: str = ""
     above: float | None = None
     least: float | None = None
+    below: float | None = None
     most: float | None = None
     unit: str = ""
     unset: str = ""
@@ -52,6 +57,12 @@ class Option:
     flags: tuple[str, ...] = ()
     metavar: str | None = None
     argument: str | None = None
+    group: str = ""
+    several: bool = False
+    commas: bool = False
+    example: str = ""
+    piped: bool = False
+    hidden: bool = False
 
     @property
     def parameter(self) -> str:
@@ -75,23 +86,24 @@ class Option:
         """Words or range, empty if everything is allowed."""
         if self.words:
             return self.listed_words
-        if self.above is not None:
-            return f"above {self.above:g}, at most {self.most:g}"
-        if self.least is not None:
+        if self.least is not None and self.below is None:
             return f"{self.least:g} or more{self.unit}" if self.most is None else f"{self.least:g} to {self.most:g}"
-        return ""
+        limits = {"above": self.above, "at least": self.least, "below": self.below, "at most": self.most}
+        return ", ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
 
     @property
     def sentence(self) -> str:
-        """Help text and words."""
-        return f"{self.help and f'{self.help}: '}{self.listed_words}{self.after}." if self.words else self.help
+        """Help text and words, or with the range in its place."""
+        if self.words:
+            return f"{self.help and f'{self.help}: '}{self.listed_words}{self.after}."
+        return self.help.replace("{allowed}", self.allowed)
 
     @property
     def default_text(self) -> str:
         """The default as text; empty if there is none."""
         if self.default is MISSING:
             return ""
-        if self.default is None:
+        if self.default in (None, ()):
             return self.unset
         return self.shown or (f"{self.default:g}" if isinstance(self.default, float) else str(self.default))
 
@@ -109,18 +121,20 @@ class Option:
         """ParameterError unless `value` is one of the words, or in the range."""
         if not self.allowed or (value is None and self.optional):
             return
-        if self.words:
-            good, got = value in self.words, repr(value)
-        else:
-            good, got = isinstance(value, Real) and self._holds(value), str(value)
-        if not good:
-            name = self.spellings[0].removeprefix("--")
-            raise ParameterError(f"{name} is {got}; allowed: {self.allowed}")
+        for each in value if self.several else (value,):
+            if self.words:
+                good, got = each in self.words, repr(each)
+            else:
+                good, got = isinstance(each, Real) and self._holds(each), str(each)
+            if not good:
+                name = self.spellings[0].removeprefix("--")
+                raise ParameterError(f"{name} is {got}; allowed: {self.allowed}")
 
     def _holds(self, number: Any) -> bool:
         above = -inf if self.above is None else self.above
+        below = inf if self.below is None else self.below
         least = -inf if self.least is None else self.least
-        return bool(above < number < inf and least <= number <= (inf if self.most is None else self.most))
+        return bool(above < number < below and least <= number <= (inf if self.most is None else self.most))
 
 
 def option(default: Any = MISSING, help: str = "", **rest: Any) -> Any:
@@ -150,6 +164,32 @@ class Options:
 
 
 METHOD_OPTIONS: dict[str, type[Options]] = {}  # in the order of declaration
+
+
+class Request:
+    """Base of the requests of commands: frozen dataclasses, whose fields are arguments and flags.
+
+    The docstring is the help text of the command. A value outside its words or range raises ParameterError.
+
+    Class arguments:
+        command: its name. examples: command lines for the help text, each without `linprobe`.
+    """
+
+    command: ClassVar[str] = ""
+    examples: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, command: str = "", examples: tuple[str, ...] = ()) -> None:
+        super().__init_subclass__()
+        if command:
+            cls.command, cls.examples = command, examples
+            REQUESTS[command] = cls
+
+    def __post_init__(self) -> None:
+        for name, one in declared(type(self)).items():
+            one.check(getattr(self, name))
+
+
+REQUESTS: dict[str, type[Request]] = {}  # in the order of declaration
 _DECLARED: dict[type[Any], Mapping[str, Option]] = {}
 
 
@@ -161,9 +201,11 @@ def declared(group: type[Any]) -> Mapping[str, Option]:
 
 
 def _option(group: type[Any], one: Field[Any]) -> Option:
-    kind, words, optional = _parsed(one.type)
+    kind, words, optional, several = _parsed(one.type)
     stated = _metadata(group, one.name)
-    return Option(name=one.name, kind=kind, words=words, optional=optional, default=one.default, **stated)
+    return Option(
+        name=one.name, kind=kind, words=words, optional=optional, several=several, default=one.default, **stated
+    )
 
 
 def _metadata(group: type, name: str) -> Mapping[str, Any]:
@@ -175,15 +217,18 @@ def _metadata(group: type, name: str) -> Mapping[str, Any]:
     raise TypeError(f"{group.__name__}.{name} has no declaration; give it option(...)")
 
 
-def _parsed(annotation: Any) -> tuple[Any, tuple[str, ...], bool]:
-    """Type, words, and whether None is allowed."""
+def _parsed(annotation: Any) -> tuple[Any, tuple[str, ...], bool, bool]:
+    """Type, words, whether None is allowed, and whether the value is a tuple of that type."""
     optional = False
     if get_origin(annotation) in (Union, UnionType):
         optional = NoneType in get_args(annotation)
         annotation = next(kind for kind in get_args(annotation) if kind is not NoneType)
+    several = get_origin(annotation) is tuple
+    if several:
+        annotation = get_args(annotation)[0]
     if get_origin(annotation) is Literal:
-        return str, get_args(annotation), optional
-    return annotation, (), optional
+        return str, get_args(annotation), optional, several
+    return annotation, (), optional, several
 
 
 def arguments_of(options: type[Options]) -> dict[str, Option]:

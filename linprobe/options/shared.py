@@ -25,6 +25,9 @@ Output = Literal["last", "average", "weighted", "ema", "vote"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Reference = Literal["init", "zero"]
 Tracker = Literal["mlflow", "tensorboard", "wandb"]
+Unit = Literal["record", "owner"]
+
+DATA, PRIVACY, SPEED, OUTPUT = "Data", "Privacy", "Speed", "Output"  # panels of the help of training
 
 # Options of `linprobe train` that are not arguments of estimators.
 
@@ -40,7 +43,10 @@ class Choice:
         flags=("--method", "-m"),
     )
     features: Path | None = option(
-        None, "Feature file; - reads its path from stdin; without one, the built-in digits.", argument="[FEATURES|-]"
+        None,
+        "Feature file; - reads its path from stdin; without one, the built-in digits.",
+        argument="[FEATURES|-]",
+        piped=True,
     )
 
 
@@ -48,15 +54,25 @@ class Choice:
 class RunOptions:
     """Output, public rows, and how the run is computed."""
 
-    out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME")
-    public: Path | None = option(None, "Feature file of public rows from the same backbone, added to any public shots.")
-    public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.")
-    split_seed: int = option(0, "Seed that chooses the public shots.")
-    unit: Literal["record", "owner"] | None = option(
-        None, "What is protected", after="; owner: a person with all of that person's rows", unset="record"
+    out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME", group=OUTPUT)
+    public: Path | None = option(
+        None, "Feature file of public rows from the same backbone, added to any public shots.", group=DATA
+    )
+    public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.", group=DATA)
+    split_seed: int = option(0, "Seed that chooses the public shots.", group=DATA)
+    unit: Unit | None = option(
+        None,
+        "What is protected",
+        after="; owner: a person with all of that person's rows",
+        unset="record",
+        group=PRIVACY,
     )
     per_owner_rows: int | None = option(
-        None, "Most rows of a person that are used, with --unit owner.", unset="all", least=1
+        None,
+        "Most rows of a person that are used, with --unit owner.",
+        unset="all",
+        least=1,
+        group=DATA,
     )
     class_weight: str | None = option(
         None,
@@ -64,8 +80,10 @@ class RunOptions:
         unset="1 for every class",
         metavar="LABEL=W,...",
     )
-    precision: Precision = option("float32", "Type of rows in memory", after="; the last two need half the memory")
-    device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.")
+    precision: Precision = option(
+        "float32", "Type of rows in memory", after="; the last two need half the memory", group=DATA
+    )
+    device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.", group=SPEED)
     checkpoint_every: float | None = option(
         None,
         "Seconds between checkpoints; 0 writes one after every step.",
@@ -74,9 +92,13 @@ class RunOptions:
         unit=" seconds",
         flags=("--checkpoint",),
         metavar="SECONDS",
+        group=SPEED,
     )
     resume: bool = option(
-        False, "Resume the unfinished run in --out from its checkpoint, or begin it.", flags=("--resume",)
+        False,
+        "Resume the unfinished run in --out from its checkpoint, or begin it.",
+        flags=("--resume",),
+        group=SPEED,
     )
     preset: Literal["default", "paper"] = option("default", "Settings", after=" (those of the AdaMix paper)")
     test_epsilon: float | None = option(
@@ -85,6 +107,7 @@ class RunOptions:
         unset="no accuracy",
         above=0,
         most=MAX_EPSILON,
+        group=PRIVACY,
     )
     cap: float | None = option(
         None,
@@ -93,23 +116,30 @@ class RunOptions:
         unset="the cap in the budget book, if it has one",
         above=0,
         most=1e6,
+        group=PRIVACY,
     )
     book: Path | None = option(
         None,
         "Budget book.",
         unset="one for these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
+        group=PRIVACY,
     )
     log_to: Tracker | None = option(
-        None, "Send the public facts of the run to an experiment tracker", after="; never a private figure"
+        None,
+        "Send the public facts of the run to an experiment tracker",
+        after="; never a private figure",
+        group=OUTPUT,
     )
-    sign: Path | None = option(None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY")
+    sign: Path | None = option(None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY", group=OUTPUT)
 
 
 @dataclass(frozen=True)
 class Confirmation:
     """The confirmation that a run without privacy requires."""
 
-    insecure_seed: bool = option(False, "Confirm that --noise-seed voids the guarantee.", flags=("--insecure-seed",))
+    insecure_seed: bool = option(
+        False, "Confirm that --noise-seed voids the guarantee.", flags=("--insecure-seed",), group=PRIVACY
+    )
 
 
 # Arguments that the estimators of several methods share.
@@ -120,9 +150,13 @@ class Budget:
     """The privacy budget."""
 
     epsilon: float = option(
-        help=f"Target epsilon, above 0, at most {MAX_EPSILON:g}.", above=0, most=MAX_EPSILON, flags=("--eps",)
+        help=f"Target epsilon, above 0, at most {MAX_EPSILON:g}.",
+        above=0,
+        most=MAX_EPSILON,
+        flags=("--eps",),
+        group=PRIVACY,
     )
-    delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N_private.")
+    delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N_private.", group=PRIVACY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +173,9 @@ class Classes:
 class Noise:
     """Noise multiplier or steps, and the accountant."""
 
-    noise_multiplier: float | None = option(None, "Noise multiplier; the number of steps follows.", asked="sigma")
+    noise_multiplier: float | None = option(
+        None, "Noise multiplier; the number of steps follows.", asked="sigma", group=PRIVACY
+    )
     n_steps: int | None = option(
         None,
         "Number of steps; the noise follows.",
@@ -147,6 +183,7 @@ class Noise:
         f"class, or from text weights with {MANY_ROWS_FROM_TEXT}; {SAMPLED_STEPS} with Poisson sampling; "
         f"{NEWTON_STEPS} dp-newton",
         asked="steps",
+        group=PRIVACY,
     )
 
 
@@ -155,23 +192,28 @@ class Samples:
     """Poisson samples instead of all rows."""
 
     sampling_rate: float = option(
-        SAMPLING_RATE, "Probability that a row joins a step.", above=0, most=1, flags=("--sampling-rate", "--q")
+        SAMPLING_RATE,
+        "Probability that a row joins a step.",
+        above=0,
+        most=1,
+        flags=("--sampling-rate", "--q"),
+        group=PRIVACY,
     )
-    accountant: Accountant = option("auto", "Privacy accountant")
+    accountant: Accountant = option("auto", "Privacy accountant", group=PRIVACY)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerRecord:
     """Whether to track each record's own privacy loss."""
 
-    per_record: bool = option(True, "Compute each record's own privacy loss.", shown="on")
+    per_record: bool = option(True, "Compute each record's own privacy loss.", shown="on", group=PRIVACY)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Centring:
     """Whether the public mean is subtracted from rows."""
 
-    centre: Centre = option("auto", "Subtract the public mean")
+    centre: Centre = option("auto", "Subtract the public mean", group=DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +223,8 @@ class Conditioning:
     condition: Condition = option(
         "auto",
         "Without public rows, subtract a noisy private mean",
-        after="; it costs 5 % of epsilon, and auto weighs its noise",
+        after="; it costs 5 % of epsilon; auto: only where the noise of the mean is small",
+        group=DATA,
     )
 
 
@@ -195,6 +238,7 @@ class Intercept:
         unset="0 for centred rows of one class, else 2 / sqrt(features) as a power of 2",
         least=0,
         most=1e3,
+        group=DATA,
     )
 
 
@@ -202,7 +246,9 @@ class Intercept:
 class Seed:
     """Reproducible noise, for tests."""
 
-    insecure_seed: int | None = option(None, "Seed for reproducible noise: NOT PRIVATE.", asked="noise_seed")
+    insecure_seed: int | None = option(
+        None, "Seed for reproducible noise: NOT PRIVATE.", asked="noise_seed", group=PRIVACY
+    )
 
 
 TRAIN = (Choice, Budget, Noise, Samples, PerRecord, RunOptions, Centring, Conditioning, Intercept, Seed, Confirmation)
@@ -233,7 +279,7 @@ class Start:
     """W_1, and the point that weight decay pulls towards."""
 
     init: Init = option(
-        "auto", "First weights", also=("run", "a run folder"), after=", whose releases then count towards epsilon"
+        "auto", "Initial weights", also=("run", "a run folder"), after=", whose releases then count towards epsilon"
     )
     reference: Reference = option("init", "What weight decay pulls towards")
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from linprobe.methods import METHODS
+from linprobe.options.declaration import REQUESTS
 from linprobe.training import engine
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 from tests.conftest import gaussian_rows
@@ -44,8 +45,7 @@ TRAIN_KEYS = BUDGET_KEYS | {
     "seconds",
 }
 EPSILON_WITHOUT_NOISE = {"only-public": 0.0, "zero-shot": 0.0, "non-private": None}
-COMMANDS = ["train", "evaluate", "predict", "pdp-report", "verify", "import", "info", "methods", "plan", "account"]
-COMMANDS += ["compare", "attack", "audit", "report"]
+COMMANDS = list(REQUESTS)
 
 
 # pipes and processes

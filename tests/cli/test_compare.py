@@ -195,9 +195,9 @@ def test_built_in_digits_are_compared(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["--eps", "0"], 2, ["epsilon is 0", "above 0"]),
+        (["--eps", "0"], 2, ["eps is 0", "above 0"]),
         (["--eps", "1,x"], 2, ["eps is '1,x'", "numbers"]),
-        (["--eps", "1", "--public-shots", "1.5"], 2, ["public shots is '1.5'", "whole numbers"]),
+        (["--eps", "1", "--public-shots", "1.5"], 2, ["public-shots is '1.5'", "whole numbers"]),
         (["--eps", ""], 2, ["needs a privacy budget"]),
         (["--eps", "1", "--methods", ""], 2, ["methods is empty"]),
         (["--eps", "1", "--methods", "noisy-gd,noisy-gd"], 2, ["each once"]),

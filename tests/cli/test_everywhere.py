@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import stat
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from linprobe.cli import _terminal, program
-from linprobe.cli._help import EXAMPLES, THEMES
+from linprobe.cli._help import PANELS
 from linprobe.methods import METHODS
+from linprobe.options.declaration import REQUESTS
 
 COMMANDS = program().commands
 
@@ -84,7 +86,7 @@ def test_help_has_examples_that_can_be_parsed(cli, name: str) -> None:
     outcome = cli(name, "--help")
     assert outcome.status == 0
     assert "--config FILE.toml" in outcome.stdout
-    for example in EXAMPLES.get(name, ()):
+    for example in REQUESTS[name].examples:
         assert f"linprobe {example}" in outcome.stdout
         first, *words = shlex.split(example.split(" > ")[0])
         assert first == name
@@ -92,11 +94,22 @@ def test_help_has_examples_that_can_be_parsed(cli, name: str) -> None:
             COMMANDS[name].make_context(name, words)
 
 
-def test_help_of_train_has_a_panel_for_each_theme_and_every_option_once(cli) -> None:
-    text = cli("train", "--help").stdout
-    assert [line for line in text.splitlines() if line.rstrip(":") in THEMES] == [f"{theme}:" for theme in THEMES]
-    known = {parameter.name for name in ("train", "tune") for parameter in COMMANDS[name].params}
-    assert {name for names in THEMES.values() for name in names.split()} <= known | {"overwrite", "owner"}
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_every_option_once_and_panels_in_order(cli, name: str) -> None:
+    lines = cli(name, "--help").stdout.splitlines()
+    named = [line.split("  ")[1].split() for line in lines if re.match(r"  -", line)]
+    for parameter in COMMANDS[name].params:
+        if parameter.param_type_name == "option":
+            assert sum(parameter.opts[-1] in [word.strip(",") for word in words] for words in named) == 1, parameter
+    if name == "train":
+        assert [line for line in lines if line[:-1] in PANELS] == [
+            "Arguments:",
+            "Data:",
+            "Privacy:",
+            "Speed:",
+            "Output:",
+            "Method:",
+        ]
 
 
 def test_help_with_a_method_shows_only_its_options(cli) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from linprobe.accounting.accountants import composed_epsilon
 from linprobe.accounting.events import Releases
-from linprobe.commands.audit import AuditRequest, audit, check_audit
+from linprobe.commands.audit import audit, check_audit
 from linprobe.data.rows import ArrayRows, StreamedRows
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.audit import Trials, play
@@ -28,6 +28,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS, Schedule
 from linprobe.methods.private_mean import MEAN
+from linprobe.options.requests import AuditRequest
 from linprobe.progress import Silent
 
 SEED, DELTA = 5, 1e-5
@@ -38,9 +39,8 @@ UNOBSERVED = set(PATHS) - OBSERVED
 
 
 def audited(method: str, epsilon: float, mechanism: Any = GaussianMechanism, **sizes: Any) -> dict[str, Any]:
-    request = AuditRequest(
-        method, epsilon, **{"runs": 24, "canaries": 80, "confidence": 0.95, "insecure_seed": SEED, **sizes}
-    )
+    given = {"runs": 24, "canaries": 80, "confidence": 0.95, "insecure_seed": SEED, **sizes}
+    request = AuditRequest(method=method, epsilon=epsilon, **given)
     return audit(request, Silent(), mechanism=mechanism)
 
 
@@ -260,15 +260,15 @@ def test_scores_are_the_canarys_share_in_units_of_the_noise_and_nothing_else() -
     ("wrong", "error", "words"),
     [
         ({"method": "only-public"}, UsageError, "allowed: noisy-gd, adamix"),
-        ({"runs": 11}, ParameterError, "allowed: a whole number from 12"),
+        ({"runs": 11}, ParameterError, "allowed: 12 to 10000"),
         ({"device": "gpu"}, ParameterError, "device is 'gpu'"),
         ({"method": "dp-sgd", "device": "cuda"}, UsageError, "on a GPU: noisy-gd"),
-        ({"canaries": 5}, ParameterError, "allowed: a whole number from 10 to 1000"),
-        ({"confidence": 1.0}, ParameterError, "below 1, for example 0.999"),
+        ({"canaries": 5}, ParameterError, "allowed: 10 to 1000"),
+        ({"confidence": 1.0}, ParameterError, "allowed: at least 0.5, below 1"),
         ({"confidence": float("nan")}, ParameterError, "confidence is nan"),
         ({"sampling_rate": 0.5}, UsageError, "does nothing for noisy-gd"),
         ({"runs": 10_000, "canaries": 1000}, ParameterError, "allowed: a product of at most"),
-        ({"epsilon": 0.0}, ParameterError, "epsilon is 0"),
+        ({"epsilon": 0.0}, ParameterError, "eps is 0"),
         ({"delta": 0.01}, PrivacyError, "below 1/N"),
     ],
 )

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.commands.audit import AuditRequest, audit, check_audit
+from linprobe.commands.audit import audit, check_audit
 from linprobe.errors import ParameterError
 from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
 from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS
+from linprobe.options.requests import AuditRequest
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.thread_group import in_group
 from linprobe.progress import Silent
@@ -26,7 +27,7 @@ SPENDING = [name for name, method in METHODS.items() if method.spends]
 def audited(method: str, **given: Any) -> dict[str, Any]:
     asked = {"epsilon": 3.0, "runs": 12, "canaries": 60, "confidence": 0.95, "insecure_seed": 5, "unit": "owner"}
     steps = {} if METHODS[method].one_step else {"steps": 10}
-    return audit(AuditRequest(method, **{**asked, **steps, **given}), Silent())
+    return audit(AuditRequest(**{"method": method, **asked, **steps, **given}), Silent())
 
 
 @pytest.mark.parametrize("method", [name for name in SPENDING if METHODS[name].sampling is None])

@@ -31,6 +31,7 @@ from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
+from linprobe.options.requests import VerifyRequest
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training import checkpoint
@@ -684,7 +685,7 @@ def test_without_resume_an_unfinished_run_disturbs_nothing(stopped_run: TrainReq
     before = {path.name: path.read_bytes() for path in partial.iterdir()}
     train(replace(stopped_run, resume=False), Silent())
     assert {path.name: path.read_bytes() for path in partial.iterdir()} == before
-    assert verify(stopped_run.out, stopped_run.features)["verified"] is True
+    assert verify(VerifyRequest(run=stopped_run.out, features=stopped_run.features))["verified"] is True
 
 
 def test_the_run_to_go_on_with_must_be_the_only_one(stopped_run: TrainRequest) -> None:
@@ -815,7 +816,7 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int, 
         if given:
             check_equal(out, expected)
         else:
-            assert verify(out, features)["verified"] is True
+            assert verify(VerifyRequest(run=out, features=features))["verified"] is True
 
 
 @pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])

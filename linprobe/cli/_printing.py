@@ -1,4 +1,4 @@
-"""Arguments, flags and printing that several commands share."""
+"""What commands print on stdout, after their output is complete."""
 
 from __future__ import annotations
 
@@ -6,41 +6,18 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from linprobe.atomic_files import PRIVATE_MODE, path_from
+from linprobe.atomic_files import PRIVATE_MODE
 from linprobe.cli import _stderr
-from linprobe.errors import LinprobeError, ParameterError, printable
+from linprobe.errors import LinprobeError, printable
 
 if TYPE_CHECKING:
     from linprobe.commands._dry_run import DryRun
-
-Number = TypeVar("Number", int, float)
-
-RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN|-", parser=path_from, help="Run folder; - reads its path from stdin.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
-DryRunFlag = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Print what the command would read, spend and write, and how long it takes."),
-]
-AllowOther = Annotated[
-    bool,
-    typer.Option("--allow-other-features", help="Score rows that were made otherwise than those of the run."),
-]
-Calibrate = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Divide the class scores by a temperature from the public rows of this file."),
-]
-PRIVATE_TEST = "Test rows are private: accuracy on them is released with noise only."
-PrivateJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout. Private.")]
 
 
 def print_json(value: Any) -> None:
@@ -104,20 +81,3 @@ def print_private_json(value: Any) -> None:
         if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
             os.fchmod(sys.stdout.fileno(), PRIVATE_MODE)
     print_json(value)
-
-
-def words(text: str) -> list[str]:
-    """The words of a comma-separated list, without blank ones."""
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def numbers(listed: Iterable[str], kind: Callable[[str], Number], refusal: str) -> list[Number]:
-    """Words converted to numbers.
-
-    Raises:
-        ParameterError: with the text `refusal`, if a word is not a number.
-    """
-    try:
-        return [kind(word) for word in listed]
-    except ValueError:
-        raise ParameterError(refusal) from None

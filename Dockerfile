@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# linprobe in a container, for a CPU or for an NVIDIA GPU:
+# linprobe with its extra `extract` in a container, for a CPU or for an NVIDIA GPU:
 #
 #   docker build -t linprobe .
 #   docker build -t linprobe:cuda --build-arg TORCH=cu130 .
@@ -31,7 +31,7 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     --mount=type=bind,source=.ci/constraints.txt,target=/constraints.txt \
     pip install --no-cache-dir --constraint /constraints.txt \
         --index-url "${TORCH_INDEX}" torch torchvision \
-    && pip install --no-cache-dir /wheels/*.whl \
+    && pip install --no-cache-dir "$(echo /wheels/*.whl)[extract]" \
     && python -c "from linprobe.native import LIBRARY; assert LIBRARY is not None"
 # Budget books and torchvision's weights belong to the caller: keep them in the mounted folder.
 ENV HOME=/data XDG_STATE_HOME=/data/.state TORCH_HOME=/data/.torch

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from statistics import mean, stdev
 
-from linprobe.reporting.plots import figure
+from linprobe.reporting.plots import new_figure
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "accuracy" / "results.json"
@@ -21,7 +21,7 @@ BLUE, VERMILION = "#0072B2", "#D55E00"  # of the palette of Okabe and Ito
 def main() -> None:
     """Accuracy against epsilon for AdaMix with 2 public rows per class, between its floor and its ceiling."""
     results = [row for row in json.loads(RESULTS.read_text(encoding="utf-8"))["results"] if row["shots"] == 2]
-    with figure(PICTURE, (9.6, 3.9), 1, 2, sharey=True) as panels:
+    with new_figure(PICTURE, (9.6, 3.9), 1, 2, sharey=True) as panels:
         for axes, (data, title) in zip(panels, PANELS.items(), strict=True):
             found = {(row["row"], row["epsilon"]): row["accuracies"] for row in results if row["data"] == data}
             epsilons = sorted(epsilon for row, epsilon in found if row == "adamix")

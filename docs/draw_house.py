@@ -1,7 +1,8 @@
-"""Draw the house: the rooms of linprobe on their floors, and the map in docs/README.md.
+"""The house: the rooms of linprobe on their floors, as a picture and as the map in docs/README.md.
 
-    python docs/draw_house.py           # writes docs/images/house.png and the map
-    python docs/draw_house.py --check   # fails if the map is out of date; needs the standard library only
+    python docs/draw_house.py                     # writes the map
+    python docs/draw_house.py --check             # fails if the map is out of date
+    python docs/draw_house.py --picture house.png # draws the picture, as the site does when it is built
 
 Floors are the layers that `lint-imports` checks (pyproject.toml), rooms the folders and files of `linprobe/`, arrows
 their imports, and the words the first paragraph of each docstring. An import that points up is drawn in red.
@@ -22,7 +23,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "linprobe"
 PAGE = ROOT / "docs" / "README.md"
-PICTURE = ROOT / "docs" / "images" / "house.png"
 BEGIN, END = "<!-- map: made by `python docs/draw_house.py` -->\n", "<!-- end of map -->"
 
 WIDTH, GAP, MARGIN = 14.5, 0.42, 0.35  # inches: of the page, between floors, at the sides
@@ -65,7 +65,7 @@ def words_of(file: Path) -> str:
 
 
 def imported(file: Path) -> Iterator[str]:
-    """First names below `linprobe` that a file imports, at its top or inside a function."""
+    """Names below `linprobe` that a file imports, at its top, inside a function or for types only."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -76,7 +76,7 @@ def imported(file: Path) -> Iterator[str]:
         for name in names:
             package, _, rest = name.partition(".")
             if package == PACKAGE.name and rest:
-                yield rest.split(".")[0]
+                yield rest
 
 
 def rooms() -> dict[str, Room]:
@@ -86,7 +86,7 @@ def rooms() -> dict[str, Room]:
     for name, path in paths.items():
         folder = path.is_dir()
         sources = sorted(path.rglob("*.py")) if folder else [path]
-        imports = {other for source in sources for other in imported(source)} & set(paths) - {name}
+        imports = {other.split(".")[0] for source in sources for other in imported(source)} & set(paths) - {name}
         inside = [p for p in sorted(path.iterdir()) if is_code(p) and p.name != "__init__.py"] if folder else []
         found[name] = Room(
             name,
@@ -147,8 +147,8 @@ def drawn_arrows(house: dict[str, Room], floor_of: dict[str, int]) -> Iterator[t
         yield from ((name, other) for other in sorted(house[name].imports - implied))
 
 
-def draw() -> None:
-    """Write docs/images/house.png."""
+def draw(picture: Path) -> None:
+    """Write the picture."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -206,7 +206,7 @@ def draw() -> None:
             colour = INK if style == "normal" else ARROW
             axes.text(left + PADDING, place, text, fontsize=8.5, style=style, color=colour, va="center", zorder=4)
             place += LINE
-    figure.savefig(PICTURE, dpi=100, metadata={"Software": None})
+    figure.savefig(picture, dpi=100, metadata={"Software": None})
     plt.close(figure)
 
 
@@ -270,16 +270,20 @@ def ends(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write, or check, the picture and the map."""
+    """Write or check the map, or draw the picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the map is out of date")
-    if parser.parse_args(arguments).check:
-        if page() == PAGE.read_text(encoding="utf-8") and PICTURE.is_file():
+    parser.add_argument("--picture", type=Path, help="draw the house to this file, and leave the map")
+    given = parser.parse_args(arguments)
+    if given.picture is not None:
+        draw(given.picture)
+        return 0
+    if given.check:
+        if page() == PAGE.read_text(encoding="utf-8"):
             return 0
         print("docs/README.md is out of date; run: python docs/draw_house.py", file=sys.stderr)
         return 1
     PAGE.write_text(page(), encoding="utf-8")
-    draw()
     return 0
 
 

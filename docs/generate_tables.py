@@ -1,6 +1,6 @@
-"""Write the tables of the pages in `PAGES`: `python docs/generate_tables.py`.
+"""Write the tables of the pages in `PAGES`, and `manifest.schema.json`: `python docs/generate_tables.py`.
 
-A table stands between two comments that name it. A test compares the pages with `render`.
+A table stands between two comments that name it. A test compares the pages with `render`, and the schema with `schema`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from linprobe.accounting.calibrate import largest_mu
-from linprobe.accounting.tradeoff import tpr_limit
-from linprobe.evaluation.comparison import beats
-from linprobe.methods import METHODS, Method
-from linprobe.methods.choice import CHOICES, Facts, choose
+from linprobe.accounting.accountants import tpr_limit
+from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.atomic_files import json_text
+from linprobe.methods import CHOICES, METHODS, Facts, Method, choose
+from linprobe.metrics.comparison import beats
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
+from linprobe.runs.manifest import json_schema
 
 DOCS = Path(__file__).parent
+SCHEMA = DOCS / "manifest.schema.json"
 ATTACKED = (0.1, 0.5, 1, 2, 3, 5, 8, 10)  # epsilons of the table of attacks
 FALSE_ALARMS = (0.01, 0.001)
 DELTA = 1e-5
@@ -309,6 +311,12 @@ def render(page: Path) -> str:
     return text
 
 
+def schema() -> str:
+    """The JSON Schema of a manifest."""
+    return json_text(json_schema())
+
+
 if __name__ == "__main__":
+    SCHEMA.write_text(schema(), encoding="utf-8")
     for page in PAGES:
         page.write_text(render(page), encoding="utf-8")

@@ -1,7 +1,8 @@
 """Differentially private linear probing on frozen features.
 
 Estimators, one per method: `NoisyGD`, `AdaMix`, `DPSGD` and the others of `linprobe.__all__`. `load_run` makes a
-classifier of a run folder.
+classifier of a run folder. `train`, `plan`, `tune`, `compare`, `predict`, `evaluate`, `verify`, `budget` and `account`
+are the commands of those names.
 Nothing heavy is imported until one of these names is used.
 """
 
@@ -14,9 +15,10 @@ from linprobe._version import __version__
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import estimator_name
 
-_HOMES = {"PrivacyWarning": "linprobe.errors"}  # of names that are not in linprobe.estimators
+_COMMANDS = ("account", "budget", "compare", "evaluate", "plan", "predict", "train", "tune", "verify")
+_HOMES = {"PrivacyWarning": "linprobe.errors", **dict.fromkeys(_COMMANDS, "linprobe.api")}  # else linprobe.estimators
 
-__all__ = ["PrivacyWarning", "__version__", "load_run"]
+__all__ = ["PrivacyWarning", "__version__", "load_run", *_COMMANDS]
 __all__ += sorted(estimator_name(options) for options in METHOD_OPTIONS.values())
 
 

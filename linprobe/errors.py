@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -55,6 +56,48 @@ class PrivacyWarning(UserWarning):
 def first_line(error: BaseException) -> str:
     """The first line of the message of another library's error, or the type of the error if the message is empty."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+EXTRAS = {
+    "extract": ("extract", ("torch", "torchvision", "timm", "open_clip")),
+    "torch": ("a GPU, several processes and .pt files", ("torch",)),
+    "arrow": ("Parquet, Arrow and data sets on disk", ("pyarrow",)),
+    "onnx": ("export --to onnx", ("onnx",)),
+    "skops": ("export --to sklearn", ("skops",)),
+    "mlflow": ("--log-to mlflow", ("mlflow",)),
+    "tensorboard": ("--log-to tensorboard", ("torch", "tensorboard")),
+    "wandb": ("--log-to wandb", ("wandb",)),
+}
+"""What each extra of linprobe is for, and the modules it brings. pyproject.toml declares the extras."""
+
+EXTRA_OF = {
+    ("device", "cuda"): "torch",
+    ("to", "onnx"): "onnx",
+    ("to", "sklearn"): "skops",
+    ("to", "torch"): "torch",
+    **{("log_to", tracker): tracker for tracker in ("mlflow", "tensorboard", "wandb")},
+}
+"""The extra that an option needs, by its name and the part of its value before a colon."""
+
+
+def missing(extra: str) -> list[str]:
+    """The modules of an extra that are not installed. It imports none of them."""
+    return [module for module in EXTRAS[extra][1] if find_spec(module) is None]
+
+
+def require(extra: str, what: str) -> None:
+    """Raise a UsageError that names the extra to install if one of the modules that `what` needs is missing."""
+    if absent := missing(extra):
+        verb = "is" if len(absent) == 1 else "are"
+        raise UsageError(
+            f"{what} needs {', '.join(absent)}, which {verb} not installed; pip install 'linprobe[{extra}]'"
+        )
+
+
+def require_for(option: str, value: object) -> None:
+    """`require` the extra that an option with this value needs, if any."""
+    if extra := EXTRA_OF.get((option, str(value).partition(":")[0])):
+        require(extra, f"--{option.replace('_', '-')} {value}")
 
 
 def printable(text: str) -> str:

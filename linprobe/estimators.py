@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Sequence
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -23,17 +22,21 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from linprobe.accounting.calibrate import Budget, large_delta
+from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.ledger import Ledger
-from linprobe.accounting.refits import refit_warning
-from linprobe.data.row_commitment import RowHashes
+from linprobe.accounting.spending import refit_warning
+from linprobe.data.dataset import Dataset
+from linprobe.data.owners import Bounds
+from linprobe.data.row_digests import RowHashes
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights, sample_weights
 from linprobe.data.sources import ArraySource, Source
 from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import ArgumentError, DataError, PrivacyWarning, UsageError
-from linprobe.evaluation.metrics import class_scores, label_probabilities, probabilities
 from linprobe.methods import METHODS, Method
+from linprobe.metrics.scores import class_scores, label_probabilities, probabilities
 from linprobe.options.declaration import arguments_of, estimator_name, hint
+from linprobe.plans.plan import Plan, plan_run, warnings_of
+from linprobe.plans.settings import OF_LABELS, Settings
 from linprobe.training.arrays import (
     adjacent_people,
     check_range,
@@ -44,11 +47,19 @@ from linprobe.training.arrays import (
     naming_text,
     people_of,
 )
-from linprobe.training.engine import Sources, train
+from linprobe.training.execute import Observer, execute
 from linprobe.training.runtime import Runtime
-from linprobe.training.settings import OF_LABELS, Settings
 
 HASHES = RowHashes()
+
+
+class _Spent(Observer):
+    """The budget of a fit, once the fit may use a private row."""
+
+    last: Budget | None = None
+
+    def budget(self, plan: Plan) -> None:
+        self.last = plan.budget
 
 
 class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -216,16 +227,14 @@ class LinearProbe(LinearClassifier):
             known = self._labels(public_labels, "y_public")
             public = ArraySource(rows, known)
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
+        dataset = self._dataset(private, public, text, bounds, self._weights(known, by_row))
         hashes = None
         if self.method.spends:
-            protected = self._protected(private, public)
-            hashes = np.concatenate([HASHES(rows) for source in protected for rows, _ in source.blocks()])
+            hashes = np.concatenate([HASHES(rows) for source in dataset.protected for rows, _ in source.blocks()])
             if owners is not None:  # a person's rows may be in different fits; Python's hash has a secret key
                 people = np.array([hash(str(person)) for person in self.owners_], dtype=np.int64)
                 hashes = np.concatenate([hashes, people.view(np.uint64)])
-        weights = self._weights(known, by_row)
-        sources = Sources(private, len(self.classes_), public, text, bounds, weights, self.multilabel_)
-        return self._fit(sources, hashes=hashes)
+        return self._fit(dataset, hashes=hashes)
 
     def fit_sources(
         self,
@@ -259,8 +268,7 @@ class LinearProbe(LinearClassifier):
         weights = self._weights(
             labels, None if sample_weight is None else sample_weights(sample_weight, private.n_rows)
         )
-        sources = Sources(private, len(self.classes_), public, text_weights, bounds, weights, several_labels)
-        return self._fit(sources, runtime, ledger)
+        return self._fit(self._dataset(private, public, text_weights, bounds, weights), runtime, ledger)
 
     def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
         """Classes in label order: as declared, else from public labels that are not protected. `y` tells its shape."""
@@ -284,43 +292,48 @@ class LinearProbe(LinearClassifier):
         public = None if self.method.joins_public else public
         return RowWeights(class_weights(self.class_weight, self.classes_.tolist(), public), by_row)
 
-    def _protected(self, private: Source, public: Source | None) -> list[Source]:
-        """The sources of rows that the method protects."""
-        return [private, public] if self.method.joins_public and public is not None else [private]
+    def _dataset(
+        self,
+        private: Source,
+        public: Source | None,
+        text_weights: NDArray[np.floating] | None,
+        bounds: Bounds | None,
+        weights: RowWeights | None,
+    ) -> Dataset:
+        joined = self.method.joins_public
+        several = self.multilabel_
+        return Dataset(private, len(self.classes_), public, text_weights, bounds, weights, several, joined)
 
     def _fit(
         self,
-        sources: Sources,
+        dataset: Dataset,
         runtime: Runtime | None = None,
         ledger: Ledger | None = None,
         hashes: NDArray[np.uint64] | None = None,
     ) -> Self:
         """Train; `hashes` of the protected rows are remembered, to warn of a second fit."""
-        settings = self.settings()
-        also = sources.public.n_rows if self.method.joins_public and sources.public else 0
-        warning = large_delta(settings.delta, sources.n_units + also)
-        if warning is not None and self.method.spends:
+        plan = plan_run(self.settings(), dataset)
+        for warning in warnings_of(plan, dataset) if plan.settings.insecure_seed is None else ():
             warnings.warn(warning.replace("--delta ", "delta="), PrivacyWarning, stacklevel=3)
-        budgets: list[Budget | None] = []
+        spent = _Spent()
         try:
-            trained = train(sources, settings, runtime, ledger=ledger, on_budget=budgets.append)
+            trained = execute(plan, dataset, runtime, ledger, spent)
         finally:  # a fit that failed has released something too
-            if hashes is not None and settings.insecure_seed is None:
-                self._warn_of_refit(hashes, budgets[-1:], sources.unit)
-        self.n_features_in_ = sources.private.n_features
+            if hashes is not None and plan.private:
+                self._warn_of_refit(hashes, spent.last, dataset.unit)
+        self.n_features_in_ = dataset.private.n_features
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(trained.weights, -1, -2)), trained.bias
         self.history_, self.n_iter_ = trained.history, max(1, trained.n_steps)
-        self.centre_, self.privacy_ = trained.centre, trained.privacy
+        self.centre_, self.privacy_ = trained.centre, trained.privacy.stated()
         if trained.losses is not None:
             self.private_record_losses_ = trained.losses
         return self
 
     @staticmethod
-    def _warn_of_refit(hashes: NDArray[np.uint64], budgets: Sequence[Budget | None], unit: str) -> None:
-        for budget in budgets:
-            text = None if budget is None else refit_warning(hashes, budget.releases, budget.delta, unit)
-            if text is not None:
-                warnings.warn(text, PrivacyWarning, stacklevel=4)
+    def _warn_of_refit(hashes: NDArray[np.uint64], budget: Budget | None, unit: str) -> None:
+        text = None if budget is None else refit_warning(hashes, budget.releases, budget.delta, unit)
+        if text is not None:
+            warnings.warn(text, PrivacyWarning, stacklevel=4)
 
     def settings(self) -> Settings:
         """Settings for the engine, from the parameters of this estimator."""
@@ -352,10 +365,10 @@ class TrainedProbe(LinearClassifier):
                 f"run {self.folder} is trained, and fit got rows; train another probe with an estimator, or wrap this "
                 "one in sklearn.frozen.FrozenEstimator"
             )
-        from linprobe.runs.run_folder import load_run as read_run
+        from linprobe.runs.run_folder import read_run
 
         run = read_run(self.folder)
-        self.privacy_, self.centre_ = run.manifest, run.manifest["centre"]
+        self.privacy_, self.centre_ = run.manifest.to_json(), run.manifest.centre
         self.classes_, self.multilabel_ = np.array(run.class_names), run.task == MULTILABEL
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(run.weights, -1, -2)), run.bias
         self.n_features_in_ = run.weights.shape[-2]

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import importlib.metadata
 import io
+import json
 import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import settings
+from jsonschema import Draft202012Validator
 
-from linprobe.accounting import refits
+from linprobe.accounting import spending
+from linprobe.atomic_files import json_text
 from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.gradients import host
+from linprobe.runs.manifest import Manifest
 
 # no test measures time, so a busy machine must not fail one
 settings.register_profile("linprobe", deadline=None)
@@ -31,11 +38,34 @@ settings.load_profile("linprobe")
 
 # budget books of tests lie outside the user's folder; `own_books` gives each test its own
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="linprobe-state-")
+# no test needs what it wrote to outlive a power cut, or versions that change while it runs
+os.fsync = lambda descriptor: None
+importlib.metadata.version = functools.cache(importlib.metadata.version)
+
+
+def remember_divergences() -> None:
+    """Keep the Renyi divergences of one sampled release, a third of all accounting, from run to run."""
+    real = rdp_privacy_accountant._compute_rdp_poisson_subsampled_gaussian
+
+    @functools.cache
+    def computed(rate: float, noise_multiplier: float, orders: tuple[float, ...]) -> Any:
+        found = np.asarray(real(rate, noise_multiplier, np.array(orders)))
+        found.flags.writeable = False
+        return found
+
+    def remembered(q: float, noise_multiplier: float, orders: Any) -> Any:
+        return computed(q, noise_multiplier, tuple(orders))
+
+    rdp_privacy_accountant._compute_rdp_poisson_subsampled_gaussian = remembered
+
+
+remember_divergences()
 SHARED_BOOKS = Path(os.environ["XDG_STATE_HOME"]) / "linprobe"
 atexit.register(shutil.rmtree, SHARED_BOOKS.parent, ignore_errors=True)
 
 CLASS_NAMES = ("ant", "bee", "cat", "dog")
 N_FEATURES = 10
+SCHEMA = Path(__file__).parents[1] / "docs" / "manifest.schema.json"
 SIZES = {"train": 400, "test": 120, "public": 12}
 
 
@@ -104,12 +134,27 @@ def write_features(
     return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _every_manifest_fits_its_schema() -> Iterator[None]:
+    """Validate each manifest that a test writes in this process against the published schema."""
+    check, sealed = Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))), Manifest.sealed
+
+    def checked(manifest: Manifest, contents: Mapping[str, bytes]) -> Manifest:
+        made = sealed(manifest, contents)
+        check.validate(json.loads(json_text(made.to_json())))
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Manifest, "sealed", checked)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the budget books of this test."""
     state = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    monkeypatch.setattr(refits, "FITS", refits.Fits())
+    monkeypatch.setattr(spending, "FITS", spending.Fits())
     return state / "linprobe"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.cli._builder import train_flags
+from linprobe.cli._command import train_flags
 from linprobe.errors import ParameterError, UsageError
 from linprobe.estimators import ESTIMATORS
 from linprobe.methods import METHODS

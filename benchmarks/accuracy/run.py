@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands._row_sources import open_features
-from linprobe.commands.train import TrainRequest, train
+from linprobe.data.dataset import open_features
+from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
+from linprobe.training.train import train
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 3.0, 8.0)
 WITHOUT_PUBLIC = ("noisy-gd", "dp-sgd", "dpsgd-f", "dp-ls", "dp-fc", "dp-newton", "prototypes")

@@ -19,9 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands.train import TrainRequest, train
-from linprobe.commands.tune import Tuning, tune
+from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
+from linprobe.training.train import train
+from linprobe.training.tune import Tuning, tune
 
 GRID = "score_noise=0.1,0.5,2,8"
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -24,8 +24,8 @@ import torch
 from PIL import Image, ImageFilter
 
 from linprobe.extraction.backbones import load_backbone
-from linprobe.extraction.decoding import decode
 from linprobe.extraction.extract import extract
+from linprobe.extraction.images import decode
 from linprobe.extraction.plan import BATCH_ON_CPU, BATCH_ON_GPU, PRECISIONS
 from linprobe.extraction.request import ExtractRequest
 from linprobe.progress import Silent
@@ -66,7 +66,7 @@ def write_jpegs(folder: Path, n_images: int) -> Path:
 
 def bare_rate(request: ExtractRequest, batch_size: int, device: torch.device, precision: str, seconds: float) -> float:
     """Images per second of the forward pass alone."""
-    backbone = load_backbone(request.backbone, request.weights, request.random_weights, request.arguments)
+    backbone = load_backbone(request.backbone, request.weights, request.random_weights, request.arguments or {})
     side = (backbone.transform.output_size or (224, 224))[0]
     model: Any = backbone.model.to(device).to(memory_format=torch.channels_last)
     if request.compile:

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
+from linprobe.data.dataset import Dataset
 from linprobe.data.sources import ArraySource
-from linprobe.evaluation.label_figures import label_figures
 from linprobe.methods import METHODS
-from linprobe.training.engine import Sources, train
-from linprobe.training.settings import Settings
+from linprobe.metrics.figures import label_figures
+from linprobe.plans.plan import plan_run
+from linprobe.plans.settings import Settings
+from linprobe.training.execute import execute
 
 DELTA = 1e-5
 EPSILONS = (1.0, 3.0)
@@ -47,8 +49,8 @@ def measured(task: str, method: str, public: bool, epsilon: float | None, seed: 
     private, shown, test = np.split(order, (1300, 1370))
     known = ArraySource(digits.data[shown], y[shown]) if public else None
     budget = {} if epsilon is None else {"epsilon": epsilon, "delta": DELTA, "per_record": False}
-    sources = Sources(ArraySource(digits.data[private], y[private]), len(names), known, several_labels=True)
-    probe = train(sources, Settings.of_given(METHODS[method], budget))
+    dataset = Dataset(ArraySource(digits.data[private], y[private]), len(names), known, several_labels=True)
+    probe = execute(plan_run(Settings.of_given(METHODS[method], budget), dataset), dataset)
     blocks = [(digits.data[test], y[test])]
     found = label_figures(lambda: iter(blocks), len(test), probe.weights, probe.bias, list(names))
     return [found[name] for name in FIGURES]

@@ -20,7 +20,7 @@ import torch
 from flint import arb, ctx
 from scipy.special import ndtri
 
-from linprobe.mechanisms.first_look import LIBRARY
+from linprobe.mechanisms.grid import LIBRARY
 
 LEAST = 2.0**-21
 GRID = 2.0**-48

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from linprobe.commands._comparison_plan import PARAGON, PUBLIC_BASELINE
-from linprobe.evaluation.comparison import Setting, Summary
-from linprobe.reporting.comparison_plots import (
+from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE
+from linprobe.metrics.comparison import Setting, Summary
+from linprobe.reporting.comparison import (
     DASHES,
     MARKERS,
     PUBLIC_HERE,
@@ -17,7 +17,7 @@ from linprobe.reporting.comparison_plots import (
     accuracy_against_epsilon,
     boost_against_shots,
 )
-from linprobe.reporting.plots import GREY, PALETTE, figure
+from linprobe.reporting.plots import GREY, PALETTE, new_figure
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parents[1] / "docs" / "images"
@@ -61,7 +61,7 @@ def per_record(path: Path) -> None:
     title = f"How much privacy records lose at epsilon {worst:g}\n{FLOWERS}"
     note = "One run per method, 2 public rows per class. Points: quantiles of the records' own epsilons."
     note = f"{note}\n{PUBLIC_HERE}"
-    with figure(path, (6.8, 4.8), title=title, note=note) as (axes,):
+    with new_figure(path, (6.8, 4.8), title=title, note=note) as (axes,):
         for place, row in enumerate(rows):
             style = {"color": PALETTE[place], "marker": MARKERS[place], "linestyle": DASHES[place]}
             axes.plot([100 * float(level) for level in levels], [row[level] for level in levels], **style, linewidth=2)

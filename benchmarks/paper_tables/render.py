@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from linprobe.reporting.comparison_table import comparison_table, markdown
+from linprobe.reporting.comparison import comparison_table, markdown
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "reproduction.md"

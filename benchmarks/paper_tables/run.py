@@ -21,12 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from linprobe.accounting.account import account
 from linprobe.cli._terminal import TerminalProgress
-from linprobe.commands.account import account
-from linprobe.commands.compare import CompareRequest, MethodRow, compare
-from linprobe.options.requests import AccountRequest
+from linprobe.evaluation.compare import MethodRow, compare
+from linprobe.options.requests import CompareRequest
 from linprobe.runs import run_folder
-from linprobe.runs.per_record_file import read_per_record
 
 HERE = Path(__file__).parent
 SAMPLED = {"per_record": False}  # these tables have no per-record figures
@@ -125,9 +124,9 @@ def curves(features: Path, work: Path) -> dict[str, Any]:
         found = compare(request, progress)
     result = []
     for run in found["runs"]:
-        manifest = run_folder.load_run(run["run"]).manifest
-        _, losses, _ = read_per_record(Path(run["run"]), manifest)
-        epsilons = losses.epsilon(manifest["delta"], manifest["epsilon"])
+        trained = run_folder.read_run(run["run"])
+        epsilon, delta = trained.manifest.bound
+        epsilons = trained.per_record.losses.epsilon(delta, epsilon)
         quantiles = {f"{level:g}": float(np.quantile(epsilons, level)) for level in (0.05, 0.25, 0.5, 0.75, 0.95)}
         mean, largest = float(epsilons.mean()), float(epsilons.max())
         result.append({"method": run["method"], "epsilon": CURVES_EPSILON, "mean": mean, "max": largest, **quantiles})
@@ -139,11 +138,7 @@ def accounting() -> dict[str, Any]:
     printed = json.loads((HERE / "paper.json").read_text(encoding="utf-8"))["accounting"]["rows"]
     found = []
     for row in printed:
-        costs = account(
-            AccountRequest(
-                sampling_rate=row["q"], noise_multiplier=row["sigma"], n_steps=row["steps"], delta=row["delta"]
-            )
-        )
+        costs = account(row["q"], row["sigma"], row["steps"], row["delta"])
         found.append({**row, "pld": costs["pld"], "rdp": costs["rdp"]})
     return {"rows": found}
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
-from linprobe.commands.extract import extract
-from linprobe.commands.import_ import ImportRequest, import_
+from linprobe.extraction.extract import extract
+from linprobe.extraction.import_ import ImportRequest, import_
 from linprobe.extraction.request import ExtractRequest
 from linprobe.progress import Silent
 
@@ -68,7 +68,7 @@ def main() -> None:
             y_test=data["y_test"],
             class_names=np.array(names),
         )
-        import_(ImportRequest(sources=(arrays,), out=out / f"{name}.h5"), Silent())
+        import_(ImportRequest([arrays], out / f"{name}.h5"), Silent())
     class_of = {letters(name): name for name in names}
     for form, change in FORMS.items():
         images = out / form

@@ -30,20 +30,18 @@ from typing import Any
 import numpy as np
 
 from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
-from linprobe.commands.train import TrainRequest, train
-from linprobe.data.blocks import Rows
+from linprobe.data.blocks import Precision, narrowed
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.owners import by_owner
-from linprobe.data.precision import Precision, narrowed
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import ArrayRows
-from linprobe.data.unit_rows import UnitRows
+from linprobe.data.rows import ArrayRows, Rows
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import SampledRows
+from linprobe.options.requests import TrainRequest
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.progress import Silent
+from linprobe.training.train import train
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
 from timing import machine
@@ -149,11 +147,9 @@ def costs() -> list[dict[str, Any]]:
         def step(chosen: Rows, weights: Any = weights, source: Any = source, per_record: bool = observed) -> Any:
             return source.add_noise(clipped_sum(chosen, weights, 0.5, per_record=per_record).value, 5.0)
 
-        chosen: dict[str, Any] = {"rows": rows} | {k: UnitRows(rows, bounds) for k, bounds in people.items()}
+        chosen: dict[str, Any] = {"rows": rows} | {k: rows.of_people(bounds) for k, bounds in people.items()}
         if rate < 1:
-            chosen = {
-                k: SampledRows(one, g.random(one.n_rows) < rate, rate, observed=observed) for k, one in chosen.items()
-            }
+            chosen = {k: one.sample(g.random(one.n_rows) < rate, rate, observed=observed) for k, one in chosen.items()}
         with blas_held_to_one_thread():
             cpu, wall = fastest({k: partial(step, one) for k, one in chosen.items()})
         result: dict[str, Any] = {"shape": list(shape), "precision": precision, "rate": rate, "per_person": observed}

@@ -26,7 +26,7 @@ from linprobe.gradients.loss import loss_and_gradient
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.reporting.plots import PALETTE, figure
+from linprobe.reporting.plots import PALETTE, new_figure
 
 N_PRIVATE, EPSILON, DELTA, STEPS = 10_000, 1.0, 1e-5, 60
 DIMENSIONS = (500, 1000, 2000, 4000, 6000)
@@ -95,7 +95,7 @@ def plot(results: list[dict[str, Any]], trials: int, path: Path) -> None:
     """Mean squared error against p with two standard errors, and the noise floor of y."""
     title = f"Regression on synthetic data at epsilon {EPSILON:g}\n{N_PRIVATE:,} private and 1.5 p public records"
     note = f"Points: mean over {trials} trials; bars: two standard errors."
-    with figure(path, (6.8, 4.8), title=title, note=note) as (axes,):
+    with new_figure(path, (6.8, 4.8), title=title, note=note) as (axes,):
         for place, (name, marker) in enumerate(zip(ALGORITHMS, "os^", strict=True)):
             own = [one for one in results if one["algorithm"] == name]
             sizes, means = [one["p"] for one in own], [one["mean"] for one in own]

@@ -27,7 +27,7 @@ import numpy as np
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.accounting.per_instance import ORDERS
-from linprobe.data.precision import narrowed
+from linprobe.data.blocks import narrowed
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
 from linprobe.data.sources import BLOCK_ROWS

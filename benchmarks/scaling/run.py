@@ -25,15 +25,15 @@ import numpy as np
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import SHARD_ROWS, ArrayRows
-from linprobe.data.shards import ShardRows
+from linprobe.data.rows import ArrayRows
+from linprobe.data.sources import SHARD_ROWS
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.parallel.torch_group import group
-from linprobe.reporting.plots import BLUE, VERMILION, figure
+from linprobe.reporting.plots import BLUE, VERMILION, new_figure
 
 ROUNDS, STEPS, WARM_UP = 3, 8, 2
 SIGMA, CLIP_NORM = 10.0, 0.5
@@ -44,7 +44,7 @@ def step_times(together: Group, rows_each: int, width: int, n_classes: int) -> d
     generator = np.random.default_rng(together.rank)
     x = normalise_rows(generator.standard_normal((rows_each, width), dtype=np.float32))
     shard = ArrayRows(x, generator.integers(n_classes, size=rows_each))
-    rows = ShardRows(shard, together.rank * rows_each, together.size * rows_each)
+    rows = shard.as_shard(together.rank * rows_each, together.size * rows_each)
     mechanism = GaussianMechanism(NoiseSource(), Ledger().append, group=together)
     weights = np.zeros((width, n_classes))
     steps, exchanges = [], []
@@ -105,7 +105,7 @@ def draw(path: Path, results: dict[str, Any]) -> None:
         f"{results['features']:,} features, {results['classes']} classes, float32, {results['cores']} cores"
     )
     note = f"Efficiency: time of one process, divided by this time. Least median of {ROUNDS} rounds; one thread each."
-    with figure(path, (6.4, 4.4), title=title, note=note) as (axes,):
+    with new_figure(path, (6.4, 4.4), title=title, note=note) as (axes,):
         axes.bar(places, computed, 0.5, color=BLUE, label="computing")
         axes.bar(places, exchanged, 0.5, computed, color=VERMILION, hatch="////", edgecolor="white", label="all-reduce")
         for entry in measured:

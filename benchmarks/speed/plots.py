@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from linprobe.reporting.plots import BLUE, GREEN, ORANGE, PURPLE, VERMILION, figure
+from linprobe.reporting.plots import BLUE, GREEN, ORANGE, PURPLE, VERMILION, new_figure
 
 STYLES = {
     "noisy_gd_float32": ("linprobe noisy-gd", BLUE, "o", "-"),
@@ -28,7 +28,7 @@ def draw_growth(results: dict[str, Any], path: Path) -> None:
         f"Each is the shortest of several rounds on {cores} cores. The limit: reading the rows once, or multiplying."
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with figure(path, (14, 4.8), 1, 3, title=title, note=note, sharey=True) as panels:
+    with new_figure(path, (14, 4.8), 1, 3, title=title, note=note, sharey=True) as panels:
         for axes, (axis, label) in zip(panels, AXES.items(), strict=True):
             ticks = set(growth[axis]["values"])
             for name, (text, colour, marker, line) in STYLES.items():

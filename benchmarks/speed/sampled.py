@@ -23,13 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from timing import machine
 
-from linprobe.data.blocks import Blocks, Rows
-from linprobe.data.precision import STORAGE, aligned_empty, narrowed
+from linprobe.data.blocks import STORAGE, aligned_empty, narrowed
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import ArrayRows, TranslatedRows
+from linprobe.data.rows import ArrayRows, Rows
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
-from linprobe.mechanisms.sampling import SampledRows
 from linprobe.parallel.threads import blas_held_to_one_thread
 
 D, CLIP = 2048, 0.5
@@ -48,13 +46,13 @@ def used() -> tuple[float, float]:
 def passes(rows: Rows, weights: NDArray[np.float64], masks: Masks, geometry: Geometry) -> dict[str, Passes]:
     """A pass over all rows and, for each rate, one over each sample, and one over the first with per-record losses."""
 
-    def over(blocks: Blocks, per_record: bool) -> Callable[[], object]:
+    def over(blocks: Rows, per_record: bool) -> Callable[[], object]:
         return lambda: clipped_sum(blocks, weights, CLIP, geometry=geometry, per_record=per_record)
 
     found = {"all rows": [over(rows, True)]}
     for rate, samples in masks.items():
-        found[f"q={rate:g}"] = [over(SampledRows(rows, mask, rate, observed=False), False) for mask in samples]
-        found[f"q={rate:g} per record"] = [over(SampledRows(rows, samples[0], rate, observed=True), True)]
+        found[f"q={rate:g}"] = [over(rows.sample(mask, rate, observed=False), False) for mask in samples]
+        found[f"q={rate:g} per record"] = [over(rows.sample(samples[0], rate, observed=True), True)]
     return found
 
 
@@ -105,7 +103,7 @@ def main() -> None:
             rows = ArrayRows(x, y)
             cases[precision] = (rows, weights, PLAIN)
         if n_classes == 10:
-            moved = TranslatedRows(rows, 0.01 * rng.standard_normal(D), 0.5)
+            moved = rows.translated(0.01 * rng.standard_normal(D), 0.5)
             cases["translated"] = (moved, np.concatenate([weights, weights[:1]]), PLAIN)
             cases["origin"] = (rows, weights, Origin(0.002 * rng.standard_normal(weights.shape)))
             cases["scale"] = (rows, weights, Scale(np.exp(0.3 * rng.standard_normal(weights.shape))))

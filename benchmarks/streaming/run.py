@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.commands.train import TrainRequest, train
 from linprobe.data.blocks import LazyBlock
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
@@ -35,7 +34,9 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import StreamedRows
 from linprobe.data.sources import BLOCK_ROWS
+from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
+from linprobe.training.train import train
 
 CLASSES, STEPS, TEST_ROWS = 10, 3, 2000
 WIDTH = 1024
@@ -83,13 +84,13 @@ def peak_bytes() -> int:
 def child(features: Path, out: Path, cap: int) -> dict[str, Any]:
     """One run in this process, with its address space limited to `cap` bytes; 0 for no limit."""
     passes = []
-    real = StreamedRows.lazy_blocks
+    real = StreamedRows._whole
 
     def counted(rows: StreamedRows) -> Iterator[LazyBlock]:
         passes.append(rows)
         return real(rows)
 
-    StreamedRows.lazy_blocks = counted  # type: ignore[method-assign]
+    StreamedRows._whole = counted  # type: ignore[method-assign]
     if cap:
         resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
     before, watch = peak_bytes(), Watch()

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from linprobe.commands.train import TrainRequest, train
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.options.requests import TrainRequest
 from linprobe.progress import Silent
 from linprobe.runs import run_folder
+from linprobe.training.train import train
 
 RARE, COMMON = 100, 1000
 EPSILONS = (1.0, 3.0)
@@ -57,7 +58,7 @@ def trained(data: Any, epsilon: float, weight: float, seed: int) -> list[float]:
             book=file.with_name("book"),
         )
         train(request, Silent())
-        figures = json.loads((run_folder.load_run(file.with_name("run")).folder / TEST_FIGURES).read_text())
+        figures = json.loads((run_folder.read_run(file.with_name("run")).folder / TEST_FIGURES).read_text())
     recall = [figures["per_class"][name]["recall"] for name in names]
     return [float(np.mean(part)) for part in (recall, recall[:half], recall[half:])]
 

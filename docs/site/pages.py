@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages that lie outside docs/, links to files that are no pages, and GitHub's Markdown.
+"""MkDocs hooks: pages that lie outside docs/, the picture of the house, links to files, and GitHub's Markdown.
 
 Pages are written for GitHub first. Here they become pages of the site: a link to a file of the repository that is no
 page leads to a copy under `files/`, and one to a folder becomes plain text.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import posixpath
 import re
+import subprocess
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from mkdocs.structure.files import File
@@ -28,6 +31,9 @@ LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^()\s#]+)(#[^(
 BLOCK = re.compile(r"^```[\s\S]*?^```$|^(?:    .*\n)+", re.MULTILINE)  # of code
 CODE = re.compile(r"`[^`\n]+`")
 SHOWN_CODE = re.compile(r"(?<=<code>)[^<\n]+(?=</code>)")
+HOUSE = "images/house.png"
+HOUSE_MARK = "<!-- the site shows the picture here -->"
+HOUSE_ALT = "The folders of linprobe in their layers, from the command line to errors, with an arrow for each import."
 HYPHENATED = re.compile(r"(?<!\S)(?=\S{2,40}(?!\S))\S*-\S*")
 
 
@@ -43,7 +49,8 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that lie outside docs/, and copies of linked files."""
+    """Add the pages that lie outside docs/, the picture of the house, and copies of linked files."""
+    files.append(File.generated(config, HOUSE, content=_house()))
     for place, page in OUTSIDE.items():
         if page in SOURCE:
             files.append(File.generated(config, page, content=(ROOT / place).read_text(encoding="utf-8")))
@@ -56,6 +63,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Follow links from where the page lies in the repository, and say to Python-Markdown what GitHub understands."""
+    markdown = markdown.replace(HOUSE_MARK, f"![{HOUSE_ALT}]({HOUSE})")
     place = _place(page.file)
     here = posixpath.dirname(page.file.src_uri)
 
@@ -80,6 +88,14 @@ def on_page_content(html: str, **_: Any) -> str:
     """Keep names such as `--unit` and `noisy-gd`, and figures such as 0.95 ± 0.01, on one line."""
     html = SHOWN_CODE.sub(lambda code: HYPHENATED.sub(r'<span class="whole">\g<0></span>', code[0]), html)
     return html.replace(" ± ", "&nbsp;±&nbsp;")
+
+
+def _house() -> bytes:
+    """The picture of the rooms of linprobe, as docs/draw_house.py draws it from the code."""
+    with TemporaryDirectory() as folder:
+        picture = Path(folder) / "house.png"
+        subprocess.run([sys.executable, ROOT / "docs" / "draw_house.py", "--picture", picture], check=True)
+        return picture.read_bytes()
 
 
 def _links(markdown: str, place: str) -> list[str]:

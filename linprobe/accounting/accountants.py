@@ -1,19 +1,23 @@
-"""Accountants: releases in, epsilon out. The only file that imports dp_accounting.
+"""Accountants: releases in, epsilon out. The only file that imports dp_accounting and autodp.
 
-`gdp` is Gaussian differential privacy, whose composition is exact. It is the accountant of record if all sums are over
-all rows: `gaussian_dp.py` has the formula and proven bounds.
-`pld` uses dp-accounting's privacy-loss distributions, on a grid that rounds towards more loss. It is the accountant of
-record if any sum is over a Poisson sample. `rdp` uses dp-accounting's Renyi bounds, which are looser and need no grid.
-A second accountant cross-checks every epsilon of record.
+`GAUSSIAN` is Gaussian differential privacy, whose composition is exact. It is the accountant of record if all sums are
+over all rows: `gaussian_dp.py` has the formula and proven bounds.
+`PLD` uses dp-accounting's privacy-loss distributions, on a grid that rounds towards more loss. It is the accountant of
+record if any sum is over a Poisson sample. `RENYI` uses its Renyi bounds, which are looser and need no grid. A second
+accountant cross-checks every epsilon of record. `AUTODP` gives a third opinion on sums over all rows.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,45 +25,315 @@ import scipy
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
-from linprobe.accounting.gaussian_dp import composed_mu, composed_rho, delta_of, epsilon_of
-from linprobe.errors import ParameterError
+from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.gaussian_dp import LARGEST_MU, composed_mu, composed_rho, delta_of, epsilon_of, largest_mu
+from linprobe.errors import ParameterError, PrivacyError
 
-ACCOUNTANTS = {
-    "gdp": "Gaussian DP (ball arithmetic)",
-    "pld": "privacy-loss distribution (dp-accounting)",
-    "rdp": "Renyi DP (dp-accounting)",
-}
-CROSS_CHECKS = {"gdp": "pld", "pld": "rdp", "rdp": "pld"}
 AGREEMENT_RELATIVE = 2e-3
 AGREEMENT_ABSOLUTE = 5e-4
 EXCESS_RELATIVE = 2.0
 EXCESS_ABSOLUTE = 3.0
-PLD_GRID = 3e-5  # grid step of `pld`, relative to epsilon
+PLD_GRID = 3e-5  # grid step of `PLD`, relative to epsilon
 ROUGH_GRID = 3e-4  # several times as fast; overstates epsilon a little more: sums over all rows by less than 10^-6
 SMALLEST_DIVERGENCE = 1e-13
 RENYI_ROUNDING = 1e-15
 NEGLIGIBLE_NOISE = 1e-3  # smaller multipliers are treated as 0, as the libraries overflow; one then returns epsilon 0
+MAX_SIGMA = 1e9
+BRACKET = 0.1
+ROOT_TOLERANCE = 3e-5
+SLOPE_STEP = 1e-3
+SAFE_SIDE = 2e-6  # more than the secant misses
+LEAST_SHARE = 0.5  # of a target that a calibrated run must spend
+LARGEST_EXPONENT = 700.0  # exp overflows above 709
+LIMIT_EPSILONS = np.linspace(0, 1.5, 100)  # in units of the epsilon stated; within 1 % of a finer grid
+Rates = NDArray[np.float64]
+Kinds = tuple[tuple[float, float, int], ...]  # noise multiplier, sampling rate and count of releases
+
+
+@dataclass(frozen=True)
+class AttackLimit:
+    """The highest true-positive rate that a guarantee allows any attack on one record.
+
+    An attacker decides whether a record was in the data. fpr is the probability of a wrong yes, tpr of a right yes.
+
+        mu-GDP:           tpr <= Phi(Phi^-1(fpr) + mu)                             (Dong, Roth, Su 2022, Section 2.2)
+        delta(epsilon):   tpr <= min(e^epsilon fpr + delta, 1 - e^-epsilon (1 - delta - fpr)) at every epsilon
+                                                                      (Kairouz, Oh, Viswanath 2015, Theorem 2.1)
+
+    The best test reaches the first, which is never above the second. Sampled releases have no mu; they get the least
+    value of the second over a grid of epsilons, each with its own delta.
+
+    Attributes:
+        source: what the limit follows from, in words.
+        mu: of Gaussian differential privacy, dimensionless; None for sampled releases.
+        epsilons, deltas: pairs that hold for the releases, both (n,); empty if there is a mu.
+    """
+
+    source: str
+    mu: float | None
+    epsilons: Rates
+    deltas: Rates
+
+    def __call__(self, fpr: Rates | float) -> Rates:
+        """The limit at false-positive rates of any shape."""
+        rates = np.asarray(fpr, dtype=np.float64)
+        if self.mu is None:
+            return np.asarray(tpr_limit(rates[..., np.newaxis], self.epsilons, self.deltas).min(axis=-1))
+        return np.asarray(scipy.special.ndtr(scipy.special.ndtri(rates) + self.mu)) if self.mu else rates
+
+
+def tpr_limit(fpr: Rates, epsilon: Rates | float, delta: Rates | float) -> Rates:
+    """The highest true-positive rate that a pair (epsilon, delta) allows; all three broadcast."""
+    few = np.exp(np.minimum(epsilon, LARGEST_EXPONENT)) * fpr + delta
+    many = 1 - np.exp(-epsilon) * (1 - delta - fpr)
+    return np.asarray(np.clip(np.minimum(few, many), 0, 1))
+
+
+class Accountant(ABC):
+    """Computes what releases cost together. There is one instance of each; copies and pickles are the same object.
+
+    Attributes:
+        name: for `--accountant` and JSON. words: for the manifest.
+        tolerance: relative difference of an epsilon of record between machines; 0 if it has the same bits on each.
+    """
+
+    name: str
+    words: str
+    tolerance = 0.0
+
+    def __reduce__(self) -> tuple[Callable[[str], Accountant], tuple[str]]:
+        return _accountant_called, (self.name,)
+
+    def covers(self, releases: Sequence[Releases]) -> bool:
+        """Whether the accountant has an epsilon for such releases."""
+        return True
+
+    @abstractmethod
+    def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
+        """Epsilon of all `releases` together at `delta`: an upper bound.
+
+        `rough` is a faster and slightly larger bound, for searches.
+        """
+
+    @abstractmethod
+    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
+        """delta(epsilon) of all `releases` together: upper bounds, shape (len(epsilons),).
+
+        `delta` is the one that the guarantee states. It sets the grid of `PLD`, as in `epsilon`.
+        """
+
+    @property
+    def cross_check(self) -> Accountant:
+        """The accountant that checks the figures of this one."""
+        return PLD
+
+    def agrees(self, record: float, cross_check: float) -> bool:
+        """Whether the epsilon of record and the epsilon of the cross-check can both be right.
+
+        For sampled sums, both figures are upper bounds. An epsilon of record is refused as too low only if the other
+        figure is several times higher. The check is coarse at small epsilon: at delta 1e-5 the Renyi bound is usually
+        1.09 times the PLD figure, but 2.3 times a PLD figure of 0.18 (q = 0.0001, 100 steps).
+        """
+        if not (math.isfinite(record) and math.isfinite(cross_check)):
+            return record == cross_check
+        return cross_check <= EXCESS_RELATIVE * record + EXCESS_ABSOLUTE
+
+    def attack_limit(self, releases: Sequence[Releases], delta: float) -> AttackLimit:
+        """The limit for all `releases` together; without releases an attacker can only guess.
+
+        Args:
+            delta: of the guarantee, in (0, 1); it decides which part of the curve is resolved.
+        """
+        epsilons = LIMIT_EPSILONS * self.epsilon(releases, delta)
+        deltas = self.deltas(releases, epsilons.tolist(), delta)
+        return AttackLimit(f"all pairs of epsilon and delta, {self.words}", None, epsilons, deltas)
+
+    def mu_of(self, releases: Sequence[Releases], delta: float) -> float:
+        """mu of `releases`, as a guess: mu of a Gaussian mechanism with the same epsilon."""
+        return largest_mu(self.epsilon(releases, delta), delta) if releases else 0.0
+
+    def calibrate(
+        self, releases_at: Callable[[float], Sequence[Releases]], epsilon: float, delta: float, guess: float
+    ) -> float:
+        """The least noise multiplier for which all releases together cost at most `epsilon` at `delta`, rounded up.
+
+        Args:
+            releases_at: from the noise multiplier to all releases. guess: only saves evaluations.
+
+        Raises:
+            PrivacyError: no multiplier spends at most `epsilon` and at least `LEAST_SHARE` of it.
+        """
+        sigma = smallest_multiplier(
+            lambda sigma: self.epsilon(releases_at(sigma), delta),
+            epsilon,
+            guess,
+            lambda sigma: self.epsilon(releases_at(sigma), delta, rough=True),
+        )
+        spent = self.epsilon(releases_at(sigma), delta)
+        if spent < LEAST_SHARE * epsilon:
+            raise PrivacyError(
+                f"epsilon is {rounded_up(epsilon)}, and accountant {self.name} falls from more than that to "
+                f"{rounded_up(spent)} at noise multiplier {sigma:.4g}: it resolves nothing between; allowed: a larger "
+                "epsilon or delta, or another accountant"
+            )
+        return sigma
+
+
+class _GaussianDP(Accountant):
+    """Gaussian differential privacy of sums over all rows, in ball arithmetic."""
+
+    name, words = "gdp", "Gaussian DP (ball arithmetic)"
+
+    def covers(self, releases: Sequence[Releases]) -> bool:
+        return _all_full(releases)
+
+    def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
+        return epsilon_of(gdp_mu(releases), delta)
+
+    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
+        mu = gdp_mu(releases)
+        return np.array([delta_of(epsilon, mu) for epsilon in epsilons])
+
+    def agrees(self, record: float, cross_check: float) -> bool:
+        """The two figures agree within the discretisation error."""
+        if not (math.isfinite(record) and math.isfinite(cross_check)):
+            return record == cross_check
+        return abs(record - cross_check) <= AGREEMENT_RELATIVE * record + AGREEMENT_ABSOLUTE
+
+    def attack_limit(self, releases: Sequence[Releases], delta: float) -> AttackLimit:
+        return AttackLimit("mu of Gaussian DP", gdp_mu(releases), np.empty(0), np.empty(0))
+
+    def mu_of(self, releases: Sequence[Releases], delta: float) -> float:
+        """mu of `releases`, exactly."""
+        return gdp_mu(releases)
+
+    def calibrate(
+        self, releases_at: Callable[[float], Sequence[Releases]], epsilon: float, delta: float, guess: float
+    ) -> float:
+        sigma = round_up(guess)
+        while self.epsilon(releases_at(sigma), delta) > epsilon:
+            sigma = math.nextafter(sigma, math.inf)
+        return sigma
+
+
+class _DPAccounting(Accountant):
+    """An accountant of dp-accounting."""
+
+    def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
+        grid = ROUGH_GRID if rough or _all_full(releases) else PLD_GRID
+        return _cached_epsilon(self, _kinds(releases), delta, grid)
+
+    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
+        from dp_accounting.pld import PLDAccountant
+
+        with _quiet():
+            composed = self.compose(_kinds(releases), delta, PLD_GRID)
+            if composed is None:
+                return np.ones(len(epsilons))
+            if isinstance(composed, PLDAccountant):  # all at once is five times as fast
+                return np.asarray(composed.get_delta(epsilons))
+            return np.array([composed.get_delta(epsilon) for epsilon in epsilons])
+
+    @abstractmethod
+    def compose(self, kinds: Kinds, delta: float, grid: float) -> Any:
+        """dp-accounting's accountant after all releases; None if a privacy loss overflows."""
+
+
+class _PrivacyLossDistribution(_DPAccounting):
+    name, words, tolerance = "pld", "privacy-loss distribution (dp-accounting)", 1e-6
+
+    @property
+    def cross_check(self) -> Accountant:
+        return RENYI
+
+    def compose(self, kinds: Kinds, delta: float, grid: float) -> Any:
+        from dp_accounting.pld import PLDAccountant
+
+        renyi = RENYI.compose(kinds, delta, grid)
+        epsilon = math.inf if renyi is None else renyi.get_epsilon(delta)
+        if not 0 < epsilon < math.inf:
+            return renyi
+        # a coarser grid overstates a small epsilon, a finer grid is slow for a large one
+        return _composed_by(PLDAccountant(value_discretization_interval=grid * epsilon), kinds)
+
+
+class _RenyiDP(_DPAccounting):
+    name, words, tolerance = "rdp", "Renyi DP (dp-accounting)", 1e-9
+
+    def compose(self, kinds: Kinds, delta: float, grid: float) -> Any:
+        from dp_accounting.rdp import RdpAccountant
+
+        return _composed_by(RdpAccountant(), kinds)
+
+
+class _AnalyticGaussian(_GaussianDP):
+    """autodp's analytic Gaussian mechanism: a root search in float64, so an opinion and no bound.
+
+    On 16,000 pairs of mu from 1e-9 to 1e3 and delta from 1e-300 to 1 (mu from 1e-3 and delta from 1e-15 to 1e-3 on a
+    fine grid) it differs from `GAUSSIAN` by at most 1 % of `agrees`' tolerance. Outside, it gives no opinion.
+    """
+
+    name, words = "autodp", "analytic Gaussian mechanism (autodp)"
+    LEAST_MU, LEAST_DELTA = 1e-9, 1e-300
+
+    def covers(self, releases: Sequence[Releases]) -> bool:
+        """Sums over all rows, with a mu for which autodp was measured, where autodp is installed."""
+        return _all_full(releases) and self.LEAST_MU <= gdp_mu(releases) <= LARGEST_MU and bool(find_spec("autodp"))
+
+    def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
+        """Epsilon; NaN if autodp finds none."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its docstrings when it is compiled, and of its logarithms
+            from autodp.dp_bank import get_eps_ana_gaussian
+
+            try:
+                return (
+                    float(get_eps_ana_gaussian(1 / gdp_mu(releases), delta)) if delta >= self.LEAST_DELTA else math.nan
+                )
+            except (ArithmeticError, AssertionError, RuntimeError, ValueError):
+                return math.nan
+
+    def agrees(self, record: float, cross_check: float) -> bool:
+        """Whether `cross_check`, autodp's epsilon, confirms the epsilon of record, or is NaN: no opinion."""
+        return math.isnan(cross_check) or abs(record - cross_check) <= 1e-9 * record + 1e-10
+
+
+GAUSSIAN, PLD, RENYI, AUTODP = _GaussianDP(), _PrivacyLossDistribution(), _RenyiDP(), _AnalyticGaussian()
+ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in (GAUSSIAN, PLD, RENYI)}
+
+
+def _accountant_called(name: str) -> Accountant:
+    return AUTODP if name == AUTODP.name else ACCOUNTANTS[name]
 
 
 def accountant_versions() -> dict[str, str]:
-    """Installed versions of the libraries that accountants use."""
+    """Installed versions of the libraries that accountants of record use."""
     return {name: version(name) for name in ("python-flint", "dp-accounting")}
 
 
-def choose_accountant(name: str, releases: Sequence[Releases]) -> str:
-    """The accountant of record: `auto` is gdp if every sum is over all rows, else pld.
+def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
+    """The accountant of record: `auto` is `GAUSSIAN` if every sum is over all rows, else `PLD`.
 
     Raises:
-        ParameterError: an unknown name, or gdp for sampled sums.
+        ParameterError: an unknown name, or an accountant that does not cover the releases.
     """
-    least = min((release.sampling_rate for release in releases), default=1.0)
     if name == "auto":
-        return "gdp" if least == 1 else "pld"
+        return GAUSSIAN if GAUSSIAN.covers(releases) else PLD
     if name not in ACCOUNTANTS:
         raise ParameterError(f"accountant is {name!r}; allowed: auto, {', '.join(ACCOUNTANTS)}")
-    if name == "gdp" and least < 1:
-        raise ParameterError(f"accountant is 'gdp' and the sampling rate {least:g}; allowed below 1: pld, rdp")
-    return name
+    if not ACCOUNTANTS[name].covers(releases):
+        least = min(release.sampling_rate for release in releases)
+        allowed = ", ".join(other.name for other in ACCOUNTANTS.values() if other.covers(releases))
+        raise ParameterError(f"accountant is {name!r} and the sampling rate {least:g}; allowed below 1: {allowed}")
+    return ACCOUNTANTS[name]
+
+
+def third_opinion(accountant: Accountant, releases: Sequence[Releases], delta: float) -> float | None:
+    """autodp's epsilon of releases that `accountant` judges; None where it has no opinion: beside `GAUSSIAN` only."""
+    if accountant is not GAUSSIAN or not AUTODP.covers(releases):
+        return None
+    epsilon = AUTODP.epsilon(releases, delta)
+    return None if math.isnan(epsilon) else epsilon
 
 
 def gdp_mu(releases: Sequence[Releases]) -> float:
@@ -68,56 +342,29 @@ def gdp_mu(releases: Sequence[Releases]) -> float:
     Raises:
         ValueError: a sampled release, which has no mu.
     """
-    return composed_mu(_full(releases))
+    return composed_mu(_terms(releases))
 
 
 def gaussian_figures(releases: Sequence[Releases]) -> dict[str, float | None]:
     """gdp_mu and zcdp_rho of a composition; None if it has sampled releases, for which neither is defined."""
-    if any(release.sampling_rate < 1 for release in releases):
+    if not _all_full(releases):
         return {"gdp_mu": None, "zcdp_rho": None}
-    terms = _full(releases)
+    terms = _terms(releases)
     return {"gdp_mu": composed_mu(terms), "zcdp_rho": composed_rho(terms)}
 
 
-def _full(releases: Sequence[Releases]) -> list[tuple[int, float]]:
+def _all_full(releases: Sequence[Releases]) -> bool:
+    return all(release.sampling_rate == 1 for release in releases)
+
+
+def _terms(releases: Sequence[Releases]) -> list[tuple[int, float]]:
     """Count and noise multiplier of every kind of release."""
-    if any(release.sampling_rate != 1 for release in releases):
+    if not _all_full(releases):
         raise ValueError("sampling rate is below 1; allowed for Gaussian DP: 1")
     return [(release.count, release.noise_multiplier) for release in releases]
 
 
-def composed_epsilon(releases: Sequence[Releases], delta: float, accountant: str, *, rough: bool = False) -> float:
-    """Epsilon of all `releases` together at `delta`: an upper bound, by one of `ACCOUNTANTS`.
-
-    `rough` is a faster and slightly larger bound, for searches.
-    """
-    full = all(release.sampling_rate == 1 for release in releases)
-    grid = ROUGH_GRID if (rough or full) and accountant == "pld" else PLD_GRID  # the others have no grid
-    return _composed_epsilon(_kinds(releases), delta, accountant, grid)
-
-
-def composed_deltas(
-    releases: Sequence[Releases], epsilons: Sequence[float], delta: float, accountant: str
-) -> NDArray[np.float64]:
-    """delta(epsilon) of all `releases` together by one of `ACCOUNTANTS`: upper bounds, shape (len(epsilons),).
-
-    `delta` is the one that the guarantee states. It sets the grid of `pld`, as in `composed_epsilon`.
-    """
-    if accountant == "gdp":
-        mu = gdp_mu(releases)
-        return np.array([delta_of(epsilon, mu) for epsilon in epsilons])
-    from dp_accounting.pld import PLDAccountant
-
-    with _quiet():
-        composed = _composed(_kinds(releases), delta, accountant)
-        if composed is None:
-            return np.ones(len(epsilons))
-        if isinstance(composed, PLDAccountant):  # all at once is five times as fast
-            return np.asarray(composed.get_delta(epsilons))
-        return np.array([composed.get_delta(epsilon) for epsilon in epsilons])
-
-
-def _kinds(releases: Sequence[Releases]) -> tuple[tuple[float, float, int], ...]:
+def _kinds(releases: Sequence[Releases]) -> Kinds:
     return tuple((release.noise_multiplier, release.sampling_rate, release.count) for release in releases)
 
 
@@ -127,31 +374,14 @@ def resolved_rate(noise_multiplier: float, sampling_rate: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _composed_epsilon(kinds: tuple[tuple[float, float, int], ...], delta: float, accountant: str, grid: float) -> float:
-    if accountant == "gdp":
-        return epsilon_of(gdp_mu([Releases("", *kind) for kind in kinds]), delta)
+def _cached_epsilon(accountant: _DPAccounting, kinds: Kinds, delta: float, grid: float) -> float:
     if not kinds:
         return 0.0
     if any(multiplier < NEGLIGIBLE_NOISE for multiplier, _, _ in kinds):
         return math.inf
     with _quiet():
-        composed = _composed(kinds, delta, accountant, grid)
+        composed = accountant.compose(kinds, delta, grid)
         return math.inf if composed is None else float(composed.get_epsilon(delta))
-
-
-def _composed(kinds: Sequence[tuple[float, float, int]], delta: float, accountant: str, grid: float = PLD_GRID) -> Any:
-    """dp-accounting's accountant after all releases; None if a privacy loss overflows."""
-    from dp_accounting.pld import PLDAccountant
-    from dp_accounting.rdp import RdpAccountant
-
-    renyi = _composed_by(RdpAccountant, kinds)
-    if accountant == "rdp" or renyi is None:
-        return renyi
-    epsilon = renyi.get_epsilon(delta)
-    if not 0 < epsilon < math.inf:
-        return renyi
-    # a coarser grid overstates a small epsilon, a finer grid is slow for a large one
-    return _composed_by(lambda: PLDAccountant(value_discretization_interval=grid * epsilon), kinds)
 
 
 @lru_cache(maxsize=1024)
@@ -187,8 +417,7 @@ def _event(multiplier: float, given_rate: float, count: int) -> Any:
     return SelfComposedDpEvent(event, count)
 
 
-def _composed_by(make: Callable[[], Any], kinds: Sequence[tuple[float, float, int]]) -> Any:
-    accountant = make()
+def _composed_by(accountant: Any, kinds: Kinds) -> Any:
     for kind in kinds:
         try:
             accountant.compose(_event(*kind))
@@ -210,19 +439,58 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def accountants_agree(accountant: str, record: float, cross_check: float) -> bool:
-    """Whether the epsilon of record and that of its cross-check can both be right.
+def round_up(value: float, digits: int = 8) -> float:
+    """`value` rounded up to `digits` significant digits, so that the multiplier printed is the multiplier used."""
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
+    rounded = math.ceil(value * scale) / scale
+    return rounded if rounded >= value else math.nextafter(value, math.inf)
 
-    Two figures of full-batch sums agree within the discretisation error. For sampled sums, both figures are upper
-    bounds. An epsilon of record is then refused as too low only if the other figure is several times higher. The
-    check is coarse at small epsilon: at delta 1e-5 the Renyi bound is usually 1.09 times the PLD figure, but 2.3
-    times a PLD figure of 0.18 (q = 0.0001, 100 steps).
+
+def smallest_multiplier(
+    epsilon_at: Callable[[float], float], epsilon: float, guess: float, roughly: Callable[[float], float]
+) -> float:
+    """Smallest noise multiplier, to about three parts in 10^5 above, with `epsilon_at(multiplier) <= epsilon`.
+
+    `epsilon_at` falls with the multiplier. `guess`, and `roughly`, a faster approximation of `epsilon_at`, only save
+    evaluations.
+
+    Raises:
+        PrivacyError: no multiplier up to `MAX_SIGMA` is enough, since the accountant is too coarse for a small target.
     """
-    if not (math.isfinite(record) and math.isfinite(cross_check)):
-        return record == cross_check
-    if accountant == "gdp":
-        return abs(record - cross_check) <= AGREEMENT_RELATIVE * record + AGREEMENT_ABSOLUTE
-    return cross_check <= EXCESS_RELATIVE * record + EXCESS_ABSOLUTE
+    rough = _root(roughly, epsilon, guess)
+    here, beyond = (roughly(math.exp(place)) for place in (rough, rough + SLOPE_STEP))
+    slope = math.log(here / beyond) / SLOPE_STEP if min(here, beyond) > 0 else 0.0
+    found = epsilon_at(math.exp(rough))
+    log_sigma = rough + math.log(found / epsilon) / slope if slope > 0 and 0 < found < math.inf else rough
+    sigma = round_up(math.exp(log_sigma + SAFE_SIDE))
+    while epsilon_at(sigma) > epsilon:
+        sigma = round_up(sigma * math.exp(ROOT_TOLERANCE))
+    return sigma
+
+
+def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> float:
+    """Logarithm of the multiplier at which `epsilon_at` is `epsilon`, to `ROOT_TOLERANCE`. Errors as its caller's."""
+
+    def excess(log_sigma: float) -> float:
+        return min(epsilon_at(math.exp(log_sigma)), 10 * epsilon) - epsilon
+
+    low = high = math.log(guess)
+    reach = BRACKET
+    while excess(high) > 0:
+        if high > math.log(MAX_SIGMA):
+            raise PrivacyError(
+                f"epsilon is {rounded_up(epsilon)}, and the accountant finds more at every noise multiplier up to "
+                f"{MAX_SIGMA:g}; allowed: a larger epsilon; raise --eps or --delta, or choose another accountant"
+            )
+        low, high, reach = high, high + reach, 2 * reach
+    while low == high or excess(low) <= 0:
+        high, low, reach = low, low - reach, 2 * reach
+    root, result = scipy.optimize.brentq(excess, low, high, xtol=ROOT_TOLERANCE, full_output=True)
+    if not result.converged:
+        raise PrivacyError(
+            f"no noise multiplier found for epsilon {rounded_up(epsilon)}; give --sigma; please report this"
+        )
+    return float(root)
 
 
 def renyi_table(

@@ -4,8 +4,8 @@ A line is on the disk before the run reads a private row, with everything that t
 ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
 under-count. A run that is resumed keeps its id, so that it is counted once.
 
-Formats 1 and 2 have the same lines. Default books of format 1 are named by the rows as they are, those of format 2 by
-rows without their scale.
+Formats 1 and 2 have the same lines. The default name of a book is a commitment to the rows: as they are in
+format 1, without their scale in format 2.
 
 The line of a private selection has no time, and no second line says that it ended early. The number of its runs is
 secret, so the book must not tell how long it took or how far it came.
@@ -18,21 +18,23 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.events import INHERITED, UNITS, Releases
+from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
 
 OLD_FORMAT, BOOK_FORMAT = 1, 2
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
-MOST_BYTES = 1 << 28
-MOST_RELEASES = 10**9
+MOST_BOOK_BYTES = 1 << 28
+MOST_EQUAL_RELEASES = 10**9
+RUN_FIELDS = ("run", "name", "method", "created", "unit", "private", "delta")  # of a line, in this order
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Entry:
         unit: what its guarantee protects, `record` or `owner`.
         private: whether its releases carry noise that nobody can subtract.
         delta: of its guarantee; None if it is not private.
-        releases: what it made, or was going to make when it was killed, without those of a run that it started from
-            and that is in the same book.
+        releases: what it made, or was going to make when it was killed, without the releases of a run in the same book
+            that it started from.
         further: what was released from it afterwards.
         selection: the private selection that chose it, which states all that it released; None for an ordinary run.
         created: when it began, UTC; None for a selection, whose duration is secret.
@@ -64,7 +66,7 @@ class Entry:
 
     @property
     def total(self) -> tuple[Releases, ...]:
-        """All releases, without those of a selection."""
+        """All releases, except of a selection."""
         return (*self.releases, *self.further)
 
     @property
@@ -125,7 +127,7 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
     Raises:
         DataError: a damaged book. LinprobeError: one that cannot be written. PrivacyError: the run id of another run.
     """
-    with _opened(path) as (descriptor, contents):
+    with _opened(path) as (lines, contents):
         first = None if started_from is None else contents.entries.get(started_from)
         if first is not None:
             entry = replace(entry, releases=_without(entry.releases, first.total))
@@ -148,17 +150,17 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
             entry = replace(entry, further=before.further, created=before.created)
         if check is not None:
             check(others, entry)
-        _append(path, descriptor, _run_line(entry))
+        _append(lines, _run_line(entry))
         return others
 
 
 def settle(path: Path, run: str, releases: Sequence[Releases], *, started_from: str | None = None) -> None:
     """State that a run has ended early, and made only `releases`. Does nothing if the book has no such run."""
-    with _opened(path) as (descriptor, contents):
+    with _opened(path) as (lines, contents):
         if run in contents.entries:
             first = None if started_from is None else contents.entries.get(started_from)
             made = tuple(releases) if first is None else _without(releases, first.total)
-            _append(path, descriptor, {"entry": "made", "run": run, "releases": _listed(made)})
+            _append(lines, {"entry": "made", "run": run, "releases": _listed(made)})
 
 
 def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | None = None) -> None:
@@ -166,15 +168,15 @@ def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | No
 
     Raises: as `charge`.
     """
-    with _opened(path) as (descriptor, contents):
+    with _opened(path) as (lines, contents):
         known = contents.entries.get(entry.run)
         entry = entry if known is None else known
         others = Contents({run: other for run, other in contents.entries.items() if run != entry.run}, contents.cap)
         if check is not None:
             check(others, replace(entry, further=(*entry.further, *further)))
         if known is None:
-            _append(path, descriptor, _run_line(entry))
-        _append(path, descriptor, {"entry": "more", "run": entry.run, "releases": _listed(further)})
+            _append(lines, _run_line(entry))
+        _append(lines, {"entry": "more", "run": entry.run, "releases": _listed(further)})
 
 
 def set_cap(path: Path, cap: Cap) -> None:
@@ -182,8 +184,8 @@ def set_cap(path: Path, cap: Cap) -> None:
 
     Raises: as `charge`.
     """
-    with _opened(path) as (descriptor, _):
-        _append(path, descriptor, _cap_line(cap))
+    with _opened(path) as (lines, _):
+        _append(lines, _cap_line(cap))
 
 
 def is_old(path: Path) -> bool:
@@ -206,18 +208,18 @@ def take_over(path: Path, old: Path) -> None:
     Raises:
         DataError: a damaged book. LinprobeError: one that cannot be written.
     """
-    with _opened(path) as (descriptor, contents):
+    with _opened(path) as (lines, contents):
         if not is_old(old):  # another process was first
             return
         with _opened(old) as (_, theirs):
             for run, entry in theirs.entries.items():
                 known = contents.entries.get(run)
                 if known is None:
-                    _append(path, descriptor, _run_line(replace(entry, releases=entry.total, further=())))
+                    _append(lines, _run_line(replace(entry, releases=entry.total, further=())))
                 elif known.total != entry.total:  # it was charged here and there: count both
-                    _append(path, descriptor, {"entry": "more", "run": run, "releases": _listed(entry.total)})
+                    _append(lines, {"entry": "more", "run": run, "releases": _listed(entry.total)})
             if theirs.cap is not None and (contents.cap is None or theirs.cap.epsilon < contents.cap.epsilon):
-                _append(path, descriptor, _cap_line(theirs.cap))
+                _append(lines, _cap_line(theirs.cap))
             link = old.with_name(f".{old.name}.{secrets.token_hex(4)}.partial")
             try:
                 link.symlink_to(path.name)
@@ -231,7 +233,7 @@ def take_over(path: Path, old: Path) -> None:
 
 
 def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple[Releases, ...]:
-    """The releases, less those among the inherited ones that `covered` has too."""
+    """The releases without the inherited releases that are also in `covered`."""
     left: Counter[tuple[float, float]] = Counter()
     for release in covered:
         left[release.noise_multiplier, release.sampling_rate] += release.count
@@ -246,40 +248,24 @@ def _without(releases: Iterable[Releases], covered: Iterable[Releases]) -> tuple
 
 
 def _listed(releases: Iterable[Releases]) -> list[dict[str, Any]]:
-    return [
-        {
-            "purpose": release.purpose,
-            "noise_multiplier": release.noise_multiplier,
-            "sampling_rate": release.sampling_rate,
-            "count": release.count,
-        }
-        for release in releases
-    ]
+    return [asdict(release) for release in releases]
 
 
 def _run_line(entry: Entry) -> dict[str, Any]:
-    if entry.selection is not None:
-        named = {name: getattr(entry, name) for name in ("run", "name", "method", "unit", "delta")}
-        return {"entry": "selection", **named, "selection": entry.selection.as_dict()}
-    return {
-        "entry": "run",
-        "run": entry.run,
-        "name": entry.name,
-        "method": entry.method,
-        "created": entry.created,
-        "unit": entry.unit,
-        "private": entry.private,
-        "delta": entry.delta,
-        "releases": _listed(entry.releases),
-    }
+    selection = entry.selection
+    left_out = () if selection is None else ("created", "private")
+    named = {name: getattr(entry, name) for name in RUN_FIELDS if name not in left_out}
+    if selection is not None:
+        return {"entry": "selection", **named, "selection": selection.as_dict()}
+    return {"entry": "run", **named, "releases": _listed(entry.releases)}
 
 
 def _cap_line(cap: Cap) -> dict[str, Any]:
-    return {"entry": "cap", "epsilon": cap.epsilon, "delta": cap.delta}
+    return {"entry": "cap", **asdict(cap)}
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
+def _opened(path: Path) -> Iterator[tuple[AppendOnlyFile, Contents]]:
     """Open or make a book, and hold it inside the block. A torn last line is removed: its run never began."""
     with ExitStack() as stack:
         try:
@@ -287,10 +273,9 @@ def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
             while True:
                 if path.exists():
                     _refuse_special(path)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
-                stack.callback(os.close, descriptor)
+                lines = stack.enter_context(closing(AppendOnlyFile(path, PRIVATE_MODE)))
                 stack.enter_context(alone(path))
-                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                if os.path.samestat(os.fstat(lines.descriptor), path.stat()):
                     break
                 stack.close()  # another process took this book over meanwhile
             written = path.read_bytes()
@@ -300,35 +285,28 @@ def _opened(path: Path) -> Iterator[tuple[int, Contents]]:
                 "a writable file, or set XDG_STATE_HOME to a writable folder"
             ) from None
         contents = _parsed(path, written)
-        whole = written.rfind(b"\n") + 1
-        if whole < len(written):
-            os.ftruncate(descriptor, whole)
-        if not whole:
-            _append(path, descriptor, {"book": BOOK_FORMAT})
-        yield descriptor, contents
+        if not lines.repair():
+            _append(lines, {"book": BOOK_FORMAT})
+        yield lines, contents
 
 
-def _append(path: Path, descriptor: int, line: dict[str, Any]) -> None:
+def _append(lines: AppendOnlyFile, fields: dict[str, Any]) -> None:
     """Append one line and force it to the disk."""
-    text = (json.dumps(line, allow_nan=False) + "\n").encode()
-    start = os.fstat(descriptor).st_size
     try:
-        while text:
-            text = text[os.write(descriptor, text) :]
-        os.fsync(descriptor)
+        lines.append(json.dumps(fields, allow_nan=False) + "\n")
     except OSError as error:
-        with suppress(OSError):
-            os.ftruncate(descriptor, start)
         raise LinprobeError(
-            f"budget book {path} cannot be written ({error.strerror}); {advice(error, '--book')}"
+            f"budget book {lines.path} cannot be written ({error.strerror}); {advice(error, '--book')}"
         ) from None
 
 
 def _refuse_special(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"budget book {path} is not a file; give --book a file, or the name of a new one")
-    if path.stat().st_size > MOST_BYTES:
-        raise DataError(f"budget book {path} has more than {MOST_BYTES} bytes, which none has; give --book another")
+    if path.stat().st_size > MOST_BOOK_BYTES:
+        raise DataError(
+            f"budget book {path} has more than {MOST_BOOK_BYTES} bytes, more than any book; give --book another"
+        )
     with path.open("rb") as stream:  # before the lock: the file may be one that this process has locked to read it
         if stream.read(1) not in (b"", b"{"):
             raise DataError(f"{path} is no budget book; give --book a budget book, or the name of a new one")
@@ -338,19 +316,16 @@ def _parsed(path: Path, written: bytes) -> Contents:
     """The contents of the complete lines of a book."""
     entries: dict[str, Entry] = {}
     cap = None
-    for number, line in enumerate(written[: written.rfind(b"\n") + 1].splitlines(), start=1):
+    for number, line in enumerate(whole_lines(written).splitlines(), start=1):
         try:
             fields = json.loads(line.decode(), parse_constant=_no_such_number)
             if number == 1:
                 if fields not in ({"book": OLD_FORMAT}, {"book": BOOK_FORMAT}):
                     raise ValueError(f"it does not begin with the words of a book of format 1 or {BOOK_FORMAT}")
-            elif fields["entry"] == "run":
+            elif fields["entry"] in ("run", "selection"):
                 entry = _entry(fields)
                 before = entries.get(entry.run)
                 entries[entry.run] = entry if before is None else replace(entry, further=before.further)
-            elif fields["entry"] == "selection":
-                entry = _selected(fields)
-                entries[entry.run] = entry
             elif fields["entry"] == "made":
                 entries[fields["run"]] = replace(entries[fields["run"]], releases=_releases(fields))
             elif fields["entry"] == "more":
@@ -370,36 +345,24 @@ def _parsed(path: Path, written: bytes) -> Contents:
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
-    """Inverse of `_run_line` for an ordinary run."""
-    if not isinstance(fields["private"], bool):
-        raise ValueError(f"private is {fields['private']!r}")
-    texts = _texts(fields, "run", "name", "method", "unit", "created")
-    delta = _number(fields["delta"], 0, 1) if fields["private"] else None
-    return Entry(private=fields["private"], delta=delta, releases=_releases(fields), **texts)
-
-
-def _selected(fields: dict[str, Any]) -> Entry:
-    """Inverse of `_run_line` for a private selection."""
-    event = SelectionEvent.from_dict(fields["selection"])
-    runs = tuple(_releases({"releases": run}) for run in fields["selection"]["runs"])
-    return Entry(
-        private=True,
-        delta=_number(fields["delta"], 0, 1),
-        releases=(),
-        selection=replace(event, runs=runs),
-        created=None,
-        **_texts(fields, "run", "name", "method", "unit"),
-    )
-
-
-def _texts(fields: dict[str, Any], *names: str) -> dict[str, Any]:
-    texts = {name: fields[name] for name in names}
+    """Inverse of `_run_line`."""
+    chosen = fields["entry"] == "selection"
+    texts = {name: fields[name] for name in RUN_FIELDS if name not in ("private", "delta", *("created",) * chosen)}
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"{name} is {text!r}")
     if texts["unit"] not in UNITS:
         raise ValueError(f"unit is {texts['unit'][:40]!r}; allowed: {', '.join(UNITS)}")
-    return texts
+    if chosen:
+        event = SelectionEvent.from_dict(fields["selection"])
+        runs = tuple(_releases({"releases": run}) for run in fields["selection"]["runs"])
+        selection = replace(event, runs=runs)
+        texts |= {"private": True, "created": None, "delta": _number(fields["delta"], 0, 1)}
+        return Entry(releases=(), selection=selection, **texts)
+    if not isinstance(fields["private"], bool):
+        raise ValueError(f"private is {fields['private']!r}")
+    delta = _number(fields["delta"], 0, 1) if fields["private"] else None
+    return Entry(private=fields["private"], delta=delta, releases=_releases(fields), **texts)
 
 
 def _releases(fields: dict[str, Any]) -> tuple[Releases, ...]:
@@ -408,7 +371,7 @@ def _releases(fields: dict[str, Any]) -> tuple[Releases, ...]:
 
 def _release(one: dict[str, Any]) -> Releases:
     count = one["count"]
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_RELEASES:
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_EQUAL_RELEASES:
         raise ValueError(f"count is {str(count)[:40]}")
     multiplier = _number(one["noise_multiplier"], SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER)
     return Releases(str(one["purpose"]), multiplier, _number(one["sampling_rate"], 0, 1), count)

@@ -1,4 +1,10 @@
-"""Calibration: from a target (epsilon, delta) to steps or noise, rounded so that the target is never exceeded."""
+"""Calibration: from a target (epsilon, delta) to steps or noise, rounded so that the target is never exceeded.
+
+Planning is calibration at several sampling rates; it reads no data. At a fixed epsilon after a fixed number of epochs
+the noise multiplier needed grows about as sqrt(q) (Tramèr, Boneh 2021, figure 6; Dörmann et al. 2021, figure 2). Rates
+are compared by the noise of a whole epoch: 1/q steps, each with noise sigma, add up to sigma / sqrt(q). The signal of
+an epoch, in which each record is read about once, is the same at every rate.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +15,14 @@ from dataclasses import dataclass
 import scipy
 
 from linprobe.accounting.accountants import (
-    CROSS_CHECKS,
-    accountants_agree,
+    ACCOUNTANTS,
+    AUTODP,
+    BRACKET,
+    GAUSSIAN,
+    MAX_SIGMA,
+    Accountant,
     choose_accountant,
-    composed_epsilon,
-    gdp_mu,
+    round_up,
 )
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
@@ -21,19 +30,16 @@ from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.options import DEFAULT_STEPS
 from linprobe.options import MAX_EPSILON as MAX_EPSILON
+from linprobe.options import MAX_STEPS as MAX_STEPS
 
-MAX_STEPS = 1_000_000
-MAX_SIGMA = 1e9
 GRADIENT = "gradient"
 LARGEST_SPENT = 0.99
-BRACKET = 0.1
-ROOT_TOLERANCE = 3e-5
-SLOPE_STEP = 1e-3
-SAFE_SIDE = 2e-6  # more than the secant misses
 LEAST_DELTA = 1e-13
-LEAST_SHARE = 0.5  # of a target that a calibrated run must spend
 CUSTOMARY_SHARE = 0.1  # of 1/n_private; a larger delta is warned of
 SMALLEST_GUESS = 0.04  # below, exp(1 / sigma^2) overflows
+DEFAULT_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
+DEFAULT_EPOCHS = 60.0
+GOOD_ENOUGH = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,8 @@ class Budget:
         n_steps: gradient releases the run will make.
         noise_multiplier: their noise standard deviation divided by the clip norm, dimensionless.
         sampling_rate: Poisson probability with which a record joins a step; 1 for all rows.
-        accountant: the accountant of record, a key of `ACCOUNTANTS`.
-        others: releases besides the steps, e.g. a private mean, or those of an earlier run.
+        accountant: the accountant of record.
+        others: releases besides the steps, e.g. a private mean, or the releases of an earlier run.
     """
 
     epsilon_target: float
@@ -54,7 +60,7 @@ class Budget:
     n_steps: int
     noise_multiplier: float
     sampling_rate: float = 1.0
-    accountant: str = "gdp"
+    accountant: Accountant = GAUSSIAN
     others: tuple[Releases, ...] = ()
 
     @property
@@ -116,16 +122,18 @@ def _one_digit_below(value: float) -> str:
 
 def check_sampling_rate(rate: float) -> float:
     """`rate` if it lies in (0, 1]; otherwise ParameterError."""
-    if not 0 < rate <= 1:
-        raise ParameterError(f"sampling rate is {rate}; allowed: a number above 0 and at most 1")
-    return float(rate)
+    return _positive("sampling rate", rate, 1)
 
 
 def check_sigma(noise_multiplier: float) -> float:
     """`noise_multiplier` if it lies in (0, `MAX_SIGMA`]; otherwise ParameterError."""
-    if not 0 < noise_multiplier <= MAX_SIGMA:
-        raise ParameterError(f"sigma is {noise_multiplier}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
-    return float(noise_multiplier)
+    return _positive("sigma", noise_multiplier, MAX_SIGMA)
+
+
+def _positive(name: str, value: float, most: float) -> float:
+    if not 0 < value <= most:
+        raise ParameterError(f"{name} is {value}; allowed: a number above 0 and at most {most:g}")
+    return float(value)
 
 
 def check_steps(n_steps: int) -> int:
@@ -133,66 +141,6 @@ def check_steps(n_steps: int) -> int:
     if n_steps != int(n_steps) or not 1 <= n_steps <= MAX_STEPS:
         raise ParameterError(f"steps is {n_steps}; allowed: a whole number from 1 to {MAX_STEPS}")
     return int(n_steps)
-
-
-def round_up(value: float, digits: int = 8) -> float:
-    """`value` rounded up to `digits` significant digits, so that a printed multiplier is the one used."""
-    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
-    rounded = math.ceil(value * scale) / scale
-    return rounded if rounded >= value else math.nextafter(value, math.inf)
-
-
-def smallest_multiplier(
-    epsilon_at: Callable[[float], float],
-    epsilon: float,
-    guess: float,
-    roughly: Callable[[float], float] | None = None,
-) -> float:
-    """Smallest noise multiplier, to about three parts in 10^5 above, with `epsilon_at(multiplier) <= epsilon`.
-
-    `epsilon_at` falls with the multiplier. `guess`, and `roughly`, a faster approximation of `epsilon_at`, only save
-    evaluations.
-
-    Raises:
-        PrivacyError: no multiplier up to `MAX_SIGMA` is enough, since the accountant is too coarse for a small target.
-    """
-    if roughly is None:
-        log_sigma = _root(epsilon_at, epsilon, guess)
-    else:
-        rough = _root(roughly, epsilon, guess)
-        here, beyond = (roughly(math.exp(place)) for place in (rough, rough + SLOPE_STEP))
-        slope = math.log(here / beyond) / SLOPE_STEP if min(here, beyond) > 0 else 0.0
-        found = epsilon_at(math.exp(rough))
-        log_sigma = rough + math.log(found / epsilon) / slope if slope > 0 and 0 < found < math.inf else rough
-    sigma = round_up(math.exp(log_sigma + SAFE_SIDE))
-    while epsilon_at(sigma) > epsilon:
-        sigma = round_up(sigma * math.exp(ROOT_TOLERANCE))
-    return sigma
-
-
-def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) -> float:
-    """Logarithm of the multiplier at which `epsilon_at` is `epsilon`, to `ROOT_TOLERANCE`. Errors as its caller's."""
-
-    def excess(log_sigma: float) -> float:
-        return min(epsilon_at(math.exp(log_sigma)), 10 * epsilon) - epsilon
-
-    low = high = math.log(guess)
-    reach = BRACKET
-    while excess(high) > 0:
-        if high > math.log(MAX_SIGMA):
-            raise PrivacyError(
-                f"epsilon is {rounded_up(epsilon)}, and the accountant finds more at every noise multiplier up to "
-                f"{MAX_SIGMA:g}; allowed: a larger epsilon; raise --eps or --delta, or choose another accountant"
-            )
-        low, high, reach = high, high + reach, 2 * reach
-    while low == high or excess(low) <= 0:
-        high, low, reach = low, low - reach, 2 * reach
-    root, result = scipy.optimize.brentq(excess, low, high, xtol=ROOT_TOLERANCE, full_output=True)
-    if not result.converged:
-        raise PrivacyError(
-            f"no noise multiplier found for epsilon {rounded_up(epsilon)}; give --sigma; please report this"
-        )
-    return float(root)
 
 
 def calibrate(
@@ -236,45 +184,18 @@ def calibrate(
         )
     others = tuple(others)
     judge = choose_accountant(accountant, (*others, _steps(1.0, rate, 1)))
-
-    def epsilon_with(sigma: float, n_steps: int, *, rough: bool = False) -> float:
-        return composed_epsilon((*others, _steps(sigma, rate, n_steps)), delta, judge, rough=rough)
-
-    spent = composed_epsilon(others, delta, judge)
-    affordable = spent <= LARGEST_SPENT * epsilon
-    left = largest_mu(epsilon, delta) ** 2 - _mu_spent(others, spent, delta, judge) ** 2 if affordable else 0.0
-    if left <= 0:
-        raise PrivacyError(
-            f"epsilon is {rounded_up(epsilon)}, and {', '.join(sorted({release.purpose for release in others}))} "
-            f"releases alone cost {rounded_up(spent)}; allowed: at least 1 % more than that; raise --eps"
-        )
+    left = _squared_mu_left(judge, others, epsilon, delta)
 
     def least_multiplier(n_steps: int) -> float:
         guess = _multiplier_of(left / n_steps, rate)
-        if judge != "gdp":
-            sigma = smallest_multiplier(
-                lambda sigma: epsilon_with(sigma, n_steps),
-                epsilon,
-                guess,
-                lambda sigma: epsilon_with(sigma, n_steps, rough=True),
-            )
-            if epsilon_with(sigma, n_steps) < LEAST_SHARE * epsilon:
-                raise PrivacyError(
-                    f"epsilon is {rounded_up(epsilon)}, and accountant {judge} falls from more than that to "
-                    f"{rounded_up(epsilon_with(sigma, n_steps))} at noise multiplier {sigma:.4g}: it resolves nothing "
-                    "between; allowed: a larger epsilon or delta, or another accountant"
-                )
-            return sigma
-        sigma = round_up(guess)
-        while epsilon_with(sigma, n_steps) > epsilon:
-            sigma = math.nextafter(sigma, math.inf)
-        return sigma
+        return judge.calibrate(lambda sigma: (*others, _steps(sigma, rate, n_steps)), epsilon, delta, guess)
 
     if noise_multiplier is None:
         n_steps = check_steps(default_steps if steps is None else steps)
         return _cross_checked(Budget(epsilon, delta, n_steps, least_multiplier(n_steps), rate, judge, others))
     sigma = check_sigma(noise_multiplier)
-    n_steps = _largest_count(lambda count: epsilon_with(sigma, count), epsilon, left / _squared_mu(sigma, rate))
+    guess = left / _squared_mu(sigma, rate)
+    n_steps = _largest_count(lambda count: judge.epsilon((*others, _steps(sigma, rate, count)), delta), epsilon, guess)
     if n_steps > MAX_STEPS:
         raise ParameterError(
             f"sigma {sigma:g} allows more than {MAX_STEPS} steps; allowed: at most {MAX_STEPS}; lower sigma"
@@ -288,29 +209,34 @@ def calibrate(
     return _cross_checked(Budget(epsilon, delta, n_steps, sigma, rate, judge, others))
 
 
+def _squared_mu_left(judge: Accountant, others: Sequence[Releases], epsilon: float, delta: float) -> float:
+    """mu^2 that is left beside `others`. PrivacyError if nothing is."""
+    spent = judge.epsilon(others, delta)
+    affordable = spent <= LARGEST_SPENT * epsilon
+    left = largest_mu(epsilon, delta) ** 2 - judge.mu_of(others, delta) ** 2 if affordable else 0.0
+    if left <= 0:
+        raise PrivacyError(
+            f"epsilon is {rounded_up(epsilon)}, and {', '.join(sorted({release.purpose for release in others}))} "
+            f"releases alone cost {rounded_up(spent)}; allowed: at least 1 % more than that; raise --eps"
+        )
+    return left
+
+
 def _cross_checked(budget: Budget) -> Budget:
     """Return `budget`, or raise PrivacyError if its accountant and the cross-check disagree.
 
     Gaussian DP has a closed form, so only `verify` cross-checks it.
     """
-    judge = budget.accountant
-    if judge == "gdp":
+    judge, other = budget.accountant, budget.accountant.cross_check
+    if judge is GAUSSIAN:
         return budget
-    record = composed_epsilon(budget.releases, budget.delta, judge)
-    other = composed_epsilon(budget.releases, budget.delta, CROSS_CHECKS[judge])
-    if not accountants_agree(judge, record, other):
+    record, check = (each.epsilon(budget.releases, budget.delta) for each in (judge, other))
+    if not judge.agrees(record, check):
         raise PrivacyError(
-            f"accountant {judge} finds epsilon {rounded_up(record)} and {CROSS_CHECKS[judge]} {rounded_up(other)}, "
+            f"accountant {judge.name} finds epsilon {rounded_up(record)} and {other.name} {rounded_up(check)}, "
             "too far apart to trust either; choose accountant rdp, a larger sampling rate or more steps"
         )
     return budget
-
-
-def _mu_spent(others: Sequence[Releases], spent: float, delta: float, judge: str) -> float:
-    """mu of `others`: exact for gdp, else a first guess, mu of a Gaussian mechanism with the same epsilon `spent`."""
-    if judge == "gdp" or not others:
-        return gdp_mu(others)
-    return largest_mu(spent, delta)
 
 
 def _squared_mu(sigma: float, rate: float) -> float:
@@ -350,3 +276,138 @@ def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: fl
     while epsilon_at(count + 1) <= epsilon:
         count += 1
     return count
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One way to spend the budget.
+
+    Attributes:
+        sampling_rate: q, the Poisson probability with which a record joins a step; 1 for all rows.
+        noise_multiplier: sigma, noise standard deviation of a step's sum divided by the clip norm; rounded up.
+        steps: releases; epochs / q to the nearest whole number, at least 1.
+        batch_size: average number of rows per step, q N.
+        noise_per_epoch: sigma / sqrt(q), noise standard deviation of an epoch's summed gradients in clip norms.
+        noise_over_signal: sigma / (q sqrt(steps)), noise standard deviation of the whole run's summed gradients divided
+            by the largest expected contribution of one record.
+        epsilon: what the run costs at the plan's delta, by `accountant`; at most the target.
+        accountant: name of the accountant of record for this row.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    steps: int
+    batch_size: float
+    noise_per_epoch: float
+    noise_over_signal: float
+    epsilon: float
+    accountant: str
+
+
+def epsilons(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, float]:
+    """Epsilon of `n_steps` sampled Gaussian releases by every accountant that applies.
+
+    Args:
+        sampling_rate: q, in (0, 1].
+        noise_multiplier: noise standard deviation divided by the clip norm, in (0, 10^9].
+        n_steps: releases, from 1 to `MAX_STEPS`.
+        delta: in (0, 1).
+
+    Returns: epsilon by accountant, the accountant of record first: `gdp` if q = 1, then `pld` and `rdp`, and `autodp`
+        if q = 1 and it has an opinion. Infinity if the noise is too small for any figure.
+
+    Raises:
+        ParameterError: a value outside its range.
+    """
+    rate, sigma, count = check_sampling_rate(sampling_rate), check_sigma(noise_multiplier), check_steps(n_steps)
+    if not 0 < delta < 1:
+        raise ParameterError(f"delta is {delta}; allowed: a number above 0 and below 1")
+    releases = (Releases(GRADIENT, sigma, rate, count),)
+    judges = (judge for judge in (*ACCOUNTANTS.values(), AUTODP) if judge.covers(releases))
+    found = {judge.name: judge.epsilon(releases, delta) for judge in judges}
+    return {name: epsilon for name, epsilon in found.items() if not math.isnan(epsilon)}
+
+
+def plan_rates(
+    *,
+    epsilon: float,
+    delta: float,
+    n_rows: int,
+    epochs: float = DEFAULT_EPOCHS,
+    sampling_rates: Sequence[float] = DEFAULT_RATES,
+    accountant: str = "auto",
+    on_row: Callable[[], None] = lambda: None,
+) -> list[PlanRow]:
+    """The noise each sampling rate needs to spend at most (`epsilon`, `delta`) in `epochs` epochs.
+
+    Args:
+        epsilon: target, in (0, 100].
+        delta: target, in (0, 1/n_rows).
+        n_rows: private records N, treated as public.
+        epochs: average number of times that a record is read, above 0.
+        sampling_rates: each in (0, 1]; duplicates count once.
+        accountant: `auto`, or one of `ACCOUNTANTS`; `gdp` for rate 1 only.
+        on_row: called after each row, for a progress bar.
+
+    Returns: one row per rate, by rising rate.
+
+    Raises:
+        ParameterError: a value outside its range. PrivacyError: `delta >= 1/n_rows`, or a target out of reach.
+    """
+    if n_rows < 1:
+        raise ParameterError(f"number of private rows is {n_rows}; allowed: a whole number of at least 1")
+    check_epsilon(epsilon)
+    check_delta(delta, n_rows)
+    if not 0 < epochs < math.inf:
+        raise ParameterError(f"epochs is {epochs}; allowed: a number above 0")
+    rates = sorted({check_sampling_rate(rate) for rate in sampling_rates})
+    if not rates:
+        raise ParameterError("no sampling rate was given; allowed: one or more above 0 and at most 1")
+    choose_accountant(accountant, [Releases(GRADIENT, 1.0, rate, 1) for rate in rates])
+    if epochs / rates[0] > MAX_STEPS:
+        raise ParameterError(
+            f"sampling rate {rates[0]:g} makes {epochs / rates[0]:.0f} steps in {epochs:g} epochs; allowed: at most "
+            f"{MAX_STEPS}; choose larger rates or fewer epochs"
+        )
+    rows = []
+    for rate in rates:
+        steps = max(1, round(epochs / rate))
+        budget = calibrate(
+            epsilon=epsilon, delta=delta, n_private=n_rows, steps=steps, sampling_rate=rate, accountant=accountant
+        )
+        row = PlanRow(
+            sampling_rate=rate,
+            noise_multiplier=budget.noise_multiplier,
+            steps=steps,
+            batch_size=rate * n_rows,
+            noise_per_epoch=budget.noise_multiplier / math.sqrt(rate),
+            noise_over_signal=1 / budget.nominal_mu,
+            epsilon=budget.accountant.epsilon(budget.releases, delta),
+            accountant=budget.accountant.name,
+        )
+        rows.append(row)
+        on_row()
+    return rows
+
+
+def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
+    """The row with the smallest rate whose noise is at most `GOOD_ENOUGH` times the least, and a sentence why.
+
+    Noise is compared over the whole run (`noise_over_signal`). This is proportional to the noise of an epoch, but
+    allows for rounded steps.
+    """
+    least = min(row.noise_over_signal for row in rows)
+    good = [row for row in rows if row.noise_over_signal <= GOOD_ENOUGH * least]
+    chosen = min(good, key=lambda row: row.sampling_rate)
+    limit = 100 * (GOOD_ENOUGH - 1)
+    best = min(rows, key=lambda row: row.noise_over_signal)
+    if chosen is best:
+        others = f"; every smaller rate adds more than {limit:.0f} %" if chosen is not rows[0] else ""
+        why = f"q = {chosen.sampling_rate:g} has the least noise of the rates compared{others}"
+    else:
+        why = (
+            f"q = {chosen.sampling_rate:g} is the smallest rate whose noise is within {limit:.0f} % of the least: "
+            f"{100 * (chosen.noise_over_signal / least - 1):.1f} % above q = {best.sampling_rate:g}, at a step of "
+            f"{chosen.batch_size:.0f} rows instead of {best.batch_size:.0f}"
+        )
+    return chosen, why

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 UNITS = RECORD, OWNER = "record", "owner"  # what a guarantee protects
+LARGEST_FIGURE = 1e300  # noise multiplier or sensitivity
 INHERITED = "inherited"  # purpose of the releases of the run that a run started from
 
 

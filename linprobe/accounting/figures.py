@@ -50,6 +50,12 @@ def cost_in_words(epsilon_by_unit: Mapping[str, float], delta: float) -> str:
     return ("" if finite else "no finite epsilon: ") + "; ".join(words)
 
 
+def limit_percent(limit: float) -> str:
+    """The limit of an attack in per cent, rounded up to two decimals, without a sign."""
+    percent = 100 * Decimal(repr(float(limit)))
+    return str(percent.quantize(Decimal("0.01"), ROUND_CEILING))
+
+
 def _rounded(value: float | None, digits: int, towards: str) -> str:
     if value is None:
         return "-"

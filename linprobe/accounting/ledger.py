@@ -8,26 +8,73 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-from linprobe.accounting.events import GaussianEvent, Releases
+from linprobe.accounting.events import LARGEST_FIGURE, GaussianEvent, Releases
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import lock, open_regular
 from linprobe.errors import PrivacyError
 
 LONGEST_LINE = 4096  # bytes; a longer line is no event
 LONGEST_SELECTION = 1 << 24  # bytes
-LARGEST = 1e300
-NUMBER: tuple[type, ...] = (int, float)
+_NUMBER: tuple[type, ...] = (int, float)
 FIELDS: dict[str, tuple[type, ...]] = {
     "purpose": (str,),
     "step": (int,),
-    "sensitivity": NUMBER,
-    "noise_multiplier": NUMBER,
-    "sampling_rate": NUMBER,
+    "sensitivity": _NUMBER,
+    "noise_multiplier": _NUMBER,
+    "sampling_rate": _NUMBER,
 }
+
+
+class AppendOnlyFile:
+    """A file of JSON lines that only grows: a ledger, a budget book, what a comparison spent.
+
+    A last line without its end was not written: whatever it announces has not happened. See `whole_lines`.
+
+    Args:
+        path: of the file, created with `mode` if absent.
+    """
+
+    def __init__(self, path: Path, mode: int = 0o666) -> None:
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
+
+    def append(self, line: str, *, sync: bool = True) -> None:
+        """Append a line. The operating system has received it when this returns; with `sync` it is on the disk.
+
+        Raises:
+            OSError: it cannot be written; nothing of it is left.
+        """
+        text, start = line.encode(), os.fstat(self.descriptor).st_size
+        try:
+            while text:
+                text = text[os.write(self.descriptor, text) :]
+            if sync:
+                self.sync()
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self.descriptor, start)
+            raise
+
+    def repair(self) -> bytes:
+        """Remove a torn last line, and return the others. The caller holds the lock of the file."""
+        written = self.path.read_bytes()
+        whole = whole_lines(written)
+        if len(whole) < len(written):
+            os.ftruncate(self.descriptor, len(whole))
+        return whole
+
+    def sync(self) -> None:
+        """Force the lines to the disk."""
+        os.fsync(self.descriptor)
+
+    def close(self) -> None:
+        """Close the file, which releases its lock."""
+        os.close(self.descriptor)
 
 
 class Ledger:
@@ -43,13 +90,11 @@ class Ledger:
 
     def __init__(self, path: Path | None = None, *, again: bool = False) -> None:
         self.events: list[GaussianEvent] = []
-        self._stream = None
-        if path is not None:
-            self._stream = path.open("a", encoding="utf-8")
-            lock(self._stream, f"ledger {path} is being written by another process; wait for it, or stop it")
-            if again:
-                drop_torn_line(path)
-            self.events = read_ledger(path)
+        self._lines = None if path is None else AppendOnlyFile(path)
+        if self._lines is not None:
+            path = self._lines.path
+            lock(self._lines.descriptor, f"ledger {path} is being written by another process; wait for it, or stop it")
+            self.events = read_ledger(path, self._lines.repair() if again else None)
         self.position = 0 if again else len(self.events)
 
     def append(self, event: GaussianEvent) -> None:
@@ -66,9 +111,8 @@ class Ledger:
                     "same noise must not meet other data; train anew under another name"
                 )
         else:
-            if self._stream is not None:
-                self._stream.write(line_of(event))
-                self._stream.flush()
+            if self._lines is not None:
+                self._lines.append(line_of(event), sync=False)
             self.events.append(event)
         self.position += 1
 
@@ -90,8 +134,8 @@ class Ledger:
 
     def sync(self) -> None:
         """Force the recorded events to the disk."""
-        if self._stream is not None:
-            os.fsync(self._stream.fileno())
+        if self._lines is not None:
+            self._lines.sync()
 
     def inherit(self, releases: Iterable[Releases]) -> None:
         """Record the releases of an earlier run, so that this run's total includes them."""
@@ -103,11 +147,10 @@ class Ledger:
 
     def close(self) -> None:
         """Force the file to the disk and close it; called before any result is written."""
-        if self._stream is not None:
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
-            self._stream.close()
-            self._stream = None
+        if self._lines is not None:
+            self._lines.sync()
+            self._lines.close()
+            self._lines = None
 
 
 def line_of(event: GaussianEvent) -> str:
@@ -115,17 +158,9 @@ def line_of(event: GaussianEvent) -> str:
     return json.dumps(event.as_dict()) + "\n"
 
 
-def drop_torn_line(path: Path) -> None:
-    """Remove an incomplete last line: its event was not recorded, so its noise was never drawn."""
-    written = path.read_bytes()
-    whole = whole_lines(written)
-    if len(whole) < len(written):
-        os.truncate(path, len(whole))
-
-
-def whole_lines(ledger: bytes) -> bytes:
-    """The content of a ledger without an incomplete last line."""
-    return ledger[: ledger.rfind(b"\n") + 1]
+def whole_lines(content: bytes) -> bytes:
+    """The content of a file of lines without an incomplete last line."""
+    return content[: content.rfind(b"\n") + 1]
 
 
 def record_selection(path: Path, event: SelectionEvent) -> None:
@@ -180,8 +215,8 @@ def read_ledger(path: Path, content: bytes | None = None) -> list[GaussianEvent]
     """Events of the ledger file at `path`; `content` as in `read_selection`.
 
     Raises:
-        PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger is that
-            of a private selection, which composes with no further release here.
+        PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger
+            belongs to a private selection, which composes with no further release here.
     """
     events, number = [], 0
     try:
@@ -190,7 +225,7 @@ def read_ledger(path: Path, content: bytes | None = None) -> list[GaussianEvent]
                 number += 1
                 if b"selection" in line and _is_selection(line):
                     raise PrivacyError(
-                        f"ledger {path} is that of a private selection (linprobe tune --grid), whose cost is not a sum "
+                        f"ledger {path} belongs to a private selection (linprobe tune --grid), whose cost is not a sum "
                         "over releases; allowed here: runs of linprobe train, or of tune without --grid"
                     )
                 events.append(event_of(line))
@@ -215,7 +250,7 @@ def event_of(line: bytes) -> GaussianEvent:
         if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
             raise ValueError(f"{name} is {str(fields[name])[:40]!r}")
     event = GaussianEvent.from_dict(fields)
-    finite = 0 < event.noise_multiplier <= LARGEST and 0 < event.sensitivity <= LARGEST
+    finite = 0 < event.noise_multiplier <= LARGEST_FIGURE and 0 < event.sensitivity <= LARGEST_FIGURE
     if not (finite and 0 < event.sampling_rate <= 1):
         raise ValueError(
             f"noise multiplier {event.noise_multiplier}, sensitivity {event.sensitivity} and sampling rate "

@@ -26,7 +26,7 @@ from linprobe.accounting.accountants import renyi_table
 from linprobe.accounting.events import Releases
 
 BISECTIONS = 60
-ROUNDING = 2.0**-46
+LOG_ROUNDING = 2.0**-46
 HISTOGRAM_BINS = 20
 ORDERS = np.array([*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024])
 RECORDS_AT_ONCE = 65536
@@ -38,7 +38,7 @@ class RecordLosses:
 
     Attributes:
         mu: Gaussian-DP parameter of the releases from all rows, shape (n_private,).
-        renyi: Renyi divergences of the sampled ones at `ORDERS`, nats, rounded up to float32, shape
+        renyi: Renyi divergences of the sampled releases at `ORDERS`, nats, rounded up to float32, shape
             (n_private, len(ORDERS)); (n_private, 0) for a run without sampled releases.
 
     Both have no rows if losses were not computed.
@@ -125,7 +125,7 @@ def _log_delta(epsilon: NDArray[np.float64], mu: NDArray[np.float64]) -> NDArray
     """
     first = scipy.special.log_ndtr(mu / 2 - epsilon / mu)
     second = epsilon + scipy.special.log_ndtr(-mu / 2 - epsilon / mu)
-    error = ROUNDING * (1 - first - second + 2 * epsilon + mu**2)
+    error = LOG_ROUNDING * (1 - first - second + 2 * epsilon + mu**2)
     gap = np.maximum(first - second, 0.0) + 2 * error
     return np.asarray(first + error + np.log(-np.expm1(-gap)))
 

@@ -1,6 +1,6 @@
 """The cost of private selection: the best of a random number of runs.
 
-Liu and Talwar 2019; Papernot and Steinke 2022. The bound is that of Koskela, Redberg and Wang 2024, "Privacy Profiles
+Liu and Talwar 2019; Papernot and Steinke 2022. The bound is from Koskela, Redberg and Wang 2024, "Privacy Profiles
 for Private Selection" (arXiv 2402.06701), for the truncated negative binomial distribution with eta = 1:
 
     Q     one run, whose output has a score; delta_Q(eps) is its privacy profile
@@ -27,21 +27,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import (
+    LIMIT_EPSILONS,
+    Accountant,
+    AttackLimit,
     choose_accountant,
-    composed_deltas,
-    composed_epsilon,
     repeated_epsilon,
 )
-from linprobe.accounting.events import Releases
+from linprobe.accounting.events import LARGEST_FIGURE, Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.errors import ParameterError, PrivacyError
 
 DISTRIBUTION = "geometric"
 MOST_REPETITIONS = 1000
 MOST_RELEASES = 10**12  # of one kind in one run
-LARGEST = 1e300  # noise multiplier
-GRID = 256
-ROUNDING = 1e-9
+LOSS_GRID = 256
+PROFILE_ROUNDING = 1e-9
 TOLERANCE = 1e-3  # of epsilon, left unspent by the search
 SEARCHES = 24
 
@@ -50,7 +50,7 @@ SEARCHES = 24
 class SelectionEvent:
     """One private selection, recorded before its first run.
 
-    Adjacency: that of the releases, zero-out of one record.
+    Adjacency: zero-out of one record, as for the releases.
 
     Attributes:
         mean_repetitions: m, the mean number of runs. The number itself is secret.
@@ -81,7 +81,7 @@ class SelectionEvent:
         for release in (release for run in runs for release in run):
             sigma, rate, count = release.noise_multiplier, release.sampling_rate, release.count
             plain = all(isinstance(value, int | float) for value in (sigma, rate)) and isinstance(count, int)
-            if not (plain and 0 < sigma <= LARGEST and 0 < rate <= 1 and 0 < count <= MOST_RELEASES):
+            if not (plain and 0 < sigma <= LARGEST_FIGURE and 0 < rate <= 1 and 0 < count <= MOST_RELEASES):
                 raise ValueError(f"{release} has noise, rate or count outside their ranges")
         if not runs or not all(runs):
             raise ValueError("a run without releases")
@@ -100,18 +100,22 @@ def check_repetitions(mean: int) -> int:
     return int(mean)
 
 
-def selection_epsilon(event: SelectionEvent, delta: float, accountant: str) -> float:
+def selection_epsilon(event: SelectionEvent, delta: float, accountant: Accountant) -> float:
     """Epsilon of a selection at `delta`; `accountant` judges a single run. Infinity if the bound does not apply."""
-    base = max(composed_epsilon(run, delta / event.mean_repetitions, accountant) for run in event.runs)
+    base = _largest_epsilon(event, delta, accountant)
     return math.nextafter(base + 2 * _first_loss(event, base, delta, accountant), math.inf)
 
 
+def _largest_epsilon(event: SelectionEvent, delta: float, accountant: Accountant) -> float:
+    """eps_Q(delta / m)."""
+    return max(accountant.epsilon(run, delta / event.mean_repetitions) for run in event.runs)
+
+
 def selection_deltas(
-    event: SelectionEvent, epsilons: Sequence[float], delta: float, accountant: str
+    event: SelectionEvent, epsilons: Sequence[float], delta: float, accountant: Accountant
 ) -> NDArray[np.float64]:
-    """delta(epsilon) of a selection: upper bounds, shape (len(epsilons),). `delta` is that of the guarantee."""
-    mean = event.mean_repetitions
-    base = max(composed_epsilon(run, delta / mean, accountant) for run in event.runs)
+    """delta(epsilon) of a selection: upper bounds, shape (len(epsilons),). `delta` is the one of the guarantee."""
+    mean, base = event.mean_repetitions, _largest_epsilon(event, delta, accountant)
     left = np.asarray(epsilons, dtype=np.float64) - 2 * _first_loss(event, base, delta, accountant)
     deltas = np.ones(len(left))
     deltas[left >= 0] = np.minimum(mean * _profile(event, left[left >= 0], delta, accountant), 1)
@@ -123,17 +127,23 @@ def selection_cross_check(event: SelectionEvent, delta: float) -> float:
     return max(repeated_epsilon(run, event.mean_repetitions, delta) for run in event.runs)
 
 
+def selection_limit(event: SelectionEvent, delta: float, accountant: Accountant) -> AttackLimit:
+    """The limit of an attack on one record after a private selection; `accountant` judges a single run."""
+    epsilons = LIMIT_EPSILONS * selection_epsilon(event, delta, accountant)
+    deltas = selection_deltas(event, epsilons.tolist(), delta, accountant)
+    source = f"all pairs of epsilon and delta, private selection, {accountant.words}"
+    return AttackLimit(source, None, epsilons, deltas)
+
+
 def _profile(
-    event: SelectionEvent, epsilons: NDArray[np.float64], delta: float, accountant: str
+    event: SelectionEvent, epsilons: NDArray[np.float64], delta: float, accountant: Accountant
 ) -> NDArray[np.float64]:
     """delta_Q at `epsilons`."""
     small = delta / event.mean_repetitions
-    return np.asarray(
-        np.max([composed_deltas(run, epsilons.tolist(), small, accountant) for run in event.runs], axis=0)
-    )
+    return np.asarray(np.max([accountant.deltas(run, epsilons.tolist(), small) for run in event.runs], axis=0))
 
 
-def _first_loss(event: SelectionEvent, most: float, delta: float, accountant: str) -> float:
+def _first_loss(event: SelectionEvent, most: float, delta: float, accountant: Accountant) -> float:
     """eps_1 of an event, at most `most`."""
     return first_loss(lambda epsilons: _profile(event, epsilons, delta, accountant), event.mean_repetitions, most)
 
@@ -148,8 +158,8 @@ def first_loss(profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], me
         return math.inf
     low, high = 0.0, most
     for _ in range(2):  # the second grid lies between two points of the first
-        grid = np.linspace(low, high, GRID + 1)[1:]
-        holds = np.flatnonzero(profile(grid) <= np.expm1(grid) / (mean - 1) * (1 - ROUNDING))
+        grid = np.linspace(low, high, LOSS_GRID + 1)[1:]
+        holds = np.flatnonzero(profile(grid) <= np.expm1(grid) / (mean - 1) * (1 - PROFILE_ROUNDING))
         if not holds.size:
             return math.inf
         low, high = float(grid[holds[0] - 1]) if holds[0] else low, float(grid[holds[0]])
@@ -163,7 +173,7 @@ def calibrate_selection(
     epsilon: float,
     delta: float,
     accountant: str = "auto",
-) -> tuple[float, str, SelectionEvent]:
+) -> tuple[float, Accountant, SelectionEvent]:
     """The budget of one run for which the whole selection costs at most `epsilon` at `delta`.
 
     Args:
@@ -175,7 +185,7 @@ def calibrate_selection(
     Raises:
         PrivacyError: no budget of one run is small enough.
     """
-    best: tuple[float, str, SelectionEvent] | None = None
+    best: tuple[float, Accountant, SelectionEvent] | None = None
     one, low, high = epsilon / 2, 0.0, epsilon
     for _ in range(SEARCHES):
         event = SelectionEvent(mean_repetitions, tuple(dict.fromkeys(runs_at(one))))

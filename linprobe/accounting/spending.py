@@ -17,24 +17,35 @@ equal share of delta, and the epsilons add up,
 
 (Dwork and Roth 2014, Theorem 3.16). It holds in any order and for later runs that depend on earlier results: a pair of
 distributions dominates each part, and the product of the pairs dominates the whole (Zhu, Dong, Wang 2022).
+
+`Fits` keeps the same account for the fits of one process: a record may have been in several of them. Grid searches,
+cross-validation, refits and clones fit the same rows, or overlapping parts of them. For every record, about 16 bytes
+hold a hash and the fits that it was in. The reported cost bounds the cost of every record of the new fit: for each kind
+of release, the largest number that any of them was in.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from linprobe.accounting.accountants import ACCOUNTANTS, choose_accountant, composed_epsilon, gaussian_figures, gdp_mu
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.accountants import GAUSSIAN, RENYI, Accountant, choose_accountant, gaussian_figures, gdp_mu
 from linprobe.accounting.book import Cap, Contents, Entry
 from linprobe.accounting.events import OWNER, RECORD, UNITS, Releases
-from linprobe.accounting.figures import NO_EPSILON, ONE, rounded_up
+from linprobe.accounting.figures import NO_EPSILON, ONE, cost_in_words, rounded_up
 from linprobe.accounting.selection import selection_epsilon
 from linprobe.errors import PrivacyError
 
 MOST_KINDS = 32  # of sampled releases; 16 take a second by privacy-loss distributions
-LEAST_DELTA = 1e-300  # of a selection; float64 cannot divide smaller ones
+SMALLEST_DELTA = 1e-300  # of a selection; float64 cannot divide smaller ones
+MOST_HISTORIES = 64  # of the records of one fit; above, all get the bound on all
+FitKinds = Counter[tuple[str, float, float]]  # unit, noise multiplier and sampling rate of releases
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ def of_unit(releases: Iterable[Releases], protected: str, unit: str) -> tuple[Re
 
 
 def _releases(entries: Iterable[Entry], unit: str) -> list[Releases]:
-    """All releases but those of selections, as `of_unit`."""
+    """All releases outside selections, as `of_unit`."""
     return [release for entry in entries for release in of_unit(entry.total, entry.unit, unit)]
 
 
@@ -119,35 +130,33 @@ def together(entries: Sequence[Entry], delta: float, unit: str) -> tuple[float, 
     releases = _releases(entries, unit)
     if not selections:
         epsilon, accountant = composed(releases, delta)
-        return epsilon, ACCOUNTANTS[accountant]
+        return epsilon, accountant.words
     parts = len(selections) + bool(releases)
     part = delta if parts == 1 else math.nextafter(delta / parts, 0)
     words = f"{len(selections)} private selection{'' if len(selections) == 1 else 's'} by privacy profiles"
-    if part < LEAST_DELTA:
+    if part < SMALLEST_DELTA:
         return math.inf, words
     judges = [choose_accountant("auto", event.releases) for event in selections]
     costs = [selection_epsilon(event, part, judge) for event, judge in zip(selections, judges, strict=True)]
     if releases:
         epsilon, accountant = composed(releases, part)
         costs.append(epsilon)
-        words = f"{ACCOUNTANTS[accountant]}, added to {words}"
+        words = f"{accountant.words}, added to {words}"
     return (costs[0] if parts == 1 else math.nextafter(math.fsum(costs), math.inf)), words
 
 
-def composed(releases: Sequence[Releases], delta: float, *, rough: bool = False) -> tuple[float, str]:
-    """Epsilon of all `releases` together at `delta`, an upper bound, and the name of its accountant.
+def composed(releases: Sequence[Releases], delta: float, *, rough: bool = False) -> tuple[float, Accountant]:
+    """Epsilon of all `releases` together at `delta`, an upper bound, and its accountant.
 
-    `rough` is as in `composed_epsilon`.
+    `rough` is as in `Accountant.epsilon`.
     """
     accountant = choose_accountant("auto", releases)
-    if not releases:
-        return 0.0, accountant
-    if accountant == "gdp":
-        return composed_epsilon(releases, delta, accountant), accountant
+    if accountant is GAUSSIAN:
+        return accountant.epsilon(releases, delta) if releases else 0.0, accountant
     merged = _merged(releases)
     if len(merged) > MOST_KINDS:
-        accountant = "rdp"
-    return composed_epsilon(merged, delta, accountant, rough=rough), accountant
+        accountant = RENYI
+    return accountant.epsilon(merged, delta, rough=rough), accountant
 
 
 def _merged(releases: Sequence[Releases]) -> list[Releases]:
@@ -192,3 +201,69 @@ def refuse_above(
             f"{rounded_up(before.epsilon)} in {runs}, with {added} it would be {after}; nothing was spent; give a "
             f"smaller {flag}, or raise the cap"
         )
+
+
+class Fits:
+    """Remembers fits, and bounds what the records of the last one have been in."""
+
+    def __init__(self) -> None:
+        self._hashes = np.empty(0, dtype=np.uint64)  # sorted
+        self._history = np.empty(0, dtype=np.int64)  # index into `_table`, for each hash
+        self._table: list[tuple[int, FitKinds]] = [(0, Counter())]  # number of fits, and their releases; first: none
+        self._lock = threading.Lock()
+
+    def add(
+        self, hashes: NDArray[np.uint64], releases: Iterable[Releases], unit: str
+    ) -> tuple[int, dict[str, list[Releases]]]:
+        """Remember one fit on the records with these hashes, any shape (n,). Its guarantee is for `unit`.
+
+        Two records with the same hash count as one that was in the fits of both.
+
+        Returns: the largest number of fits that any of the records was in, this one included, and by protected
+            unit releases that bound the releases of each record.
+        """
+        new: FitKinds = Counter()
+        for release in releases:
+            new[unit, release.noise_multiplier, release.sampling_rate] += release.count
+        with self._lock:
+            return self._added(np.unique(hashes), new)
+
+    def _added(self, hashes: NDArray[np.uint64], new: FitKinds) -> tuple[int, dict[str, list[Releases]]]:
+        everyone = np.union1d(self._hashes, hashes)
+        history = np.zeros(len(everyone), dtype=np.int64)
+        history[np.searchsorted(everyone, self._hashes)] = self._history
+        here = np.searchsorted(everyone, hashes)
+        before, inverse = np.unique(history[here], return_inverse=True)
+        histories = [(self._table[place][0] + 1, self._table[place][1] + new) for place in before.tolist()]
+        fits = max((count for count, _ in histories), default=0)
+        bound: FitKinds = Counter()
+        for _, kinds in histories:
+            bound |= kinds
+        if len(histories) > MOST_HISTORIES:
+            histories, inverse = [(fits, bound)], np.zeros_like(inverse)
+        history[here] = inverse + len(self._table)
+        table = [*self._table, *histories]
+        used, places = np.unique(np.append(0, history), return_inverse=True)
+        self._hashes, self._history, self._table = everyone, places[1:], [table[place] for place in used.tolist()]
+        by_unit: dict[str, list[Releases]] = {}
+        for (unit, sigma, rate), count in bound.items():
+            by_unit.setdefault(unit, []).append(Releases("", sigma, rate, count))
+        return fits, by_unit
+
+
+FITS = Fits()
+
+
+def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delta: float, unit: str) -> str | None:
+    """Remember a fit of this process; one line on the cost of all, if any record was in an earlier fit."""
+    fits, bound = FITS.add(hashes, releases, unit)
+    if fits < 2:
+        return None
+    costs = {}
+    for one in (unit for unit in UNITS if unit in bound):
+        costing = [release for protected in bound for release in of_unit(bound[protected], protected, one)]
+        costs[one], _ = composed(costing, delta, rough=True)  # every further fit would wait for the last digits
+    return (
+        f"some of these rows were in {fits} fits of this process, which together cost {cost_in_words(costs, delta)}; a "
+        "choice among the fits is a release of all of them"
+    )

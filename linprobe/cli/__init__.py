@@ -1,4 +1,4 @@
-"""The command line: makes commands of the requests of linprobe.options; each calls one function of linprobe and prints.
+"""The command line: commands declared in `linprobe.options.requests`; each parses, calls one function, and prints.
 
 stdout carries results only; everything for people goes to stderr. Exit status: 0 done, 1 other errors, 2 usage,
 3 bad data, 4 privacy refusal, 130 Ctrl-C.
@@ -6,7 +6,6 @@ stdout carries results only; everything for people goes to stderr. Exit status: 
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import ExitStack
 from functools import cache
@@ -15,34 +14,45 @@ from typing import Annotated, Any
 
 import typer
 
-from linprobe.cli import _memory, _stderr, accounting, description, features, runs, training
-from linprobe.cli._builder import add_command, flag_of_argument
+from linprobe.cli import (
+    _memory,
+    _stderr,
+    about,
+    attacks,
+    compare,
+    costs,
+    extract,
+    import_,
+    runs,
+    scores,
+    training,
+)
+from linprobe.cli._command import COMMANDS, Command, flag_of_argument
 from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
-from linprobe.cli._help import Command
 from linprobe.errors import ADVICE, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 
-__all__ = ["accounting", "description", "features", "program", "run", "runs", "taken_out", "training"]
+DECLARING = (training, scores, attacks, runs, about, costs, compare)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 
 @cache
-def program(only: str | None = None) -> Any:
-    """The command line, as typer makes it of the requests; it is made once.
-
-    With `only`, commands of another name have no parameters, which take most of the time.
-    """
+def program() -> Any:
+    """The command line, as typer makes it of the declared commands; it is made once."""
     app = typer.Typer(
         name="linprobe",
-        help="Differentially private linear probing on frozen features.",
         epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for name, request in REQUESTS.items():
-        add_command(app, request, Command, bare=only not in (None, name))
+    for module in (extract, import_):
+        module.register(app)
+    for name in REQUESTS:
+        app.command(name)(COMMANDS[name])
+    for registered in app.registered_commands:
+        registered.cls = Command
     return typer.main.get_command(app)
 
 
@@ -70,9 +80,10 @@ def _fail(message: str, status: int) -> int:
 def _hint(error: Any) -> str:
     """Suggest the flag for an unknown option that has the name of an estimator's argument."""
     name = getattr(error, "option_name", None)
-    meant = None if name is None else flag_of_argument(name.lstrip("-").replace("-", "_"))
-    known = [flag for parameter in error.ctx.command.params for flag in parameter.opts] if meant else []
-    return f" Did you mean {meant}?" if meant in known else ""
+    if name is None:
+        return ""
+    meant = flag_of_argument(error.ctx.command.name, name.lstrip("-").replace("-", "_"))
+    return f" Did you mean {meant}?" if meant else ""
 
 
 def _got(error: Any, words: list[str], defaults: dict[str, Any]) -> str:
@@ -107,18 +118,11 @@ def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
     """The values of the config file for the command, as typer takes them."""
     if everywhere.config is None:
         return {}
-    name = _command_of(words)
-    commands = program(name).commands
-    if name is None or name not in commands:
+    commands = program().commands
+    name = next((word for word in words if not word.startswith("-")), "")
+    if name not in commands:
         return {}
     return {name: defaults_from(everywhere.config, name, commands[name].params, commands)}
-
-
-def _command_of(words: list[str]) -> str | None:
-    """The first word that is no option; None for a shell that completes a line, which asks for every command."""
-    if "_LINPROBE_COMPLETE" in os.environ:
-        return None
-    return next((word for word in words if not word.startswith("-")), "")
 
 
 def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> int:
@@ -127,8 +131,7 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> i
     try:
         _memory.check_limit()
         defaults = _defaults(words, everywhere)
-        command_line = program(_command_of(words))
-        status = command_line(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
+        status = program()(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_left()

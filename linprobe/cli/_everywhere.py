@@ -13,7 +13,7 @@ from linprobe.errors import UsageError
 from linprobe.options.declaration import nearest
 
 EVERYWHERE = (
-    ("--config FILE.toml", "Take options from a TOML file; those on the command line win."),
+    ("--config FILE.toml", "Take options from a TOML file; flags on the command line win."),
     ("--log FILE", "Append notes, tables and errors to a file."),
     ("--quiet", "Print no notes, tables or progress on stderr, errors only."),
     ("--debug", "Show a traceback when something goes wrong."),

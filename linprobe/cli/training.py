@@ -1,31 +1,59 @@
-"""`linprobe train`, `tune` and `compare`: runs, and what they print."""
+"""`linprobe train` and `tune`: training runs. The methods declare most of their flags."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from linprobe.cli import _terminal
-from linprobe.cli._builder import command
-from linprobe.cli._printing import print_dry_run, print_made
-from linprobe.commands.figures import guarantee_rows, rows_in_words
-from linprobe.options.requests import CompareFlags, TrainFlags, TuneFlags
+from linprobe.cli._command import Flag, add_command, flags_of, request_of, train_flags
+from linprobe.cli._shared import print_dry_run, print_made
+from linprobe.options.requests import DryRunOption, JsonOption, TrainRequest, TuneRequest
+
+# a seed voids the guarantee, and a checkpoint would keep what the selection must forget
+NOT_TUNED = ("noise_seed", "insecure_seed", "checkpoint_every", "resume")
+FIGURES = {
+    "balanced accuracy": "test_balanced_accuracy",
+    "std of that noise": "test_balanced_accuracy_std",
+    "macro AUROC": "test_macro_auroc",
+    "accuracy of labels": "test_label_accuracy",
+}
 
 
-@command(TrainFlags)
-def train(flags: TrainFlags) -> None:
-    """Train, or say what would happen; print the run folder."""
-    from linprobe.commands.train import TrainRequest
-    from linprobe.commands.train import train as run
+def _train_request(given: Mapping[str, Any], flags: Iterable[Flag]) -> TrainRequest:
+    """The request of a run from the values of its flags; options of methods that are None were not given."""
+    own = {flag.option.parameter for flag in flags if flag.is_of_a_method}
+    options = {name: value for name, value in given.items() if name in own and value is not None}
+    return TrainRequest(**{name: value for name, value in given.items() if name not in own}, options=options)
+
+
+def _with_output(flags: Iterable[Flag], groups: Iterable[type[Any]]) -> list[Flag]:
+    """The flags, and further ones; `--json` and `--dry-run` are under the heading of `--out`."""
+    further = [flag for group in groups for flag in flags_of(group)]
+    for flag in further:
+        flag.option = replace(flag.option, group=flag.option.group or "Output")
+    return [*flags, *further]
+
+
+TRAIN_FLAGS = train_flags()
+TUNE_FLAGS = [flag for flag in TRAIN_FLAGS if flag.option.parameter not in NOT_TUNED]
+
+
+def train(given: dict[str, Any]) -> None:
+    """Train, and print the run folder."""
+    from linprobe.cli import _terminal
+    from linprobe.cli._figures import guarantee_rows, rows_in_words
     from linprobe.parallel import torch_group
+    from linprobe.training.train import train as run
 
-    request = TrainRequest(**flags.given)
-    if flags.dry_run:
-        from linprobe.commands.dry_run import dry_run
+    as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
+    request = _train_request(given, TRAIN_FLAGS)
+    if dry_run:
+        from linprobe.training.dry_run import dry_run as check
 
         with _terminal.TerminalProgress() as progress:
-            found = dry_run(request, progress)
-        print_dry_run(found, as_json=flags.as_json)
+            found = check(request, progress)
+        print_dry_run(found, as_json=as_json)
         return
     with torch_group.group() as group:
         if group.rank > 0:
@@ -33,21 +61,19 @@ def train(flags: TrainFlags) -> None:
             return
         with _terminal.TerminalProgress() as progress:
             outcome = run(request, progress, group)
-    if flags.as_json:
+    if as_json:
         print_made("run", outcome["run"], outcome)
         return
-    figures = {
-        "test accuracy": outcome["test_accuracy"],
-        "balanced accuracy": outcome["test_balanced_accuracy"],
-        "std of that noise": outcome["test_balanced_accuracy_std"],
-        "macro AUROC": outcome["test_macro_auroc"] if outcome["task"] == "multilabel" else None,
-        "accuracy of labels": outcome.get("test_label_accuracy"),
-        "std of its noise": outcome["test_accuracy_std"],
-    }
+    accuracy, std = outcome["test_accuracy"], outcome["test_accuracy_std"]
+    further = {name: outcome.get(key) for name, key in FIGURES.items()}
+    if outcome["task"] != "multilabel":
+        del further["macro AUROC"]
     _terminal.table(
         rows_in_words(outcome),
         [
-            *((name, _terminal.figure(value, ".4f")) for name, value in figures.items() if value is not None),
+            *([] if accuracy is None else [("test accuracy", _terminal.figure(accuracy, ".4f"))]),
+            *((name, _terminal.figure(value, ".4f")) for name, value in further.items() if value is not None),
+            *([] if std is None else [("std of its noise", _terminal.figure(std, ".4f"))]),
             *guarantee_rows(outcome),
             ("steps", _terminal.figure(outcome["steps"], "d")),
             ("noise multiplier", _terminal.figure(outcome["noise_multiplier"])),
@@ -57,25 +83,28 @@ def train(flags: TrainFlags) -> None:
     print_made("run", outcome["run"])
 
 
-@command(TuneFlags)
-def tune(flags: TuneFlags) -> None:
-    """Tune, or say what would happen; print the run folder."""
-    from linprobe.commands.train import TrainRequest
-    from linprobe.commands.tune import Tuning
-    from linprobe.commands.tune import tune as run
+def tune(given: dict[str, Any]) -> None:
+    """Train with chosen settings, and print the run folder."""
+    from linprobe.cli import _terminal
+    from linprobe.cli._figures import guarantee_rows, rows_in_words
+    from linprobe.plans.tuning import Tuning
+    from linprobe.training.tune import tune as run
 
-    tuning = Tuning.parse(flags.grid, flags.shrink, flags.repetitions, flags.given["method"])
-    request = TrainRequest(**flags.given)
-    if flags.dry_run:
-        from linprobe.commands.dry_run import dry_run_of_tune
+    asked = request_of(
+        TuneRequest, {flag.option.parameter: given.pop(flag.option.parameter) for flag in flags_of(TuneRequest)}
+    )
+    tuning = Tuning.parse(asked.grid, asked.shrink, asked.repetitions, given["method"])
+    request = _train_request(given, TUNE_FLAGS)
+    if asked.dry_run:
+        from linprobe.training.dry_run import dry_run_of_tune
 
         with _terminal.TerminalProgress() as progress:
             found = dry_run_of_tune(request, tuning, progress)
-        print_dry_run(found, as_json=flags.as_json)
+        print_dry_run(found, as_json=asked.as_json)
         return
     with _terminal.TerminalProgress() as progress:
         outcome = run(request, tuning, progress)
-    if flags.as_json:
+    if asked.as_json:
         print_made("run", outcome["run"], outcome)
         return
     chosen = outcome["tuning"]
@@ -93,57 +122,5 @@ def tune(flags: TuneFlags) -> None:
     print_made("run", outcome["run"])
 
 
-@command(CompareFlags)
-def compare(flags: CompareFlags) -> None:
-    """Compare, or say what would happen; print the folder of the comparison."""
-    from linprobe.commands._row_sources import DIGITS
-    from linprobe.commands.compare import NO_FILE, CompareRequest, MethodRow
-    from linprobe.commands.compare import compare as run
-
-    request = CompareRequest(
-        methods=[MethodRow.parse(word) for word in flags.methods],
-        epsilons=_distinct(flags.epsilons),
-        out=flags.out or Path("comparisons") / (DIGITS if flags.features is None else flags.features.stem),
-        features=flags.features,
-        delta=flags.delta,
-        seeds=flags.seeds,
-        shots=_distinct(flags.shots),
-        public=[None if word == NO_FILE else Path(word) for word in flags.public],
-        baselines=flags.baselines,
-        attack=flags.attack,
-        jobs=flags.jobs,
-        book=flags.book,
-        unit=flags.unit,
-    )
-    if flags.dry_run:
-        from linprobe.commands.dry_run_comparison import dry_run_of_comparison
-
-        with _terminal.TerminalProgress() as progress:
-            found = dry_run_of_comparison(request, progress)
-        print_dry_run(found, as_json=flags.as_json)
-        return
-    with _terminal.TerminalProgress() as progress:
-        compared = run(request, progress)
-    if flags.as_json:
-        print_made("comparison", compared["out"], compared)
-        return
-    _show_comparison(compared, flags.seeds)
-    print_made("comparison", compared["out"])
-
-
-def _distinct(values: tuple[Any, ...]) -> list[Any]:
-    return list(dict.fromkeys(values))
-
-
-def _show_comparison(compared: dict[str, Any], seeds: int) -> None:
-    from linprobe.commands.compare import balance_matters, comparison_table, footer, no_better
-
-    header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]")
-    _terminal.table(f"test accuracy, %, of {seeds} runs each", rows, header=header)
-    if balance_matters(compared["summary"]):
-        header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]", balanced=True)
-        _terminal.table(f"balanced accuracy, %, of {seeds} runs each", rows, header=header)
-    warning = no_better(compared)
-    if warning is not None:
-        _terminal.note(warning)
-    _terminal.note(footer(compared["composed"]))
+add_command(TrainRequest, _with_output(TRAIN_FLAGS, (JsonOption, DryRunOption)), train)
+add_command(TuneRequest, _with_output(TUNE_FLAGS, (TuneRequest,)), tune)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.limits import MOST_COMPRESSED, too_large
-from linprobe.errors import DataError, reading
+from linprobe.errors import DataError, reading, require
 
 LONGEST_HEADER = 10_000  # bytes; NumPy's own limit
 ZIP_MAGIC = b"PK\x03\x04"
@@ -114,6 +114,7 @@ def load_torch(path: Path) -> Any:
     Raises:
         DataError: a damaged file, or one that holds more than tensors and plain containers.
     """
+    require("torch", f"file {path}")
     import torch
 
     with reading(f"file {path}", "save plain tensors or model.state_dict() again"):

@@ -1,18 +1,153 @@
-"""Blocks of rows, and the interface of everything that is read block by block."""
+"""How rows are stored, and blocks of them, which a back end clips and sums.
+
+A unit is what is protected: a row, or all rows of one person. Where people are protected, a block holds whole people,
+and numbers and places of units are of people.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+import ctypes
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from linprobe.data.precision import StoredRows, Translation
-from linprobe.parallel.array_api import Array
+from linprobe.data.owners import Bounds
+from linprobe.errors import UsageError
+from linprobe.native import LIBRARY, KernelPeople, KernelRows, address
+from linprobe.options import Precision as Precision
+from linprobe.parallel.array_api import Array, double, namespace
+
+CACHE_LINE = 64  # bytes
+STORAGE: dict[Precision, type[np.generic]] = {
+    "float32": np.float32,
+    "bfloat16": np.uint16,  # its bits: NumPy has no bfloat16
+    "float16": np.float16,
+}
+STORED = tuple(np.dtype(stored) for stored in STORAGE.values())  # in the order of `enum stored` in native/clipped_sum.c
+PAIRED_ROWS = 16  # people with more rows have no inner products of pairs; PAIRED in native/clipped_sum.c
+PAIRS_AT_ONCE = 1024
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """An uninitialised array aligned to a cache line, so that no SIMD vector crosses two lines."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def narrowed(x: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
+    """`x` rounded to `precision`, to nearest, ties to even; bfloat16 as its bits in uint16.
+
+    Raises:
+        UsageError: an unknown precision, or a number out of its range.
+    """
+    if precision not in STORAGE:
+        raise UsageError(f"precision is {precision!r}; allowed: {', '.join(STORAGE)}")
+    if precision == "float32":
+        return x
+    if precision == "float16":
+        with np.errstate(over="ignore"):
+            half = x.astype(np.float16)
+        bits, infinity, largest = half.view(np.uint16), 0x7C00, 65504.0
+    else:
+        rounded = x.view(np.uint32) >> 16
+        rounded &= 1
+        rounded += x.view(np.uint32)
+        rounded += 0x7FFF
+        rounded >>= 16
+        bits, infinity, largest = rounded.astype(np.uint16), 0x7F80, 3.38e38
+    if (bits & 0x7FFF).max(initial=0) >= infinity:
+        raise UsageError(
+            f"a row holds a number of size {np.abs(x).max():.3g}, which {precision} does not; allowed: at most "
+            f"{largest:g}; use precision float32"
+        )
+    return half if precision == "float16" else bits
+
+
+def widened(x: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[Any]:
+    """`x` converted from float16, or from the bits of bfloat16 in uint16, to float32, in `out` if given; else `x`."""
+    if x.dtype not in STORED[1:]:
+        return x
+    wide: NDArray[np.float32] = aligned_empty(x.shape, np.float32) if out is None else out
+    if LIBRARY is not None:
+        x = np.ascontiguousarray(x)
+        LIBRARY.linprobe_widen(x.ctypes.data, STORED.index(x.dtype), wide.ctypes.data, x.size)
+    elif x.dtype == np.uint16:
+        np.left_shift(x, 16, out=wide.view(np.uint32), dtype=np.uint32)
+    else:
+        wide[...] = x
+    return wide
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A public vector subtracted from each row, and a constant column appended after it.
+
+    Attributes:
+        shift: the vector, shape (n_features,), float32.
+        column: value of the constant column.
+    """
+
+    shift: NDArray[np.float32]
+    column: float
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows as they are stored, to be widened and translated when they are used.
+
+    Attributes:
+        x: shape (n, n_features): float32, float16, the bits of bfloat16 in uint16, or float64.
+        places: the rows meant, shape (m,), int64; None for all.
+        translation: of each row; None for rows as they are.
+    """
+
+    x: NDArray[Any]
+    places: NDArray[np.int64] | None = None
+    translation: Translation | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of the rows meant, and their width after translation."""
+        n = len(self.x) if self.places is None else len(self.places)
+        return n, self.x.shape[1] + (self.translation is not None)
+
+    def for_kernel(self) -> KernelRows:
+        """The kernel's argument. It holds addresses, so `self` must outlive it.
+
+        Raises:
+            ValueError: rows that are not contiguous or have no storage type, or places outside the rows.
+        """
+        places, translation = self.places, self.translation
+        if self.x.dtype not in STORED or not self.x.flags.c_contiguous:
+            raise ValueError(f"rows of type {self.x.dtype} and strides {self.x.strides}; the kernel reads neither")
+        if places is not None and len(places) and not 0 <= places.min() <= places.max() < len(self.x):
+            raise ValueError(f"places are from {places.min()} to {places.max()}; allowed: 0 to {len(self.x) - 1}")
+        shift, column = (None, 0.0) if translation is None else (translation.shift, translation.column)
+        addresses = address(self.x), address(places), address(shift)
+        return KernelRows(*addresses, self.x.shape[1], column, STORED.index(self.x.dtype))
+
+    def wide(self, out: NDArray[np.float32] | None = None) -> NDArray[Any]:
+        """The rows meant, float32 (float64 rows stay so), in `out` if given; `x` itself if there is nothing to do."""
+        if self.places is None and self.translation is None:
+            return widened(self.x, out)
+        if LIBRARY is not None and self.x.dtype in STORED and self.x.flags.c_contiguous:
+            found: NDArray[np.float32] = aligned_empty(self.shape, np.float32) if out is None else out
+            LIBRARY.linprobe_load(ctypes.byref(self.for_kernel()), found.ctypes.data, len(found))
+            return found
+        x = widened(self.x if self.places is None else self.x[self.places])
+        if self.translation is None:
+            return x
+        found = np.empty(self.shape, np.float32)
+        np.subtract(x, self.translation.shift, out=found[:, :-1])
+        found[:, -1] = self.translation.column
+        return found
 
 
 @dataclass(frozen=True)
@@ -118,57 +253,55 @@ class Block:
 LazyBlock = Callable[[], Block]  # loads its block when called
 
 
-class Blocks(ABC):
-    """Rows that can be read block by block, any number of times.
+def pairs_of(bounds: Bounds) -> Pairs:
+    """The pairs of rows of the same person, for people with at most `PAIRED_ROWS` rows."""
+    sizes = np.diff(bounds)
+    few = np.where(sizes <= PAIRED_ROWS, sizes, 0)
+    owner = np.repeat(np.arange(len(sizes)), few)
+    rows = np.arange(len(owner)) + np.repeat(bounds[:-1] - (np.cumsum(few) - few), few)
+    # row j of a person is paired with the rows after it
+    later = np.repeat(np.cumsum(few), few) - np.arange(len(owner)) - 1
+    first = np.repeat(np.arange(len(owner)), later)
+    second = first + 1 + np.arange(len(first)) - np.repeat(np.cumsum(later) - later, later)
+    whole = len(owner) == bounds[-1] - bounds[0]
+    return Pairs(
+        slice(None) if whole else rows,
+        owner,
+        np.flatnonzero(few),
+        few,
+        first,
+        second,
+        owner[first],
+        few * (few - 1) // 2,
+        np.flatnonzero(sizes > PAIRED_ROWS),
+    )
 
-    Where the rows of a person are one unit (`linprobe.data.unit_rows`), all numbers and places below are of people:
-    each stands for one row otherwise.
 
-    Attributes:
-        n_rows: number of rows in all processes, outside the sample included; public.
-        sampling_rate: probability with which Poisson sampling selected each row; 1 without sampling.
-        observed: whether the blocks contain all rows, outside the sample included.
-        in_memory: whether its rows are at hand, so that loading a block takes no time.
-        units: whether blocks may hold people with several rows.
-        unit_rows: mean number of rows of a unit; private, for the number of threads only.
+def inner_products(stored: Array, pairs: Pairs) -> Array:
+    """Inner products of the pairs of the rows `stored`, float64, shape (n_pairs,)."""
+    if LIBRARY is not None and isinstance(stored, np.ndarray) and stored.dtype in STORED:
+        rows, bounds = StoredRows(np.ascontiguousarray(stored), pairs.places), np.append(0, np.cumsum(pairs.counts))
+        wide, found = np.empty((PAIRED_ROWS, rows.shape[1]), np.float32), np.empty(len(pairs.first))
+        people = ctypes.byref(KernelPeople(bounds=address(bounds), n=len(pairs.counts)))
+        LIBRARY.linprobe_inner_products(ctypes.byref(rows.for_kernel()), address(wide), people, address(found))
+        return found
+    x, parts = stored[pairs.rows], []
+    for start in range(0, len(pairs.first), PAIRS_AT_ONCE):
+        here = slice(start, start + PAIRS_AT_ONCE)
+        parts.append((double(widened(x[pairs.first[here]])) * double(widened(x[pairs.second[here]]))).sum(-1))
+    return namespace(stored).concatenate(parts) if parts else double(stored[:0, 0])
+
+
+def paired(block: Block) -> Pairs:
+    """The pairs of the rows of a block of people, with their inner products.
+
+    Raises:
+        ValueError: bounds that do not fit the rows.
     """
-
-    n_rows: int
-    n_features: int
-    sampling_rate: float = 1.0
-    observed: bool = True
-    in_memory: bool = False
-    units: bool = False
-    unit_rows: float = 1.0
-
-    @abstractmethod
-    def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """The rows of this process in order.
-
-        Lazy blocks are independent: call them in any order and from any thread, each at most once.
-        """
-
-    def blocks(self) -> Iterator[Block]:
-        """The rows of this process in order."""
-        return (load() for load in self.lazy_blocks())
-
-    @property
-    def n_local(self) -> int:
-        """Number of rows in the shard of this process."""
-        return self.n_rows
-
-    @property
-    def first(self) -> int:
-        """Index of the first row of this shard among the rows of all processes."""
-        return 0
-
-
-class Rows(Blocks):
-    """Rows that can be sampled."""
-
-    @abstractmethod
-    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """Blocks with their part of the mask `sampled` (n_local,), which begin at multiples of `SHARD_ROWS`.
-
-        Rows outside the sample may hold anything.
-        """
+    pairs, bounds = block.pairs, block.bounds
+    if pairs is None or pairs.inner is None:
+        if bounds is None or bounds[0] or bounds[-1] != len(block.stored) or (bounds[1:] < bounds[:-1]).any():
+            raise ValueError(f"bounds of people do not fit {len(block.stored)} rows")
+        pairs = pairs_of(bounds) if pairs is None else pairs
+        pairs = replace(pairs, inner=inner_products(block.stored, pairs))
+    return pairs

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.public_shots import id_hash
+from linprobe.data.owners import id_hash
 from linprobe.data.record_ids import GIVEN
 from linprobe.errors import LinprobeError
 

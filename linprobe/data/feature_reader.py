@@ -109,7 +109,8 @@ class FeatureReader(ABC):
     Attributes:
         path: for messages. description: class names and provenance.
         sizes: number of rows of each group. n_features: features per row.
-        equal: test rows that equal training rows, as `scan` found them; None for none, or before `scan`.
+        equal: test rows that equal training rows, as `check_rows` found them; None for none, or before `check_rows`.
+        checked: whether `check_rows` has read the file.
     """
 
     path: Path
@@ -117,6 +118,7 @@ class FeatureReader(ABC):
     sizes: dict[str, int]
     n_features: int
     equal: EqualRows | None = None
+    checked: bool = False
 
     def __init__(self) -> None:
         self._digests: dict[tuple[str, bytes], str] = {}
@@ -187,24 +189,53 @@ class FeatureReader(ABC):
 
     def digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> str:
         """SHA-256 of class names and a group's ids, owners, labels and rows; computed once. Private for `train`."""
-        mask = b"" if keep is None else hashlib.sha256(np.packbits(keep).data).digest()
-        if (group, mask) not in self._digests:
-            self._digests[group, mask] = self._digest(group, keep)
-        return self._digests[group, mask]
+        known = (group, _mask_digest(keep))
+        if known not in self._digests:
+            digest = self.begin_digest(group, keep)
+            for rows, labels in self.blocks(group, keep):
+                digest.add(rows, labels)
+            digest.keep()
+        return self._digests[known]
 
-    def _digest(self, group: str, keep: NDArray[np.bool_] | None) -> str:
-        sha = hashlib.sha256(json.dumps(self.description.class_names).encode())
+    def has_digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> bool:
+        """Whether `digest` needs to read no row."""
+        return (group, _mask_digest(keep)) in self._digests
+
+    def begin_digest(self, group: str, keep: NDArray[np.bool_] | None = None) -> GroupDigest:
+        """The digest of a group whose rows are yet to be added."""
+        return GroupDigest(self, group, keep)
+
+
+class GroupDigest:
+    """A digest of a group to which blocks of rows are added as they are read, in the blocks of `FeatureReader.blocks`.
+
+    Args:
+        keep: mask of the rows, shape (n_rows,); None for all.
+    """
+
+    def __init__(self, features: FeatureReader, group: str, keep: NDArray[np.bool_] | None) -> None:
+        self._features, self._known = features, (group, _mask_digest(keep))
+        self._sha = hashlib.sha256(json.dumps(features.description.class_names).encode())
         separator = ""
-        for ids in self.id_batches(group, keep):
-            sha.update((separator + "\0".join(ids)).encode())
+        for ids in features.id_batches(group, keep):
+            self._sha.update((separator + "\0".join(ids)).encode())
             separator = "\0"
-        for owners in self.owner_batches(group, keep) if self.has_owners(group) else ():
-            sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
-        for rows, labels in self.blocks(group, keep):
-            sha.update(str((rows.shape, rows.dtype)).encode())
-            sha.update(np.ascontiguousarray(rows).data)
-            sha.update(labels.astype("<i8").tobytes())
-        return sha.hexdigest()
+        for owners in features.owner_batches(group, keep) if features.has_owners(group) else ():
+            self._sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
+
+    def add(self, rows: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
+        """Add the next block of rows (b, n_features) and their labels."""
+        self._sha.update(str((rows.shape, rows.dtype)).encode())
+        self._sha.update(np.ascontiguousarray(rows).data)
+        self._sha.update(labels.astype("<i8").tobytes())
+
+    def keep(self) -> None:
+        """Let the reader keep the digest of the rows that were added."""
+        self._features._digests[self._known] = self._sha.hexdigest()
+
+
+def _mask_digest(keep: NDArray[np.bool_] | None) -> bytes:
+    return b"" if keep is None else hashlib.sha256(np.packbits(keep).data).digest()
 
 
 class LoadedFeatures(FeatureReader):
@@ -214,6 +245,7 @@ class LoadedFeatures(FeatureReader):
         super().__init__()
         self.path, self.description = features.path, features.description
         self.sizes, self.n_features, self.equal = dict(features.sizes), features.n_features, features.equal
+        self.checked = features.checked
         self._rows = {group: features.rows(group, slice(None)) for group in self.sizes}
         self._labels = {group: features.labels(group) for group in self.sizes}
         self._ids = {group: features.ids(group) for group in self.sizes}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from linprobe.atomic_files import PRIVATE_MODE
 from linprobe.data.feature_file import PRIVATE_LOG, SCHEMA_VERSION, TEXT_ATTRIBUTES, FeatureFile
 from linprobe.data.feature_reader import Description
-from linprobe.data.feature_scan import scan
+from linprobe.data.row_checks import check_rows
 from linprobe.data.stored_labels import as_labels
 from linprobe.errors import DataError
 
@@ -185,7 +185,7 @@ class FeatureWriter:
             if kind is None:
                 os.fsync(self._stream.fileno())
                 with FeatureFile(self._temporary, shown_as=self._shown) as written:
-                    scan(written)
+                    check_rows(written)
                     self.note = None if written.equal is None else written.equal.note
                 self._temporary.replace(self._path)
         finally:

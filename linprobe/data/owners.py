@@ -6,17 +6,22 @@ An owner's rows must be adjacent, so that a person has a place among the people 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.public_shots import id_hash
 from linprobe.errors import DataError, UsageError
 
 OWNER = "owner"  # column of a table, and first part of an array's key
 Bounds = NDArray[np.int64]  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,)
+
+
+def id_hash(name: str, split_seed: int) -> int:
+    """A pseudo-random 64-bit number that depends on the id of a record, or the name of a person, and the seed only."""
+    return int.from_bytes(hashlib.sha256(f"{split_seed}\0{name}".encode()).digest()[:8], "little")
 
 
 def by_owner(owners: NDArray[Any]) -> NDArray[np.intp]:

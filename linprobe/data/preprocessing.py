@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linprobe.data.precision import aligned_empty, widened
+from linprobe.data.blocks import aligned_empty, widened
 from linprobe.errors import UsageError
 
 SMALLEST_FLOAT32_NORM = 1e-30

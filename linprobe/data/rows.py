@@ -1,38 +1,219 @@
-"""Rows in training space, read block by block: in memory or streamed from a file, all of them or one shard."""
+"""Rows in training space, read block by block: in memory or streamed from a file, all of them or one shard.
+
+To the rest of the code, a person whose rows are one unit is what a row is otherwise: `n_rows`, places, samples and
+shards are of people, and a block holds whole people. Blocks begin at fixed places among the people. So a person whose
+place is empty changes only the block of that place, whatever number of rows the person had.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linprobe.data.blocks import Block, LazyBlock, Rows
-from linprobe.data.precision import (
+from linprobe.data.blocks import (
     STORAGE,
+    Block,
+    LazyBlock,
     Precision,
     Translation,
     aligned_empty,
     narrowed,
+    paired,
     widened,
 )
+from linprobe.data.owners import Bounds
 from linprobe.data.preprocessing import Preprocessing, row_norms
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.sources import BLOCK_ROWS, RawBlocks, Source, block_sizes, whole_blocks
-from linprobe.data.sources import SHARD_ROWS as SHARD_ROWS
+from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, RawBlocks, Source, block_sizes, whole_blocks
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
-from linprobe.parallel.prefetch import prefetched
-from linprobe.parallel.threads import n_threads
+from linprobe.parallel.process_group import Group
+from linprobe.parallel.threads import n_threads, prefetched
 
 SAMPLED_ROWS = 1024  # in a block of a sample, about; it reads more places where few of them are in the sample
+BLOCK_UNITS = 128  # people in a block of all rows
+SAMPLED_UNITS = 1024  # people whose sampled rows are one block
 PREFETCHED_BLOCKS = 8
 PREFETCHED_BYTES = 64 << 20
+FAR = 1e100  # norm of an empty place: a clip factor that is 0 in float32; its square is finite
+
+Mask = NDArray[np.bool_]
+
+
+class Rows(ABC):
+    """Rows that can be read block by block, any number of times. Each process has its shard of them.
+
+    Numbers and places are of units. A view has the same rows with other attributes; views can be combined.
+
+    Attributes:
+        n_rows: number of units in all processes, outside the sample included; public.
+        n_features: width in training space.
+        first: index of the first unit of this process among the units of all processes.
+        bounds: rows of person u of this process are bounds[u] to bounds[u + 1]; None if each row is a unit.
+        units: whether blocks may hold people with several rows.
+        unit_rows: mean number of rows of a unit; private, for the number of threads only.
+        sampling_rate: probability with which Poisson sampling selected each unit; 1 without sampling.
+        observed: whether the blocks contain all units, outside the sample included.
+        in_memory: whether loading a block takes no time.
+    """
+
+    n_rows: int
+    n_features: int
+    first = 0
+    bounds: Bounds | None = None
+    units = False
+    unit_rows = 1.0
+    sampling_rate = 1.0
+    observed = True
+    in_memory = False
+    _n_local: int | None = None
+    _changes: tuple[Callable[[Block], Block], ...] = ()
+    _mask: Mask | None = None
+    _present: Mask | None = None
+    _filler: NDArray[np.float64] | None = None
+
+    @abstractmethod
+    def _whole(self) -> Iterator[LazyBlock]:
+        """All units of this process in order."""
+
+    @abstractmethod
+    def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
+        """Blocks with their part of the mask `sampled` (n_local,), which begin at multiples of `SHARD_ROWS`.
+
+        Rows outside the sample may hold anything.
+        """
+
+    @property
+    def n_local(self) -> int:
+        """Number of units in the shard of this process."""
+        return self.n_rows if self._n_local is None else self._n_local
+
+    def lazy_blocks(self) -> Iterator[LazyBlock]:
+        """All units of this process in order, with the mask of the sample if there is one; or the sample, unobserved.
+
+        Lazy blocks are independent: call them in any order and from any thread, each at most once.
+        """
+        mask, present = self._mask, self._present
+        if mask is None or self.observed:
+            loads = self._whole()
+        else:
+            loads = self._sampled(mask if present is None else mask & present)
+        if not self._changes and present is None and (mask is None or not self.observed):
+            return loads
+        return (partial(self._finished, load) for load in loads)
+
+    def blocks(self) -> Iterator[Block]:
+        """`lazy_blocks`, loaded one after another."""
+        return (load() for load in self.lazy_blocks())
+
+    def _finished(self, load: LazyBlock) -> Block:
+        """A block with all that the views change."""
+        block = load()
+        if self._changes:
+            block = block.compact() if block.sampled is not None and block.bounds is not None else block
+            block = replace(block, pairs=None)
+        for change in self._changes:
+            block = change(block)
+        here = slice(block.start, block.start + block.n_units)
+        if self._mask is not None and self.observed:
+            block = replace(block, sampled=self._mask[here])
+        return block if self._present is None else _without(block, self._present[here], self._filler)
+
+    def _view(self, **changed: Any) -> Self:
+        """The same rows with other attributes."""
+        view = copy(self)
+        vars(view).update(changed)
+        return view
+
+    def of_people(self, bounds: Bounds) -> Self:
+        """The rows as those of people, whose rows are next to each other: of person u, bounds[u] to bounds[u + 1]."""
+        n = len(bounds) - 1
+        mean = self.n_local / max(1, n)
+        view = self._view(bounds=bounds, units=True, unit_rows=mean, n_rows=n, _n_local=n, in_memory=False)
+        return view._view(_kept={})  # of blocks of these people
+
+    def as_shard(self, first: int, n_rows: int) -> Self:
+        """These rows as the shard of one process, which begins at unit `first` of `n_rows`."""
+        return self._view(first=first, n_rows=n_rows, _n_local=self.n_local)
+
+    def sample(self, mask: Mask, rate: float, *, observed: bool) -> Self:
+        """One Poisson sample.
+
+        Args:
+            mask: of the sample, shape (n_local,). rate: probability with which each unit was selected.
+            observed: whether blocks contain all units, with the mask of the sample, so that units outside it are
+                charged too. `n_rows` is the number of ALL units, which is public; the size of the sample is not.
+        """
+        return self._view(_mask=mask, sampling_rate=rate, observed=observed)
+
+    def changed(self, change: Callable[[Block], Block], n_features: int | None = None, in_memory: bool = False) -> Self:
+        """The rows with each block changed when it is loaded.
+
+        Args:
+            change: makes a new block with other rows and `norms`; must not write to the block given. Rows outside the
+                mask `block.sampled`, if it has one, may hold anything.
+            n_features: width after the change, if it differs. in_memory: whether the change takes no time.
+        """
+        n_features = self.n_features if n_features is None else n_features
+        return self._view(_changes=(*self._changes, change), n_features=n_features, in_memory=in_memory)
+
+    def translated(self, shift: NDArray[np.float64], column: float) -> Self:
+        """The rows minus the public vector `shift` (n_features,), with a constant `column` appended.
+
+        They are translated each time they are used; rows of people, when their block is loaded.
+        """
+        translation = Translation(shift.astype(np.float32), float(np.float32(column)))
+        norms = None
+        if not self.units:
+            norms = np.empty(self.n_local)
+            for block in self.blocks():
+                x = replace(block, translation=translation).x
+                norms[block.start : block.start + len(x)] = row_norms(x)
+        change = partial(_translated, translation=translation, norms=norms)
+        return self.changed(change, self.n_features + 1, in_memory=self.in_memory and not self.units)
+
+    def emptied(self, present: Mask, filler: NDArray[np.float64] | None = None) -> Self:
+        """The rows with empty places: a neighbour under zero-out, for audits and tests.
+
+        Places are emptied after all other changes, and whatever the mask of a sample is: code that changes rows, or
+        forgets the mask, still adds nothing of an absent unit. The place of a row holds zeros, with a norm so large
+        that its clip factor is zero: its gradient is zero in every geometry, and it has no weight in a sum around an
+        origin. A person who is absent has no rows.
+
+        Args:
+            present: which places are not empty, shape (n_local,).
+            filler: what empty places hold in place of zeros, shape (n_features,), such as an origin of rows; the rows
+                are float64 then.
+        """
+        return self._view(_present=present, _filler=filler, in_memory=False)
+
+
+def _without(block: Block, present: Mask, filler: NDArray[np.float64] | None) -> Block:
+    if present.all():
+        return block
+    if block.bounds is not None:
+        return replace(replace(block, sampled=present).compact(), sampled=block.sampled)
+    stored = np.array(block.stored if block.translation is None else block.x)
+    if filler is not None:
+        stored = widened(stored).astype(np.float64)
+    stored[~present] = 0 if filler is None else filler
+    return replace(block, stored=stored, norms=np.where(present, block.norms, FAR), translation=None)
+
+
+def _translated(block: Block, translation: Translation, norms: NDArray[np.float64] | None) -> Block:
+    """The same rows with their translation, one column wider; `norms` are those of all rows, not of people."""
+    if norms is None:
+        x = replace(block, translation=translation).x
+        return replace(block, stored=x, norms=row_norms(x))
+    return replace(block, translation=translation, norms=norms[block.start : block.start + len(block.y)])
 
 
 class ArrayRows(Rows):
@@ -48,11 +229,7 @@ class ArrayRows(Rows):
     in_memory = True
 
     def __init__(
-        self,
-        x: NDArray[Any],
-        y: ArrayLike,
-        block_rows: int = BLOCK_ROWS,
-        weights: NDArray[np.float64] | None = None,
+        self, x: NDArray[Any], y: ArrayLike, block_rows: int = BLOCK_ROWS, weights: NDArray[np.float64] | None = None
     ) -> None:
         self.x, self.weights = x, weights
         y = np.asarray(y)
@@ -61,46 +238,66 @@ class ArrayRows(Rows):
         self.n_rows, self.n_features = x.shape
         self._block_rows = min(block_rows, BLOCK_ROWS)
         self.norms = np.empty(self.n_rows)
+        self._kept: dict[tuple[int, int], Block] = {}
         for start in range(0, self.n_rows, self._block_rows):
             here = slice(start, start + self._block_rows)
             self.norms[here] = row_norms(widened(x[here]))
 
-    def _block(self, start: int, n: int, sampled: NDArray[np.bool_] | None = None) -> Block:
-        here = slice(start, start + n)
-        return self._chosen(start, here, None if sampled is None else sampled[here])
+    def emptied(self, present: Mask, filler: NDArray[np.float64] | None = None) -> Self:
+        """As for all rows. Places are empty in memory too, so that a copy on a device has them."""
+        view = super().emptied(present, filler)
+        if self.bounds is None:
+            view.x, view.norms = self.x.copy(), np.where(present, self.norms, FAR)
+            view.x[~present] = 0
+            return view
+        sizes = np.diff(self.bounds)
+        keep = np.repeat(present, sizes)
+        view.x, view.y, view.norms = self.x[keep], self.y[keep], self.norms[keep]
+        view.weights = None if self.weights is None else self.weights[keep]
+        view.bounds, view._kept = np.concatenate([[0], np.cumsum(sizes * present)]), {}
+        return view
 
-    def _chosen(self, start: int, rows: slice | NDArray[np.intp], sampled: NDArray[np.bool_] | None = None) -> Block:
-        weights = None if self.weights is None else self.weights[rows]
-        return Block(start, self.x[rows], self.y[rows], self.norms[rows], sampled, weights=weights)
+    def _block(self, start: int, stop: int, sampled: Mask | None = None) -> Block:
+        here = slice(start, stop)
+        weights = None if self.weights is None else self.weights[here]
+        mask = None if sampled is None else sampled[here]
+        return Block(start, self.x[here], self.y[here], self.norms[here], mask, weights=weights)
 
-    def cut(self, sizes: Iterable[int], keep: NDArray[np.bool_] | None = None) -> Iterator[LazyBlock]:
-        """All rows in blocks of the given sizes; only those where `keep` (n_rows,) is true, if it is given."""
+    def _whole(self) -> Iterator[LazyBlock]:
+        if self.bounds is not None:
+            yield from self._people(self.bounds, BLOCK_UNITS)
+            return
+        whole, n = self._block_rows == BLOCK_ROWS, len(self.y)
         start = 0
-        for size in sizes:
-            here = slice(start, start + size)
-            yield partial(self._chosen, start, here if keep is None else start + np.flatnonzero(keep[here]))
+        for size in block_sizes(n) if whole else repeat(self._block_rows, -(-n // self._block_rows)):
+            yield partial(self._block, start, start + size)
             start += size
 
-    def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """All rows in order; no row is copied."""
-        start = 0
-        for size in self._sizes():
-            yield partial(self._block, start, size)
-            start += size
-
-    def _sizes(self) -> Iterator[int]:
-        if self._block_rows == BLOCK_ROWS:
-            return block_sizes(self.n_rows)
-        return repeat(self._block_rows, -(-self.n_rows // self._block_rows))
-
-    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+    def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
         """All rows with their mask; no row is copied. The fewer rows are in the sample, the larger are the blocks."""
-        threads, n_sampled = n_threads(), int(np.count_nonzero(sampled))
+        if self.bounds is not None:
+            yield from self._people(self.bounds, SAMPLED_UNITS, sampled)
+            return
+        threads, n_sampled, n_rows = n_threads(), int(np.count_nonzero(sampled)), len(self.y)
         # equal shares for all threads; a last block, of less than a shard, may be added
         n_blocks = threads * max(1, round(n_sampled / (SAMPLED_ROWS * threads)))
-        n = max(1, round(self.n_rows / (SHARD_ROWS * n_blocks))) * SHARD_ROWS * self._block_rows // BLOCK_ROWS
-        for start in range(0, self.n_rows, n):
-            yield partial(self._block, start, n, sampled)
+        n = max(1, round(n_rows / (SHARD_ROWS * n_blocks))) * SHARD_ROWS * self._block_rows // BLOCK_ROWS
+        for start in range(0, n_rows, n):
+            yield partial(self._block, start, start + n, sampled)
+
+    def _people(self, bounds: Bounds, size: int, sampled: Mask | None = None) -> Iterator[LazyBlock]:
+        for start in range(0, len(bounds) - 1, size):
+            mask = None if sampled is None else sampled[start : start + size]
+            yield partial(self._block_of_people, start, bounds[start : start + size + 1], mask)
+
+    def _block_of_people(self, start: int, bounds: Bounds, sampled: Mask | None) -> Block:
+        """A block of people, which is kept with the inner products of its rows."""
+        key = start, len(bounds)
+        if key not in self._kept:
+            rows = self._block(int(bounds[0]), int(bounds[-1]))
+            block = replace(rows, start=start, bounds=bounds - bounds[0])
+            self._kept[key] = replace(block, pairs=paired(block))
+        return replace(self._kept[key], sampled=sampled)  # a copy, as a block keeps its widened rows
 
 
 def _prefetch(blocks: RawBlocks, n_features: int) -> RawBlocks:
@@ -129,98 +326,77 @@ class StreamedRows(Rows):
         precision: Precision = "float32",
         weights: RowWeights | None = None,
     ) -> None:
-        self._read, self._weights = read, weights
-        self.n_rows = n_rows
-        self.n_features = n_features
-        self._preprocessing = preprocessing
-        self._precision = precision
+        self._read, self._weights, self._rows_read = read, weights, n_rows
+        self.n_rows, self.n_features, self._width = n_rows, n_features, n_features
+        self._preprocessing, self._precision = preprocessing, precision
+
+    def _raw(self, sizes: Iterable[int] | None = None) -> RawBlocks:
+        return _prefetch(whole_blocks(self._read(), sizes), self._width)
 
     def _block(
-        self, start: int, raw: NDArray[np.floating], y: NDArray[np.int64], weights: NDArray[np.float64] | None
+        self,
+        start: int,
+        raw: NDArray[Any],
+        y: NDArray[Any],
+        weights: NDArray[np.float64] | None = None,
+        bounds: Bounds | None = None,
+        sampled: Mask | None = None,
     ) -> Block:
         x = widened(narrowed(self._preprocessing.apply(raw), self._precision))
-        return Block(start, x, y, row_norms(x), weights=weights)
+        return Block(start, x, y, row_norms(x), sampled, bounds, weights=weights)
 
     def _weights_of(self, start: int, y: NDArray[np.int64]) -> NDArray[np.float64] | None:
         return None if self._weights is None else self._weights.of(start, y)
 
-    def cut(self, sizes: Iterable[int], keep: NDArray[np.bool_] | None = None) -> Iterator[LazyBlock]:
-        """All rows in blocks of the given sizes; only those where `keep` (n_rows,) is true, if it is given."""
-        start = 0
-        for raw, y in _prefetch(whole_blocks(self._read(), sizes), self.n_features):
-            kept = slice(None) if keep is None else keep[start : start + len(y)]
-            weights = self._weights_of(start, y)
-            yield partial(self._block, start, raw[kept], y[kept], None if weights is None else weights[kept])
-            start += len(y)
-
-    def lazy_blocks(self) -> Iterator[LazyBlock]:
+    def _whole(self) -> Iterator[LazyBlock]:
         """All rows in order. The iterator reads them; a lazy block preprocesses its own."""
+        if self.bounds is not None:
+            yield from self._people(self.bounds, BLOCK_UNITS)
+            return
         start = 0
-        for raw, y in _prefetch(whole_blocks(self._read(), block_sizes(self.n_rows)), self.n_features):
+        for raw, y in self._raw(block_sizes(self._rows_read)):
             yield partial(self._block, start, raw, y, self._weights_of(start, y))
             start += len(y)
 
-    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+    def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
         """The blocks of `ArrayRows` with zeros outside the sample. Reads all rows, preprocesses those in the sample."""
+        if self.bounds is not None:
+            yield from self._people(self.bounds, SAMPLED_UNITS, sampled)
+            return
         start, taken = 0, []
-        for raw, y in _prefetch(whole_blocks(self._read()), self.n_features):
+        for raw, y in self._raw():
             taken.append((raw[sampled[start : start + len(y)]], y))
             start += len(y)
-            if start % SHARD_ROWS == 0 or start == self.n_rows:
+            if start % SHARD_ROWS == 0 or start == self._rows_read:
                 first = start - sum(len(labels) for _, labels in taken)
                 yield partial(self._sampled_block, first, taken, sampled[first:start])
                 taken = []
 
-    def _sampled_block(
-        self, start: int, taken: list[tuple[NDArray[np.floating], NDArray[np.int64]]], sampled: NDArray[np.bool_]
-    ) -> Block:
-        x = np.zeros((len(sampled), self.n_features), np.float32)  # memory of rows never written is never used
+    def _sampled_block(self, start: int, taken: list[tuple[NDArray[Any], NDArray[Any]]], sampled: Mask) -> Block:
+        x = np.zeros((len(sampled), self._width), np.float32)  # memory of rows never written is never used
         norms = np.zeros(len(sampled))
         places, done = np.flatnonzero(sampled), 0
         for raw, _ in taken:
             here = places[done : done + len(raw)]
-            block = self._block(start, raw, here, None)
+            block = self._block(start, raw, here)
             x[here], norms[here] = block.x, block.norms
             done += len(raw)
         y = np.concatenate([labels for _, labels in taken])
         return Block(start, x, y, norms, sampled, weights=self._weights_of(start, y))
 
-
-def prepare(
-    source: Source,
-    preprocessing: Preprocessing,
-    precision: Precision = "float32",
-    processes: int = 1,
-    weights: RowWeights | None = None,
-) -> ArrayRows | StreamedRows:
-    """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
-
-    Each of `processes` processes on this machine is assumed to prepare a source of this size. `weights` are those of
-    the rows.
-
-    Raises:
-        UsageError: an unknown precision, or one that cannot hold the bias column exactly.
-    """
-    column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
-    rounded = widened(narrowed(column, precision))
-    if not np.array_equal(rounded, column):
-        raise UsageError(
-            f"intercept is {preprocessing.intercept:g}, which {precision} cannot hold; nearest allowed: "
-            f"{float(rounded[0, 0])!r}; give that, or precision float32"
-        )
-    n_features = source.n_features + bool(preprocessing.intercept)
-    storage = np.dtype(STORAGE[precision])
-    if not available_memory.fits(processes * storage.itemsize * source.n_rows * n_features):
-        return StreamedRows(source.blocks, source.n_rows, n_features, preprocessing, precision, weights)
-    x = aligned_empty((source.n_rows, n_features), storage)
-    y, start = np.empty(source.n_rows, dtype=np.int64), 0
-    for raw, labels in _prefetch(source.blocks(), n_features):
-        here = slice(start, start + len(raw))
-        if labels.ndim > y.ndim:
-            y = np.empty((source.n_rows, labels.shape[1]), dtype=np.uint8)
-        x[here], y[here] = narrowed(preprocessing.apply(raw), precision), labels
-        start += len(raw)
-    return ArrayRows(x, y, weights=None if weights is None else weights.of(0, y))
+    def _people(self, bounds: Bounds, size: int, sampled: Mask | None = None) -> Iterator[LazyBlock]:
+        """Blocks of people. There are no rows of people outside a sample."""
+        parts = [bounds[start : start + size + 1] for start in range(0, len(bounds) - 1, size)]
+        blocks = self._raw([int(part[-1] - part[0]) for part in parts])
+        for number, (part, (raw, y)) in enumerate(zip(parts, blocks, strict=False)):
+            sizes, mask = np.diff(part), None
+            weights = self._weights_of(int(part[0]), y)
+            if sampled is not None:
+                mask = sampled[number * size : (number + 1) * size]
+                keep, sizes = np.repeat(mask, sizes), sizes * mask
+                raw, y, weights = raw[keep], y[keep], None if weights is None else weights[keep]
+            ends = np.concatenate([[0], np.cumsum(sizes)])
+            yield partial(self._block, number * size, raw, y, weights, ends, mask)
 
 
 class ChainedRows(Rows):
@@ -233,99 +409,23 @@ class ChainedRows(Rows):
         self.units = any(rows.units for rows in sets)
         self.unit_rows = sum(rows.n_rows * rows.unit_rows for rows in sets) / max(1, self.n_rows)
 
-    def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """All rows in order."""
+    def _whole(self) -> Iterator[LazyBlock]:
         first = 0
         for rows in self._sets:
-            for load in rows.lazy_blocks():
-                yield partial(_moved, load, first)
+            yield from (partial(_moved, load, first) for load in rows.lazy_blocks())
             first += rows.n_rows
 
-    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The blocks of each set with their part of the mask."""
+    def _sampled(self, sampled: Mask) -> Iterator[LazyBlock]:
         first = 0
         for rows in self._sets:
-            for load in rows.sampled_blocks(sampled[first : first + rows.n_rows]):
-                yield partial(_moved, load, first)
+            part = rows.sample(sampled[first : first + rows.n_rows], self.sampling_rate, observed=False)
+            yield from (partial(_moved, load, first) for load in part.lazy_blocks())
             first += rows.n_rows
 
 
 def _moved(load: LazyBlock, first: int) -> Block:
     block = load()
     return replace(block, start=first + block.start)
-
-
-class ChangedRows(Rows):
-    """Rows of another set, each block changed when it is loaded."""
-
-    def __init__(self, rows: Rows, n_features: int) -> None:
-        self._rows = rows
-        self.n_rows, self.n_features = rows.n_rows, n_features
-        self.sampling_rate, self.observed = rows.sampling_rate, rows.observed
-        self.units, self.unit_rows = rows.units, rows.unit_rows
-
-    @property
-    def n_local(self) -> int:
-        """Number of rows in the shard of this process."""
-        return self._rows.n_local
-
-    @property
-    def first(self) -> int:
-        """Index of the first row of this shard among the rows of all processes."""
-        return self._rows.first
-
-    @abstractmethod
-    def change(self, block: Block) -> Block:
-        """A new block with other rows and `norms`; must not write to the block given.
-
-        Rows outside the mask `block.sampled`, if it has one, may hold anything.
-        """
-
-    def _changed(self, load: LazyBlock) -> Block:
-        return self.change(replace(load(), pairs=None))
-
-    def _changed_sample(self, load: LazyBlock) -> Block:
-        block = load()
-        return self.change(block if block.bounds is None else block.compact())
-
-    def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """All rows in order."""
-        return (partial(self._changed, load) for load in self._rows.lazy_blocks())
-
-    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """The blocks of the other set with their part of the mask, changed."""
-        return (partial(self._changed_sample, load) for load in self._rows.sampled_blocks(sampled))
-
-
-class TranslatedRows(ChangedRows):
-    """Rows minus a public vector, with a constant column appended.
-
-    They are translated each time they are used; rows of people, when their block is loaded.
-
-    Args:
-        rows: the rows, n_features wide.
-        shift: the vector, shape (n_features,).
-        column: value of the constant column.
-    """
-
-    def __init__(self, rows: Rows, shift: NDArray[np.float64], column: float) -> None:
-        super().__init__(rows, rows.n_features + 1)
-        self.in_memory = rows.in_memory and not rows.units
-        self._translation = Translation(shift.astype(np.float32), float(np.float32(column)))
-        if self.units:
-            return
-        self._norms = np.empty(self.n_local)
-        for block in rows.blocks():
-            x = replace(block, translation=self._translation).x
-            self._norms[block.start : block.start + len(x)] = row_norms(x)
-
-    def change(self, block: Block) -> Block:
-        """The same rows with their translation, one column wider."""
-        if self.units:
-            x = replace(block, translation=self._translation).x
-            return replace(block, stored=x, norms=row_norms(x))
-        here = slice(block.start, block.start + len(block.y))
-        return replace(block, translation=self._translation, norms=self._norms[here])
 
 
 def join(*sets: Rows) -> ArrayRows:
@@ -338,3 +438,127 @@ def join(*sets: Rows) -> ArrayRows:
         )
     x, y = np.concatenate([block.x for block in blocks]), np.concatenate([block.y for block in blocks])
     return ArrayRows(x, y, weights=weights)
+
+
+class Preparation:
+    """Rows of `source` in training space, made from raw blocks that somebody else reads.
+
+    `prepare` reads the source for this alone. Code that reads it anyway, to check the rows, saves a pass:
+
+        preparation = Preparation(source, preprocessing, precision)
+        for raw, labels in source.blocks():
+            check(raw)
+            preparation.add(raw, labels)
+        rows = preparation.rows()
+
+    All blocks of the source must be added once, in order, in any sizes. Rows of people are `rows.of_people(bounds)`;
+    a shard has a source of its own (`prepare_shard`).
+
+    Args:
+        processes: processes on this machine, each of which prepares a source of this size.
+        weights: of the rows.
+
+    Attributes:
+        in_memory: whether rows are kept. If not, `add` does nothing, and the rows read the source again in every pass.
+
+    Raises:
+        UsageError: an unknown precision, or one that cannot hold the bias column exactly.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        preprocessing: Preprocessing,
+        precision: Precision = "float32",
+        processes: int = 1,
+        weights: RowWeights | None = None,
+    ) -> None:
+        column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
+        rounded = widened(narrowed(column, precision))
+        if not np.array_equal(rounded, column):
+            raise UsageError(
+                f"intercept is {preprocessing.intercept:g}, which {precision} cannot hold; nearest allowed: "
+                f"{float(rounded[0, 0])!r}; give that, or precision float32"
+            )
+        self._source, self._preprocessing = source, preprocessing
+        self._precision, self._weights = precision, weights
+        self._shape = source.n_rows, source.n_features + bool(preprocessing.intercept)
+        self._storage, self._done = np.dtype(STORAGE[precision]), 0
+        self.in_memory = available_memory.fits(processes * self._storage.itemsize * self._shape[0] * self._shape[1])
+        if self.in_memory:
+            self._x = aligned_empty(self._shape, self._storage)
+            self._y: NDArray[Any] = np.empty(source.n_rows, dtype=np.int64)
+
+    def add(self, raw: NDArray[np.floating], labels: NDArray[Any]) -> None:
+        """Take the next raw rows (b, n_features) with their labels. Raises UsageError for numbers out of range."""
+        if not self.in_memory:
+            return
+        here = slice(self._done, self._done + len(raw))
+        if labels.ndim > self._y.ndim:
+            self._y = np.empty((len(self._y), labels.shape[1]), dtype=np.uint8)
+        self._x[here], self._y[here] = narrowed(self._preprocessing.apply(raw), self._precision), labels
+        self._done = here.stop
+
+    def rows(self) -> Rows:
+        """The rows, after all blocks were added. Raises ValueError if some were not."""
+        if not self.in_memory:
+            how = self._preprocessing, self._precision, self._weights
+            return StreamedRows(self._source.blocks, self._shape[0], self._shape[1], *how)
+        if self._done != len(self._y):
+            raise ValueError(f"{self._done} of {len(self._y)} rows were added")
+        return ArrayRows(self._x, self._y, weights=None if self._weights is None else self._weights.of(0, self._y))
+
+
+def prepare(
+    source: Source,
+    preprocessing: Preprocessing,
+    precision: Precision = "float32",
+    processes: int = 1,
+    weights: RowWeights | None = None,
+) -> Rows:
+    """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
+
+    Arguments and errors as in `Preparation`.
+    """
+    preparation = Preparation(source, preprocessing, precision, processes, weights)
+    if preparation.in_memory:
+        for raw, labels in _prefetch(source.blocks(), source.n_features):
+            preparation.add(raw, labels)
+    return preparation.rows()
+
+
+def prepare_shard(
+    source: Source,
+    bounds: Bounds | None,
+    preprocessing: Preprocessing,
+    precision: Precision,
+    group: Group,
+    weights: RowWeights | None = None,
+) -> Rows:
+    """`prepare` for the shard of this process: of rows, or of people if there are `bounds`.
+
+    A shard begins at a multiple of `SHARD_ROWS` units; the sizes of two shards differ by `SHARD_ROWS` at most.
+
+    Args:
+        bounds: rows of person u are bounds[u] to bounds[u + 1] of `source`. weights: of all rows of `source`.
+
+    Raises:
+        UsageError: more processes than blocks of `SHARD_ROWS` units.
+    """
+    if group.size == 1:
+        whole = prepare(source, preprocessing, precision, weights=weights)
+        return whole if bounds is None else whole.of_people(bounds)
+    n_units = source.n_rows if bounds is None else len(bounds) - 1
+    n_parts = -(-n_units // SHARD_ROWS)
+    if n_parts < group.size:
+        raise UsageError(
+            f"{group.size} processes were started for {n_units} private rows; allowed: one for every "
+            f"{SHARD_ROWS} of them; use --nproc-per-node {n_parts}"
+        )
+    first, stop = (min(n_units, (group.rank + end) * n_parts // group.size * SHARD_ROWS) for end in (0, 1))
+    here = (first, stop) if bounds is None else (int(bounds[first]), int(bounds[stop]))
+    own = None if weights is None else weights.shard(*here)
+    rows = prepare(source.shard(*here), preprocessing, precision, group.local_size, own)
+    if bounds is not None:
+        rows = rows.of_people(bounds[first : stop + 1] - here[0])
+    return rows.as_shard(first, n_units)

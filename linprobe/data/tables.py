@@ -23,7 +23,7 @@ from linprobe.data.feature_file import GROUPS, check_class_names
 from linprobe.data.limits import LONGEST_ID, too_large
 from linprobe.data.owners import OWNER
 from linprobe.data.parquet_sizes import check_parquet
-from linprobe.errors import DataError, LinprobeError, UsageError
+from linprobe.errors import DataError, UsageError, require
 
 Arrays = dict[str, NDArray[Any]]
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -196,7 +196,7 @@ def read_arrow(source: Path, columns: Columns) -> Arrays:
     """X, y and, where there are such columns, id and owner of one group, from a Parquet or Arrow file.
 
     Raises:
-        DataError: a missing column, or one that holds no numbers. LinprobeError: pyarrow is not installed.
+        DataError: a missing column, or one that holds no numbers. UsageError: pyarrow is not installed.
     """
     arrow = _pyarrow()
     group = group_of(source)
@@ -231,7 +231,7 @@ def read_dataset(folder: Path, columns: Columns) -> Arrays:
     A data set without splits is the group train. Class names are those of its label.
 
     Raises:
-        DataError: another split, or a data set with selected rows. LinprobeError: pyarrow is not installed.
+        DataError: another split, or a data set with selected rows. UsageError: pyarrow is not installed.
     """
     arrow = _pyarrow()
     splits = {"train": folder}
@@ -274,14 +274,11 @@ def _names_of_label(place: Path, columns: Columns) -> list[str] | None:
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.compute  # used below, and not imported by the others in every case
-        import pyarrow.parquet
-    except ImportError:
-        raise LinprobeError(
-            "Parquet, Arrow and data sets on disk need pyarrow, which is not installed; pip install 'linprobe[arrow]'"
-        ) from None
+    require("arrow", "a Parquet or Arrow file or a data set on disk")
+    import pyarrow
+    import pyarrow.compute  # used below, and not imported by the others in every case
+    import pyarrow.parquet
+
     return pyarrow
 
 

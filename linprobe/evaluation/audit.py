@@ -35,18 +35,17 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.events import GaussianEvent
 from linprobe.data.rows import ArrayRows
-from linprobe.evaluation.audit_paths import HOST_PATHS, AuditedRun, Path, Places, rows_on
+from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
 from linprobe.gradients import choose_backend
 from linprobe.gradients.host import ARITHMETIC, HOST
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Projection, Release
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.methods import Method, Problem, Schedule
+from linprobe.methods import Method, Problem, Run, Schedule
 from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.parallel.array_api import on_host
-from linprobe.parallel.process_group import Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import Group, in_group
 from linprobe.parallel.threads import blas_held_to_one_thread
 
 GRADIENT = "gradient"
@@ -175,7 +174,7 @@ def play(
         path = paths[run % len(paths)]
         backend = on_device if path.rows == "device" else HOST
         present = np.r_[np.ones(len(sizes) - canaries, dtype=bool), inside[run]][order]
-        rows, kept = rows_on(path, Places(x, y, present, bounds), group, sampled=schedule.sampling_rate < 1)
+        rows = rows_on(path, Places(x, y, present, bounds), group)
         source = NoiseSource(None if insecure_seed is None else insecure_seed * runs + run)
         source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
         problem = Problem(
@@ -190,7 +189,7 @@ def play(
         method.fit(
             problem,
             options,
-            AuditedRun(
+            Run(
                 schedule,
                 observer,
                 _nothing,
@@ -198,7 +197,6 @@ def play(
                 path.observed,
                 group=group,
                 backend=backend,
-                present=kept if backend is HOST else None,
             ),
         )
         return observer.scores, observer.mean

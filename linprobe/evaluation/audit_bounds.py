@@ -27,11 +27,11 @@ from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom, nct
 
-from linprobe.accounting.calibrate import MAX_EPSILON
 from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.evaluation.audit import Trials
-from linprobe.mechanisms.first_look import GRID_BITS
+from linprobe.mechanisms.grid import GRID_BITS
 from linprobe.methods.private_mean import MEAN
+from linprobe.options import MAX_EPSILON
 
 ALL = "all"
 LARGEST_MU = 20.0  # largest bound; far above the mu of every epsilon that can be claimed

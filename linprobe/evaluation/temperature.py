@@ -1,43 +1,56 @@
-"""Temperature scaling: one number that divides the class scores, fitted on public labelled rows.
-
-Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017, section 4.2:
-
-    T = argmin over T of -sum_i log softmax(z_i / T)_{y_i}        z_i: class scores of row i in nats, y_i: its class
-
-The loss is convex in 1/T, so its minimum over an interval is found by a line search. No prediction changes.
-"""
+"""The temperature for `predict` and `evaluate`: from the group `public` of a feature file, never from other rows."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
+from linprobe.data.dataset import open_features
+from linprobe.data.provenance import extraction_of
+from linprobe.data.tasks import MULTILABEL
+from linprobe.errors import DataError, UsageError
+from linprobe.metrics.scores import fit_temperature
+from linprobe.progress import Progress
+from linprobe.runs.matching import check_classes, check_made_alike, check_width, refuse_private_as_public
+from linprobe.runs.run_folder import RunFolder
 
-from linprobe.evaluation.metrics import class_scores
 
-LEAST, MOST = 0.01, 100.0  # rows that are all right have no minimum above 0
-
-
-def fit_temperature(
-    blocks: Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]],
-    weights: NDArray[np.floating],
-    bias: NDArray[np.floating],
-) -> float:
-    """T between `LEAST` and `MOST`. The rows are public: T depends on them without noise.
+def temperature_of(run: RunFolder, public: Path | None, progress: Progress, *, allow_other: bool = False) -> float:
+    """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
 
     Args:
-        blocks: raw rows (b, n_features) and class indices (b,), at least one row in all.
-        weights (n_features, n_classes), bias (n_classes,): a model that does not vote.
+        allow_other: fit on rows that were made otherwise than those of the run, with a note.
+
+    Raises:
+        UsageError: a run that votes, or of several labels a row. DataError: a file without the group `public`, with
+            other classes, made otherwise, or with another number of features. PrivacyError: a row that is private.
     """
-    pairs = [(class_scores(x, weights, bias), y) for x, y in blocks]
-    scores, labels = np.concatenate([scores for scores, _ in pairs]), np.concatenate([y for _, y in pairs])
-    rows = np.arange(len(labels))
+    if public is None:
+        return 1.0
+    if run.weights.ndim == 3:
+        raise UsageError(f"run {run.folder} votes, so it has no temperature; leave out --calibrate")
+    if run.task == MULTILABEL:
+        raise UsageError(
+            f"run {run.folder} gives each row several labels, and a temperature is for one class a row; leave out "
+            "--calibrate"
+        )
 
-    def loss(log_temperature: float) -> float:
-        return -float(log_softmax(scores / math.exp(log_temperature), axis=1)[rows, labels].mean())
-
-    return math.exp(float(minimize_scalar(loss, bounds=(math.log(LEAST), math.log(MOST)), method="bounded").x))
+    with open_features(public) as opened:
+        if "public" not in opened.sizes:
+            raise DataError(
+                f"{public} has no public rows, and a temperature from other rows would leak; give a feature file with "
+                "the group public"
+            )
+        check_made_alike(run, public, extraction_of(opened.description), progress, allow_other=allow_other)
+        check_width(run, opened.n_features, public)
+        check_classes(run, opened)
+        seen = opened.digest("public") == run.manifest.public_digest
+        if not seen:  # the others were compared when the run was trained
+            refuse_private_as_public(run, opened, "a temperature", progress)
+        temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias)
+        progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
+        if seen:
+            progress.note(
+                "the run was trained with these public rows, so the temperature may be too low; other public rows are "
+                "better"
+            )
+    return temperature

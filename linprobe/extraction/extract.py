@@ -1,42 +1,22 @@
-"""Images to a feature file: batches through a frozen network, rows to disk, and the feature file at the end.
-
-The batch size alone decides which images share a batch, so a resumed run, or a run in several processes, makes the same
-file.
-"""
+"""`linprobe extract`: images to a feature file. What can be refused without PyTorch is refused before its import."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import time
-from collections.abc import Sequence
-from datetime import timedelta
+import os
 from pathlib import Path
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from linprobe.data.feature_file import UNLABELLED, FeatureFile
-from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice, reading
-from linprobe.extraction.alike import backbone_like, check_alone
-from linprobe.extraction.assemble import TEXT, assemble, write_text
-from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
-from linprobe.extraction.images import open_source
-from linprobe.extraction.loading import Batches
-from linprobe.extraction.network import Network, extract_group
-from linprobe.extraction.partial import PENDING, SETTINGS, Partial, locked, shown
-from linprobe.extraction.people import Owners, owners_from, with_owners
-from linprobe.extraction.plan import Plan, check, choose_device, make_plan
-from linprobe.extraction.request import ExtractOutcome, ExtractRequest, read_lines
-from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource
-from linprobe.extraction.sources.folders import unlabelled_source
-from linprobe.parallel import torch_group
-from linprobe.parallel.process_group import ALONE, Group
+from linprobe.atomic_files import check_place
+from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading, require
+from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, family_of
+from linprobe.options.declaration import declared
+from linprobe.plans.words import DryRun, bytes_in_words, counted, listed, time_line
 from linprobe.progress import Progress
 
-TIMEOUT = timedelta(days=7)  # one process may have images that take far longer than those of another
-NEXT_STEP = "start all of them again; the same command continues"
+# arguments that do not change how an image becomes a row
+FREE = {
+    "source", "out", "weights", "device", "precision", "batch_size", "workers", "compile", "dtype", "on_error",
+    "timeout", "overwrite", "like", "root",
+}  # fmt: skip
 
 
 def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | None:
@@ -51,210 +31,144 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
         UsageError: an option, or an unfinished run with other settings. DataError: images or weights. PrivacyError:
         private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
     """
-    check(request)
-    check_alone(request)
-    with torch_group.group(TIMEOUT, NEXT_STEP) as group:
-        plan = planned(request, group)
-        if group.rank == 0:
-            describe(plan, progress)
-        with contextlib.ExitStack() as stack:
-            finished = False
-            if group.rank == 0:
-                try:
-                    for folder in [folder for folder in plan.out.parents if not folder.exists()]:
-                        stack.callback(_remove_empty, folder)
-                    plan.out.parent.mkdir(parents=True, exist_ok=True)
-                    stack.enter_context(locked(plan.folder))
-                except OSError as error:
-                    raise LinprobeError(f"{plan.folder} cannot be made ({error.strerror}); {advice(error)}") from None
-                finished = made_already(plan, request)
-                if finished:  # left by a run that was killed after it renamed the file
-                    (plan.folder / SETTINGS).unlink(missing_ok=True)
-                elif _begin(plan, request):
-                    progress.note(f"resuming {plan.folder}")
-            if group.broadcast(np.array(finished)):
-                if group.rank > 0:
-                    return None
-                progress.note(f"{plan.out} exists, made with the same settings")
-                return _outcome(plan, 0, 0.0, 0.0)
-            _restore_threads(plan.folder, plan.device)
-            return _run(plan, request, group, progress)
+    recipe = _checked(request, progress)
+    from linprobe.extraction.run import run_extraction
 
-
-def planned(request: ExtractRequest, group: Group = ALONE) -> Plan:
-    """The plan of an extraction, with its images and its network. No feature is computed, and no file written.
-
-    Raises:
-        UsageError, DataError, PrivacyError: as `extract`.
-    """
-    recipe = request.like
-    device = choose_device(request.device, group.local_rank)
-    # rank 0 chooses the backbone; the others wait until it has downloaded the data set and weights
-    named = request.backbone if group.rank == 0 else group.broadcast_text("")
-    owners = owners_from(request.owners, request.owner_regex)
-    source = with_owners(_open_source(request, owners, download=request.download and group.rank == 0), owners)
-    if request.augment_views and "public" not in source.groups:
-        raise PrivacyError(
-            f"augment views is {request.augment_views} and {source.name} has no public images; a private image "
-            "stays one record; give --public FOLDER, or leave out --augment-views"
-        )
-    weights = (request.weights, request.random_weights, request.arguments)
-    if recipe is not None:
-        backbone = backbone_like(recipe, request.weights)
-    else:
-        backbone = load_default(*weights) if named is None else load_backbone(named, *weights)
-    if group.rank == 0:
-        group.broadcast_text(backbone.name if named is None else named)
-    return make_plan(request, source, backbone, device)
-
-
-def _begin(plan: Plan, request: ExtractRequest) -> bool:
-    """`Partial.begin`; whether an unfinished extraction goes on."""
     try:
-        return Partial.begin(
-            plan.folder, plan.settings, plan.sizes, plan.width, plan.dtype, overwrite=request.overwrite
-        )
-    except OSError as error:
-        raise LinprobeError(f"{plan.folder} cannot be written ({error.strerror}); {advice(error)}") from None
-
-
-def _open_source(request: ExtractRequest, owners: Owners | None, *, download: bool) -> ImageSource:
-    """The images, with labels unless the request says `like`."""
-    if request.like is not None:
-        return unlabelled_source(Path(request.source), request.like.class_names)
-    return open_source(
-        request.source,
-        classes=None if request.classes is None else read_lines(request.classes, "class list", "one class name"),
-        test_fraction=request.test_fraction,
-        owner_of=None if owners is None else owners.of,
-        root=request.root,
-        download=download,
-        public=request.public,
-    )
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
-def _restore_threads(folder: Path, device: torch.device) -> None:
-    """Use the number of CPU threads of the first attempt: on a CPU, this number changes the last digits."""
-    if device.type == "cpu":
-        torch.set_num_threads(int(json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["threads"]))
-
-
-def describe(plan: Plan, progress: Progress) -> None:
-    """Note images, classes, network and weights."""
-    source, backbone = plan.source, plan.backbone
-    images = ", ".join(
-        f"{len(members)} {'unlabelled' if name == UNLABELLED else name}" for name, members in source.groups.items()
-    )
-    progress.note(
-        f"{source.name}: {images} images, {len(source.class_names)} classes; {backbone.name}, "
-        f"{backbone.weights or 'no'} weights"
-    )
-    for note in backbone.notes:
-        progress.note(note)
-    if backbone.weights == RANDOM:
-        progress.note("RANDOM WEIGHTS: these features are for tests only")
-    if source.class_names_from == FOLDER_NAMES:
-        progress.note("the class list is the names of the folders; --classes declares another")
-    if source.left_out:
-        progress.note(f"{source.left_out} public images of classes that are not declared are left out")
-
-
-def made_already(plan: Plan, request: ExtractRequest) -> bool:
-    """Whether the file exists and was made with these settings; always false with `--overwrite`.
-
-    Raises:
-        UsageError: it was made with other settings.
-    """
-    if request.overwrite or not plan.out.exists():
-        return False
-    with FeatureFile(plan.out) as features, reading(f"{plan.out}: its extraction", "give --overwrite"):
-        made = json.loads(features.description.extraction or "{}") | {"fingerprint": features.fingerprint()}
-    wanted = json.loads(json.dumps(plan.public_settings | {"fingerprint": plan.settings["fingerprint"]}))
-    for name, value in wanted.items():
-        if made.get(name) != value:
-            raise UsageError(
-                f"{plan.out} exists, made with {name} {shown(made.get(name))} where this run has "
-                f"{shown(value)}; give --overwrite, or another --out"
-            )
-    return True
-
-
-def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) -> ExtractOutcome | None:
-    """Compute the batches that are not done, then assemble the file. Each process takes every `size`-th batch."""
-    network = Network(plan, compiled=request.compile, shrink=request.batch_size is None)
-    started, waited = time.perf_counter(), 0.0
-    try:
-        with Partial(plan.folder, plan.sizes, plan.width, plan.dtype, group.rank) as partial:
-            if plan.prompts is not None and group.rank == 0 and not (plan.folder / TEXT).is_file():
-                write_text(plan)
-            todo = {name: pending(batches, partial.status(name)) for name, batches in plan.batches.items()}
-            left = sum(rows_of_batches(plan.batches[name], numbers) for name, numbers in todo.items())
-            if group.rank == 0:
-                progress.start(left // group.size, "extracting")
-            for name, numbers in todo.items():
-                mine = [number for number in numbers if number % group.size == group.rank]
-                shown_to = progress if group.rank == 0 else None
-                waited += extract_group(plan, name, mine, network, partial, request, group.local_size, shown_to)
-        seconds = time.perf_counter() - started
-        group.barrier()
-        if group.rank > 0:
-            return None
-        note = assemble(plan)
-        if note is not None:
-            progress.note(note)
-    except BaseException as error:
-        stopped = _after_a_stop(plan, group, progress)
-        if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
-            raise LinprobeError(f"{plan.folder} cannot be written ({error}); {advice(error)}{stopped}") from None
+        return run_extraction(request, recipe, progress)
+    except ConnectionError:  # between processes
         raise
-    return _outcome(plan, left, seconds, waited / seconds if seconds else 0.0)
+    except OSError as error:
+        raise LinprobeError(f"the extraction to {request.out} stopped ({error}); {advice(error)}") from None
 
 
-def _after_a_stop(plan: Plan, group: Group, progress: Progress) -> str:
-    """Note how many images are kept, or mark the folder for removal if there are none; returns the next step."""
-    if group.rank > 0 or not plan.folder.is_dir():
-        return ""
-    done = sum(int(np.count_nonzero(np.fromfile(path, dtype=np.uint8))) for path in plan.folder.glob("*.status"))
-    if not done and group.size == 1:
-        (plan.folder / SETTINGS).unlink(missing_ok=True)  # `locked` removes a folder without settings
-        return ""
-    progress.note(f"{done} of {sum(plan.sizes.values())} images are done and kept in {plan.folder}")
-    return "; the same command continues"
+def dry_run(request: ExtractRequest, progress: Progress) -> DryRun:
+    """What `extract` would read and write. No image is written to disk.
 
+    Returns: facts as `linprobe.extraction.run.estimate`.
 
-def rows_of_batches(batches: Batches, numbers: Sequence[int]) -> int:
-    """Number of rows in the batches `numbers`; the last batch may be short."""
-    short = batches.n_rows - (len(batches) - 1) * batches.batch_size
-    return sum(short if number == len(batches) - 1 else batches.batch_size for number in numbers)
+    Raises:
+        LinprobeError: as `extract`, before the first image is read.
+    """
+    recipe = _checked(request, progress)
+    from linprobe.extraction.run import estimate
 
-
-def pending(batches: Batches, status: NDArray[np.uint8]) -> list[int]:
-    """Numbers of the batches with at least one pending row; such a batch is computed again, whole."""
-    return [
-        number
-        for number, start in enumerate(range(0, batches.n_rows, batches.batch_size))
-        if (status[start : start + batches.batch_size] == PENDING).any()
+    facts = estimate(request, recipe, progress)
+    images = ", ".join(
+        f"{count:,} {'unlabelled' if name == 'rows' else name}" for name, count in facts["images"].items()
+    )
+    height, width = facts["image_size"]
+    lines = [
+        ("reads", f"{facts['source']}: {images} images of {counted(facts['n_classes'], 'class')}"),
+        ("network", f"{facts['backbone']}, {facts['weights'] or 'no'} weights, {width} x {height} pixels"),
+        ("", f"{facts['device']}, {facts['precision']}, batches of {facts['batch_size']}, {facts['workers']} workers"),
+        ("spends", "nothing; training on the rows does"),
     ]
+    if facts["exists"]:
+        return DryRun(facts, [*lines, ("writes", f"nothing: {facts['out']} exists, made with the same settings")])
+    if facts["done"]:
+        lines.append(("resumes", f"{facts['done']:,} images are done"))
+    rows = f"rows of {facts['n_features']} features as {facts['dtype']}, {bytes_in_words(facts['file_bytes'])}"
+    beside, free = (bytes_in_words(facts[name]) for name in ("working_bytes", "free_bytes"))
+    lines += time_line(facts["seconds"], "the images that are left")
+    lines += listed("writes", [f"{facts['out']}: {rows}", f"{beside} beside it until it is complete; {free} are free"])
+    return DryRun(facts, lines)
 
 
-def _outcome(plan: Plan, extracted: int, seconds: float, waiting_share: float) -> ExtractOutcome:
-    with FeatureFile(plan.out) as features:
-        return ExtractOutcome(
-            file=plan.out,
-            backbone=features.description.backbone,
-            rows=dict(features.sizes),
-            n_features=features.n_features,
-            n_classes=len(features.description.class_names),
-            extracted=extracted,
-            seconds=seconds,
-            waiting_share=waiting_share,
-            device=plan.device.type,
-            precision=plan.precision,
-            skipped=tuple(features.skipped()),
-            converted=features.converted(),
+def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
+    """Check all that needs neither PyTorch nor an image, and read the recipe of `like`; None without `like`.
+
+    Raises:
+        UsageError: a value that is not allowed, or an output path that cannot or must not be written. DataError: no
+        such source, or no recipe in the run or file.
+    """
+    if request.backbone is not None:
+        family_of(request.backbone)
+    for name, one in declared(ExtractRequest).items():
+        one.check(getattr(request, name))
+    require("extract", "extract")
+    from linprobe.extraction.sources import located
+    from linprobe.extraction.sources.folders import check_unlabelled
+
+    recipe = None
+    if request.like is None:
+        located(request.source)
+    else:
+        check_unlabelled(Path(request.source))
+        recipe = _recipe(request.like)
+    _check_out(request)
+    if recipe is not None:
+        _check_alone(request, recipe)
+    # torch and torchvision take seconds to import
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
+        progress.note(f"{request.source}: loading PyTorch and the network")
+    return recipe
+
+
+def _check_out(request: ExtractRequest) -> None:
+    """UsageError if `out` is no place for a feature file, or an input of the command."""
+    from linprobe.data.feature_file import is_hdf5
+    from linprobe.runs.output import inputs_of
+
+    out = request.out
+    if out is None:
+        return
+    check_place(out, "feature file")
+    if out.is_dir():
+        raise UsageError(f"feature file {out} is a folder; give --out a file name")
+    for what, path in (("the images", request.source), ("the weights", request.weights)):
+        if path is not None and out.resolve() == Path(path).resolve():
+            raise UsageError(f"feature file {out} would replace {what}; give --out another name")
+    if not request.overwrite or not out.exists():
+        return
+    if not is_hdf5(out):
+        raise UsageError(f"{out} is no feature file, and --overwrite would replace it; give --out another name")
+    for given in () if request.like is None else (request.like, *inputs_of(request.like)):
+        if given.exists() and given.samefile(out):
+            raise UsageError(f"feature file {out} would replace an input of the command; give --out another name")
+
+
+def _check_alone(request: ExtractRequest, recipe: Recipe) -> None:
+    """UsageError for an option that `like` settles."""
+    for name, one in declared(ExtractRequest).items():
+        if name not in FREE and getattr(request, name) != one.default:
+            raise UsageError(
+                f"option {one.spellings[0]} does nothing with --like {recipe.name}, which settles "
+                "network, preprocessing and classes; leave one of the two out"
+            )
+
+
+def _recipe(path: Path) -> Recipe:
+    """How the rows of a run or a feature file were made.
+
+    Raises:
+        DataError: neither of the two, or rows that `linprobe extract` did not make.
+    """
+    from linprobe.data.feature_file import FeatureFile
+    from linprobe.data.provenance import extraction_of
+    from linprobe.runs.run_folder import RunFolder
+
+    if path.is_dir():
+        manifest = RunFolder(path).manifest
+        extraction, class_names = manifest.extraction or {}, manifest.class_names
+    else:
+        with FeatureFile(path) as features:
+            extraction, class_names = extraction_of(features.description), list(features.description.class_names)
+    preprocessing, size = extraction.get("preprocessing"), extraction.get("image_size")
+    if not extraction.get("extraction_digest") or not isinstance(preprocessing, dict) or not size:
+        raise DataError(
+            f"{path} does not say how its rows were made, so --like cannot use its settings; give a run or feature "
+            "file whose rows came from linprobe extract, or give --backbone"
+        )
+    with reading(f"{path}: how its rows were made", "give --backbone"):
+        return Recipe(
+            name=str(path),
+            class_names=tuple(class_names),
+            backbone=extraction["backbone"],
+            weights=extraction["weights"],
+            weights_digest=extraction["weights_digest"],
+            arguments=dict(extraction["arguments"] or {}),
+            preprocessing=preprocessing,
+            image_size=(int(size[0]), int(size[1])),
+            extraction_digest=extraction["extraction_digest"],
         )

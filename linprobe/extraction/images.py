@@ -1,141 +1,324 @@
-"""Open the SOURCE argument: an image folder, array file, tar archive or torchvision data set."""
+"""Image files to batches of pixels: decode, preprocess, batch.
+
+Every file either decodes completely or is reported as unreadable. Unusual but valid images are converted to what a
+viewer shows: CMYK and palette images to RGB, 16-bit images to 8 bits, rotated images upright by their EXIF tag.
+Conversions are reported, so that the feature file can count them. Preprocessing uses public constants of the network.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+import hashlib
+import io
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+from torch.utils.data import Dataset
+from torchvision.transforms import InterpolationMode, RandomResizedCrop
+from torchvision.transforms import functional as transforms
 
-from linprobe.data.array_import import SUFFIXES
-from linprobe.errors import DataError, UsageError
-from linprobe.extraction.sources.archives import archive_source
-from linprobe.extraction.sources.arrays import array_source
-from linprobe.extraction.sources.base import ImageSource, OwnerOf, Subset, subset
-from linprobe.extraction.sources.datasets import DATASETS, dataset_source
-from linprobe.extraction.sources.folders import (
-    FolderMembers,
-    class_folders,
-    folder_source,
-    list_folder,
-    refuse_linked,
-)
+from linprobe.data.owners import id_hash
+from linprobe.errors import ParameterError
+from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, SKIPPED
+from linprobe.extraction.sources.base import Members, UnreadableImage
 
-
-def with_public(source: ImageSource, folder: Path, origin: Path | None) -> ImageSource:
-    """The source plus the images in `folder/CLASS/...` as its public group; classes are matched by name.
-
-    Args:
-        origin: path of the source, if it is one; must not overlap `folder`.
-
-    Raises:
-        UsageError: the source has a public group already, or the two folders overlap. DataError: no folder, or no
-        class in common. PrivacyError: a public file is a link to a private one.
-    """
-    if "public" in source.groups:
-        raise UsageError(f"public is {folder}, but {source.name} has public images of its own; leave out --public")
-    if not folder.is_dir():
-        raise DataError(f"public folder {folder} does not exist; give --public a folder of class folders")
-    if origin is not None and origin.is_dir():
-        mine, theirs = origin.resolve(), folder.resolve()
-        if mine == theirs or theirs in mine.parents or mine in theirs.parents:
-            raise UsageError(
-                f"public folder {folder} and {origin} overlap; a private image cannot be public too; move one"
-            )
-    names = class_folders(folder)
-    index = {name: position for position, name in enumerate(source.class_names)}
-    if not set(names) & set(index):
-        raise DataError(
-            f"{folder} shares no class folder with {source.name}; allowed: at least one of "
-            f"{', '.join(source.class_names[:5])}"
-        )
-    members = list_folder(folder, [], names, prefix="public/")
-    for private in source.groups.values():
-        whole = private.whole if isinstance(private, Subset) else private
-        if isinstance(whole, FolderMembers):
-            refuse_linked(whole, members)
-    renumbered = np.array([index.get(name, -1) for name in names], dtype=np.int64)[members.labels]
-    kept = subset(members, renumbered >= 0, renumbered)
-    left_out = len(members) - len(kept)
-    return replace(source, groups={**source.groups, "public": kept}, left_out=left_out)
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO")
+MAX_PIXELS = 100_000_000
+MAX_SIDE = 1_000_000  # Pillow holds several rows of an image beside it
+CONVERSIONS = ("cmyk", "palette", "16-bit", "rotated")
+_ORIENTATION = 0x0112
+_GREY = ("1", "L", "LA", "La")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+AUGMENT_SCALE, AUGMENT_RATIO = (0.5, 1.0), (3 / 4, 4 / 3)
 
 
-def open_source(
-    source: str,
-    *,
-    classes: Sequence[str] | None = None,
-    test_fraction: float | None = None,
-    owner_of: OwnerOf | None = None,
-    root: Path = Path("data"),
-    download: bool = False,
-    public: Path | None = None,
-) -> ImageSource:
-    """Open the images of the SOURCE argument of `linprobe extract`.
+def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str | None) -> tuple[Image.Image, int]:
+    """Decode one image.
 
     Args:
-        classes: class names in label order; None to take them from the source.
-        test_fraction: share of the images to use for testing, if the source has no test group.
-        owner_of: the person of an image, whose images are then all on one side of the split.
-        root: folder of torchvision data sets. download: fetch a missing data set.
-        public: folder of public images.
+        content: bytes of a file, an array (height, width) or (height, width, 3 or 4), or a decoded image.
+        mode: RGB or L, of the returned image; None for L if the image is grey, else RGB.
+
+    Returns:
+        The image, and the conversions made as a bit mask: bit k stands for CONVERSIONS[k].
 
     Raises:
-        UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
-        PrivacyError: a private image is public too, or appears twice through links.
+        UnreadableImage: empty, no image, damaged, truncated, more than MAX_PIXELS, or pixel values of unknown range.
     """
-    path = located(source)
-    if classes is not None and (len(classes) < 2 or len(set(classes)) != len(classes)):
-        raise DataError(f"the class list names {len(classes)} classes; allowed: at least 2, all different")
-    opened = _open(source, path, classes, test_fraction, owner_of, root, download)
-    if len(opened.class_names) < 2:
-        raise DataError(
-            f"{source} has {len(opened.class_names)} classes; allowed: at least 2; declare them with --classes"
-        )
-    return opened if public is None else with_public(opened, public, path if path.exists() else None)
+    if isinstance(content, np.ndarray):
+        return _to_mode(Image.fromarray(content), mode)
+    if isinstance(content, Image.Image):
+        return _to_mode(content, mode)
+    if not content:
+        raise UnreadableImage("the file is empty")
+    Image.init()
+    known = tuple(name for name in FORMATS if name in Image.OPEN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns of oversized images; MAX_PIXELS refuses them below
+        try:
+            image: Any = Image.open(io.BytesIO(content), formats=known)
+            if image.width * image.height > MAX_PIXELS:
+                raise UnreadableImage(f"{image.width} x {image.height} pixels; allowed: {MAX_PIXELS:,}")
+            if max(image.size) > MAX_SIDE:
+                raise UnreadableImage(f"{image.width} x {image.height} pixels; allowed: {MAX_SIDE:,} a side")
+            image.load()
+            return _to_mode(image, mode)
+        except UnidentifiedImageError:
+            raise UnreadableImage("not an image of a known format") from None
+        except Image.DecompressionBombError:
+            raise UnreadableImage(f"too many pixels; allowed: {MAX_PIXELS:,}") from None
+        except (UnreadableImage, MemoryError):  # out of memory does not mean a bad image
+            raise
+        except Exception as error:  # Pillow's decoders raise many types for damaged files
+            raise UnreadableImage(f"damaged: {str(error) or type(error).__name__}") from None
 
 
-def located(source: str) -> Path:
-    """The path of SOURCE, whether a file, a folder or the name of a data set. Reads no image.
+def _to_mode(image: Image.Image, mode: str | None) -> tuple[Image.Image, int]:
+    made = set()
+    if image.getexif().get(_ORIENTATION, 1) not in (0, 1):
+        image = ImageOps.exif_transpose(image)
+        made.add("rotated")
+    if image.mode == "F":
+        raise UnreadableImage("floating-point pixels, whose range is not known")
+    if image.mode.startswith("I"):
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 0xFFFF:
+            raise UnreadableImage("32-bit pixels, whose range is not known")
+        image = Image.fromarray((values >> 8).astype(np.uint8))
+        made.add("16-bit")
+    if image.mode == "CMYK":
+        made.add("cmyk")
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA")  # a direct conversion could confuse the transparent colour with another
+        made.add("palette")
+    wanted = mode or ("L" if image.mode in _GREY else "RGB")
+    if image.mode != wanted:
+        image = image.convert(wanted)
+    return image, sum(1 << CONVERSIONS.index(name) for name in made)
+
+
+@dataclass(frozen=True)
+class ImageTransform:
+    """A network's preprocessing.
+
+    Attributes:
+        resize: length of the short side, or exact (height, width), in pixels; None to keep the size.
+        crop: (height, width) of the centre crop, in pixels; None for no crop.
+        interpolation: one of INTERPOLATIONS.
+        mean, std: one number per channel, for values in [0, 1].
+        mode: RGB, or L for one grey channel.
 
     Raises:
-        DataError: neither a name nor a path, or a file of another kind.
+        ParameterError: a value out of range, or another number of means or stds than of channels.
     """
-    path = Path(source)
-    kinds = f"a folder, .tar, {', '.join(SUFFIXES)}"
-    if not path.exists():
-        if source not in DATASETS:
-            raise DataError(f"{source} does not exist; allowed: {kinds}, or one of {', '.join(DATASETS)}")
-    elif not path.is_dir() and not path.is_file():
-        raise DataError(f"{source} is no regular file; allowed: {kinds}")
-    elif path.is_file() and path.suffix not in (".tar", *SUFFIXES):
-        raise DataError(f"{source} is no .tar or array file; allowed: {kinds}")
-    return path
 
+    resize: int | tuple[int, int] | None
+    crop: tuple[int, int] | None
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    mode: str = "RGB"
 
-def _open(
-    source: str,
-    path: Path,
-    classes: Sequence[str] | None,
-    fraction: float | None,
-    owner_of: OwnerOf | None,
-    root: Path,
-    download: bool,
-) -> ImageSource:
-    if not path.exists():
-        return dataset_source(source, root, download, classes, fraction, owner_of)
-    if download:
-        raise UsageError(f"--download does nothing for {source}, which is on this machine; leave it out")
-    if path.is_dir() and any(path.glob("*.tar")):
-        if class_folders(path):
-            raise DataError(
-                f"{path} holds tar archives and class folders; allowed: one of the two; move the others away"
+    def __post_init__(self) -> None:
+        sides = (self.resize,) if isinstance(self.resize, int) else (self.resize or ())
+        if any(side < 1 for side in (*sides, *(self.crop or ()))):
+            raise ParameterError(f"resize is {self.resize} and crop {self.crop}; allowed: whole numbers above 0")
+        if self.crop is not None and isinstance(self.resize, int) and max(self.crop) > self.resize:
+            raise ParameterError(
+                f"crop is {self.crop} and resize {self.resize}; allowed: a crop no larger than the resized image"
             )
-        return archive_source(sorted(path.glob("*.tar")), path.resolve().name, classes, fraction, owner_of)
-    if path.suffix == ".tar":
-        return archive_source([path], path.name, classes, fraction, owner_of)
-    if path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
-        if fraction is not None:
-            raise UsageError(f"--test-fraction does nothing for {source}, which has a test group; leave it out")
-        return array_source(path, classes)
-    return folder_source(path, classes, fraction, owner_of)
+        if self.interpolation not in INTERPOLATIONS:
+            raise ParameterError(f"interpolation is {self.interpolation!r}; allowed: {', '.join(INTERPOLATIONS)}")
+        channels = len(self.mode)  # "RGB" or "L"
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != channels:
+                raise ParameterError(f"{name} has {len(values)} values; allowed: {channels}, one per channel, or one")
+        if any(not abs(value) <= 1e3 for value in self.mean):
+            raise ParameterError(f"mean is {self.mean}; allowed: numbers from -1000 to 1000")
+        if any(not 1e-6 <= value <= 1e6 for value in self.std):
+            raise ParameterError(f"std is {self.std}; allowed: numbers from 1e-06 to 1e+06")
+
+    def overridden(
+        self,
+        resize: int | None,
+        crop: int | None,
+        mean: tuple[float, ...] | None,
+        std: tuple[float, ...] | None,
+        interpolation: str | None,
+    ) -> ImageTransform:
+        """A copy with every argument that is not None replaced.
+
+        One mean or std applies to all channels; 0 for `resize` or `crop` turns that step off.
+
+        Raises:
+            ParameterError: as for the constructor.
+        """
+        channels = len(self.mode)
+        mean, std = (each * channels if each is not None and len(each) == 1 else each for each in (mean, std))
+        return ImageTransform(
+            self.resize if resize is None else resize or None,
+            self.crop if crop is None else (crop, crop) if crop else None,
+            interpolation or self.interpolation,
+            mean or self.mean,
+            std or self.std,
+            self.mode,
+        )
+
+    @property
+    def text(self) -> str:
+        """All fields as JSON, for the feature file and its digest."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """(height, width) of the network's input, or None if it depends on the image."""
+        return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
+
+    def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
+        """Resized and cropped pixels, uint8 (height, width, channels).
+
+        Raises:
+            UnreadableImage: the image is smaller than the crop, or so narrow that resizing exceeds MAX_PIXELS.
+        """
+        if self.resize is not None:
+            size = [self.resize] if isinstance(self.resize, int) else list(self.resize)
+            scale = size[0] / min(image.size)
+            if len(size) == 1 and image.width * image.height * scale**2 > MAX_PIXELS:
+                raise UnreadableImage(
+                    f"{image.width} x {image.height} pixels, so narrow that resizing gives more than {MAX_PIXELS:,}"
+                )
+            image = transforms.resize(image, size, InterpolationMode(self.interpolation))
+        if self.crop is not None:
+            if image.height < self.crop[0] or image.width < self.crop[1]:
+                raise UnreadableImage(
+                    f"{image.width} x {image.height} pixels, smaller than the crop of {self.crop[1]} x {self.crop[0]}; "
+                    "give --resize"
+                )
+            image = transforms.center_crop(image, list(self.crop))
+        return _array(image)
+
+    def augmented(self, image: Image.Image, size: tuple[int, int], seed: int) -> NDArray[np.uint8]:
+        """A random resized crop of `size`, mirrored with probability 1/2; only `seed` decides. Shape as of `pixels`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            top, left, height, width = RandomResizedCrop.get_params(image, list(AUGMENT_SCALE), list(AUGMENT_RATIO))
+            mirrored = bool(torch.rand(1) < 0.5)
+        mode = InterpolationMode(self.interpolation)
+        image = transforms.resized_crop(image, top, left, height, width, list(size), mode)
+        return _array(transforms.hflip(image) if mirrored else image)
+
+    def normaliser(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """Function from uint8 pixels (rows, channels, height, width) on `device` to normalised float32 images."""
+        mean = torch.tensor(self.mean, device=device).view(-1, 1, 1)
+        std = torch.tensor(self.std, device=device).view(-1, 1, 1)
+        scale, shift = 1 / (255 * std), mean / std
+        return lambda pixels: pixels.float().mul_(scale).sub_(shift)
+
+
+def _array(image: Image.Image) -> NDArray[np.uint8]:
+    """Pixels with a channel axis, shape (height, width, channels), also for one channel."""
+    return np.atleast_3d(np.asarray(image, dtype=np.uint8))
+
+
+Batch = tuple[int, Tensor, Tensor, Tensor, list[tuple[int, str]]]
+"""Batch number; pixels (rows, channels, height, width), status (rows,) and keys (rows, KEY_BYTES), all uint8; and
+(row, reason) for each unreadable image. The key is a digest of the pixels that identifies copies of an image; it is
+zero for augmented views."""
+
+
+class Batches(Dataset[Batch]):
+    """The batches of one group. Batch k starts at row k * batch_size. Row i is view i % views of image i // views.
+
+    Args:
+        members: images of one group.
+        views: rows per image; view 0 is the image itself, the others are augmented.
+        size: (height, width) that every image must have after the transform.
+    """
+
+    def __init__(
+        self, members: Members, transform: ImageTransform, batch_size: int, size: tuple[int, int], views: int = 1
+    ) -> None:
+        self.members, self.transform, self.size = members, transform, size
+        self.batch_size, self.views = batch_size, views
+        self.n_rows = len(members) * views
+
+    def row_id(self, row: int) -> str:
+        """The record id of a row."""
+        image, view = divmod(row, self.views)
+        name = self.members.id(image)
+        return f"{name}#view{view}" if view else name
+
+    def __len__(self) -> int:
+        return -(-self.n_rows // self.batch_size)
+
+    def rows(self, batch: int) -> range:
+        """The rows of a batch; the last batch may be short."""
+        start = batch * self.batch_size
+        return range(start, min(start + self.batch_size, self.n_rows))
+
+    def __getitem__(self, batch: int) -> Batch:
+        rows = self.rows(batch)
+        # channels last: the layout of decoded images and of the fastest convolutions
+        # NumPy, because torch would start threads in every worker
+        pixels = np.zeros((len(rows), *self.size, len(self.transform.mean)), dtype=np.uint8)
+        status = np.full(len(rows), DONE, dtype=np.uint8)
+        keys = np.zeros((len(rows), KEY_BYTES), dtype=np.uint8)
+        unread: list[tuple[int, str]] = []
+        for place, row in enumerate(rows):
+            try:
+                pixels[place], conversions = self.row(row)
+                status[place] += CONVERTED * conversions
+                if row % self.views == 0:
+                    digest = hashlib.blake2b(pixels[place].data, digest_size=KEY_BYTES).digest()
+                    keys[place] = np.frombuffer(digest, dtype=np.uint8)
+            except UnreadableImage as error:
+                status[place] = SKIPPED
+                unread.append((row, str(error)))
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        return batch, images, torch.from_numpy(status), torch.from_numpy(keys), unread
+
+    def row(self, row: int) -> tuple[NDArray[np.uint8], int]:
+        """Pixels of one row, uint8 (height, width, channels), and the bit mask of conversions.
+
+        Raises:
+            UnreadableImage: the image cannot be decoded, or its size after the transform is not `size`.
+        """
+        image_row, view = divmod(row, self.views)
+        image, conversions = decode(self.members.read(image_row), self.transform.mode)
+        if view:
+            pixels = self.transform.augmented(image, self.size, id_hash(self.row_id(row), 0) >> 1)
+        else:
+            pixels = self.transform.pixels(image)
+        height, width = pixels.shape[:2]
+        if (height, width) != self.size:
+            raise UnreadableImage(
+                f"{width} x {height} pixels where the first test image has {self.size[1]} x {self.size[0]}; "
+                "give --resize and --crop"
+            )
+        return pixels, conversions
+
+
+def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.Image]:
+    """The readable ones among the first `count` images."""
+    for row in range(min(count, len(members))):
+        with suppress(UnreadableImage):
+            yield decode(members.read(row), mode)[0]
+
+
+def first_size(members: Members, transform: ImageTransform) -> tuple[int, int] | None:
+    """(height, width) after the transform of the first readable image, or None."""
+    sizes = (transform.pixels(image).shape for image in _decoded(members, len(members), transform.mode))
+    return next(((int(height), int(width)) for height, width, _ in sizes), None)
+
+
+def first_shapes(members: Members, count: int) -> set[tuple[str, int, int]]:
+    """(mode, height, width) of the readable ones among the first `count` images; the mode is L if grey, else RGB."""
+    return {(image.mode, image.height, image.width) for image in _decoded(members, count, None)}

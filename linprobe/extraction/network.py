@@ -5,17 +5,22 @@ Worker processes decode, the device computes and a thread writes, all at the sam
 
 from __future__ import annotations
 
+import queue
+import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from linprobe.errors import DataError, LinprobeError
-from linprobe.extraction.loading import Batches, load, worker_died
+from linprobe.extraction.images import Batch, Batches
 from linprobe.extraction.partial import DONE, Partial, outcome
 from linprobe.extraction.plan import PRECISIONS, Plan
 from linprobe.extraction.request import ExtractRequest
@@ -25,6 +30,73 @@ from linprobe.progress import Progress
 MOST_WORKERS = 16
 WRITES_AHEAD = 3
 NAMED_IN_ERROR = 3
+TIMED_OUT = "DataLoader timed out"  # how torch begins the text of its error
+
+
+def load(batches: Batches, wanted: Sequence[int], workers: int, timeout: float, *, pin: bool) -> Iterator[Batch]:
+    """The batches numbered `wanted`, in that order. One worker decodes a whole batch.
+
+    Args:
+        workers: number of decoding processes; 0 decodes in a thread, one batch at a time.
+        timeout: longest wait for a batch, in seconds.
+        pin: use pinned memory, for faster copies to a GPU.
+
+    Raises:
+        RuntimeError, ConnectionError, EOFError: a worker died, or no batch came within `timeout`; see `_stopped`.
+    """
+    if workers:
+        loader: Any = DataLoader(
+            batches,
+            batch_size=None,
+            sampler=wanted,
+            num_workers=min(workers, len(wanted)),
+            timeout=timeout,
+            pin_memory=pin,
+            worker_init_fn=_ignore_ctrl_c,
+        )
+        yield from loader
+        return
+    for number in wanted:
+        made: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
+        # a thread, so that a read that hangs can time out
+        threading.Thread(target=_decode, args=(batches, number, made), daemon=True).start()
+        try:
+            batch = made.get(timeout=timeout)
+        except queue.Empty:
+            raise RuntimeError(TIMED_OUT) from None
+        if isinstance(batch, BaseException):
+            raise batch
+        yield batch
+
+
+def _ignore_ctrl_c(_: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles it
+
+
+def _decode(batches: Batches, number: int, made: queue.SimpleQueue[Batch | BaseException]) -> None:
+    try:
+        made.put(batches[number])
+    except BaseException as error:
+        made.put(error)
+
+
+def _stopped(error: Exception, first: str, timeout: float) -> LinprobeError | None:
+    """The error to report for a dead worker or a timeout at the batch that begins with `first`; None for another error.
+
+    torch's signal handler raises the error of a dead worker anywhere in the main process.
+    """
+    if str(error).startswith(TIMED_OUT):
+        return LinprobeError(
+            f"no image came within {timeout:g} seconds, at the batch that begins with {first}; "
+            "check the disk, or raise --timeout; the same command continues"
+        )
+    if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
+        return None
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return LinprobeError(
+        f"a worker process died at the batch that begins with {first} ({reason}); give fewer --workers or a "
+        "smaller --batch-size if memory ran out; the same command continues"
+    )
 
 
 class Network:
@@ -107,35 +179,34 @@ def extract_group(
         return 0.0
     batches = plan.batches[group]
     workers = workers_of(request, plan.device, local_size)
-    waited = 0.0
-    writes: deque[Future[None]] = deque()
+    waited, writes = 0.0, deque[Future[None]]()
+    first = batches.row_id(batches.rows(numbers[0])[0])
     with ThreadPoolExecutor(1) as writer:
         try:
             asked = time.perf_counter()
-            for number, pixels, status, keys, unread in load(
-                batches, numbers, workers, request.timeout, pin=plan.device.type == "cuda"
-            ):
+            loaded = load(batches, numbers, workers, request.timeout, pin=plan.device.type == "cuda")
+            for following, (number, pixels, status, keys, unread) in zip([*numbers[1:], None], loaded, strict=True):
                 waited += time.perf_counter() - asked
                 if unread and request.on_error == "fail":
                     raise DataError(_unreadable(batches, unread))
                 for row, reason in unread:
                     partial.skip(group, row, batches.row_id(row), reason)
-                start = number * batches.batch_size
                 while len(writes) >= WRITES_AHEAD:
                     writes.popleft().result()
+                start = batches.rows(number)[0]
                 writes.append(writer.submit(_write, partial, batches, group, start, network(pixels), status, keys))
                 if progress is not None:
                     progress.step(len(status))
+                if following is not None:
+                    first = batches.row_id(batches.rows(following)[0])
                 asked = time.perf_counter()
             while writes:
                 writes.popleft().result()
-        except RuntimeError as error:
-            if not worker_died(error):
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            stopped = _stopped(error, first, request.timeout)
+            if stopped is None:
                 raise
-            raise LinprobeError(
-                f"a worker process died ({str(error).splitlines()[0]}); give fewer --workers or a smaller --batch-size "
-                "if memory ran out; the same command continues"
-            ) from None
+            raise stopped from None
         finally:
             writer.submit(partial.sync).result()
     return waited

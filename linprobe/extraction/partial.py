@@ -42,7 +42,7 @@ def outcome(status: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 class Partial:
-    """The files of an unfinished extraction. One process calls `Partial.begin` once; then every process opens it.
+    """The files of an unfinished extraction. One process calls `begin` once; then every process enters a `with` block.
 
     Args:
         folder: `NAME.partial`, inside `locked`.
@@ -51,50 +51,83 @@ class Partial:
     """
 
     def __init__(self, folder: Path, sizes: dict[str, int], width: int, dtype: np.dtype[Any], rank: int = 0) -> None:
-        self.folder, self.sizes, self.width, self.dtype = folder, sizes, width, dtype
-        self._rank = rank
-        self._rows = {group: os.open(folder / f"{group}.rows", os.O_RDWR) for group in sizes}
-        self._status = {group: os.open(folder / f"{group}.status", os.O_RDWR) for group in sizes}
-        self._keys = {group: os.open(folder / f"{group}.keys", os.O_RDWR) for group in sizes}
+        self.folder, self.sizes, self.width, self.dtype, self._rank = folder, sizes, width, dtype, rank
+        self._row_bytes = {"rows": width * dtype.itemsize, "keys": KEY_BYTES, "status": 1}  # by suffix of the file
+        self._open: dict[tuple[str, str], int] = {}
         self._unsynced: list[tuple[str, int, bytes]] = []
         self._synced = time.monotonic()
 
-    @staticmethod
-    def begin(
-        folder: Path,
-        settings: dict[str, Any],
-        sizes: dict[str, int],
-        width: int,
-        dtype: np.dtype[Any],
-        *,
-        overwrite: bool = False,
-    ) -> bool:
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the files of all groups."""
+        return sum(self.sizes.values()) * sum(self._row_bytes.values())
+
+    def continues(self, settings: dict[str, Any], *, overwrite: bool = False) -> bool:
+        """Whether the folder holds an extraction with the same settings, to resume. Nothing is written.
+
+        Raises:
+            UsageError: it holds an extraction with other settings, and `overwrite` is false.
+        """
+        if not (self.folder / SETTINGS).is_file():
+            return False
+        try:
+            before = json.loads(read_text(self.folder / SETTINGS))
+        except (OSError, ValueError):
+            before = {}
+        plain = json.loads(json.dumps(settings))
+        other = next((name for name in plain if before.get(name) != plain[name]), None)
+        if other is not None and not overwrite:
+            raise UsageError(
+                f"{self.folder} was begun with {other} {shown(before.get(other))} and this run has "
+                f"{shown(plain[other])}; give the same, or --overwrite to start again"
+            )
+        files = {self.folder / f"{group}.{suffix}": n for group in self.sizes for suffix, n in self._size_of(group)}
+        return other is None and all(path.is_file() and path.stat().st_size == n for path, n in files.items())
+
+    def begin(self, settings: dict[str, Any], *, overwrite: bool = False) -> bool:
         """Start a new extraction in the folder, unless it holds one with the same settings to resume.
 
         Returns:
             Whether there is one to resume.
 
         Raises:
-            UsageError: the folder holds an extraction with other settings, and `overwrite` is false.
+            UsageError: as `continues`.
         """
-        if continues(folder, settings, sizes, width, dtype, overwrite=overwrite):
+        if self.continues(settings, overwrite=overwrite):
             # left by a run that was killed while it assembled the file
-            for leftover in {*folder.glob("*.h5*"), *folder.glob(".*.partial")}:
+            for leftover in {*self.folder.glob("*.h5*"), *self.folder.glob(".*.partial")}:
                 leftover.unlink()
             return True
-        for leftover in folder.iterdir():
+        for leftover in self.folder.iterdir():
             if leftover.name != LOCK:
                 leftover.unlink()
-        for group, n_rows in sizes.items():
-            for suffix, bytes_a_row in _files(width, dtype):
-                with os.fdopen(open_private(folder / f"{group}.{suffix}", os.O_WRONLY | os.O_CREAT), "wb") as stream:
+        for group, n_rows in self.sizes.items():
+            for suffix, n_bytes in self._size_of(group):
+                descriptor = open_private(self.folder / f"{group}.{suffix}", os.O_WRONLY | os.O_CREAT)
+                with os.fdopen(descriptor, "wb") as stream:
                     if suffix == "status":
                         # allocate the blocks now, so that a disk that fills up later cannot lose finished rows
                         stream.write(bytes(n_rows))
-                    stream.truncate(n_rows * bytes_a_row)
-        with replace_when_complete(folder / SETTINGS, "w", private=True) as stream:
+                    stream.truncate(n_bytes)
+        with replace_when_complete(self.folder / SETTINGS, "w", private=True) as stream:
             json.dump({**settings, "threads": torch.get_num_threads()}, stream, indent=1)
         return False
+
+    def _size_of(self, group: str) -> list[tuple[str, int]]:
+        """Suffix and bytes of each file of a group."""
+        return [(suffix, self.sizes[group] * n_bytes) for suffix, n_bytes in self._row_bytes.items()]
+
+    def __enter__(self) -> Self:
+        for group in self.sizes:
+            for suffix in self._row_bytes:
+                self._open[suffix, group] = os.open(self.folder / f"{group}.{suffix}", os.O_RDWR)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
 
     def status(self, group: str) -> NDArray[np.uint8]:
         """Status of every row, uint8, shape (n_rows,)."""
@@ -107,8 +140,8 @@ class Partial:
 
         The status is written later, by `sync`, once rows and keys are safe on disk.
         """
-        _write_all(self._keys[group], np.ascontiguousarray(keys), start * KEY_BYTES)
-        _write_all(self._rows[group], np.ascontiguousarray(rows), start * self.width * self.dtype.itemsize)
+        _write_all(self._open["keys", group], np.ascontiguousarray(keys), start * KEY_BYTES)
+        _write_all(self._open["rows", group], np.ascontiguousarray(rows), start * self.width * self.dtype.itemsize)
         self._unsynced.append((group, start, status.tobytes()))
         if time.monotonic() - self._synced > SYNC_SECONDS:
             self.sync()
@@ -116,10 +149,10 @@ class Partial:
     def sync(self) -> None:
         """Flush rows and keys to disk, then write their status."""
         for group in {group for group, _, _ in self._unsynced}:
-            os.fsync(self._rows[group])
-            os.fsync(self._keys[group])
+            os.fsync(self._open["rows", group])
+            os.fsync(self._open["keys", group])
         for group, start, status in self._unsynced:
-            _write_all(self._status[group], np.frombuffer(status, dtype=np.uint8), start)
+            _write_all(self._open["status", group], np.frombuffer(status, dtype=np.uint8), start)
         self._unsynced.clear()
         self._synced = time.monotonic()
 
@@ -163,68 +196,6 @@ class Partial:
         keys = np.fromfile(self.folder / f"{group}.keys", dtype=np.uint8).reshape(-1, KEY_BYTES)
         kept: NDArray[np.uint8] = keys[outcome(self.status(group)) == DONE]
         return kept
-
-    def close(self) -> None:
-        """Close the files."""
-        for descriptor in (*self._rows.values(), *self._status.values(), *self._keys.values()):
-            os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def continues(
-    folder: Path,
-    settings: dict[str, Any],
-    sizes: dict[str, int],
-    width: int,
-    dtype: np.dtype[Any],
-    *,
-    overwrite: bool = False,
-) -> bool:
-    """Whether the folder holds an extraction with the same settings, to resume. Nothing is written.
-
-    Raises:
-        UsageError: it holds an extraction with other settings, and `overwrite` is false.
-    """
-    begun = folder / SETTINGS
-    plain = json.loads(json.dumps(settings))
-    if not begun.is_file():
-        return False
-    try:
-        before = json.loads(read_text(begun))
-    except (OSError, ValueError):
-        before = {}
-    other = next((name for name in plain if before.get(name) != plain[name]), None)
-    if other is not None and not overwrite:
-        raise UsageError(
-            f"{folder} was begun with {other} {shown(before.get(other))} and this run has "
-            f"{shown(plain[other])}; give the same, or --overwrite to start again"
-        )
-    return other is None and all(
-        _size(folder / f"{group}.{suffix}") == n_rows * bytes_a_row
-        for group, n_rows in sizes.items()
-        for suffix, bytes_a_row in _files(width, dtype)
-    )
-
-
-def _files(width: int, dtype: np.dtype[Any]) -> tuple[tuple[str, int], ...]:
-    """Suffixes of a group's files, and bytes per row."""
-    return ("rows", width * dtype.itemsize), ("keys", KEY_BYTES), ("status", 1)
-
-
-def bytes_on_disk(sizes: dict[str, int], width: int, dtype: np.dtype[Any]) -> int:
-    """Bytes of the files of an unfinished extraction."""
-    return sum(sizes.values()) * sum(bytes_a_row for _, bytes_a_row in _files(width, dtype))
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1
 
 
 def _write_all(descriptor: int, values: NDArray[Any], offset: int) -> None:

@@ -1,9 +1,10 @@
-"""Decisions before the first image is read: checked options, device, sizes, settings."""
+"""Decisions before the first image is read: checked options, device, network of `--like`, prompts, sizes, settings."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,59 +13,107 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linprobe.atomic_files import check_place
-from linprobe.data.feature_file import is_hdf5
 from linprobe.data.feature_reader import PRIVATE
-from linprobe.data.public_shots import id_hash
+from linprobe.data.owners import id_hash
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones import Backbone
-from linprobe.extraction.loading import Batches, first_shapes, first_size
-from linprobe.extraction.request import ExtractRequest
-from linprobe.extraction.sources.base import ImageSource, Members
-from linprobe.extraction.text import prompt_parts
+from linprobe.extraction.backbones import Backbone, load_backbone
+from linprobe.extraction.backbones.weights import RANDOM, SUFFIXES
+from linprobe.extraction.images import Batches, ImageTransform, first_shapes, first_size
+from linprobe.extraction.partial import Partial
+from linprobe.extraction.request import ExtractRequest, Recipe, read_lines
+from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, Members
 
-DTYPES = {"float16": np.float16, "float32": np.float32}
+DEFAULT_TEMPLATES = ("a photo of a {}.",)
+TEMPLATE_SETS = ("openai-80", "simple-7")
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BATCH_ON_GPU, BATCH_ON_CPU = 512, 8  # larger batches are slower on a CPU: see benchmarks/extraction
 COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "transform", "image_size")
 LOOKED_AT = 100  # test images that decide the preprocessing of a backbone that takes any image
 
 
-def check(request: ExtractRequest) -> None:
-    """Check options that need no file of the source to be read.
+def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
+    """The network of the recipe, with its weights and preprocessing.
+
+    Args:
+        weights: a file, or a name of the family; None for the name in the recipe.
 
     Raises:
-        UsageError: a value that is not allowed, or an output path that cannot or must not be written.
+        UsageError: the weights were a file, and none is given. DataError: other weights, or as `load_backbone`.
     """
-    choices = (
-        ("dtype", request.dtype, tuple(DTYPES)),
-        ("precision", request.precision, ("auto", *PRECISIONS)),
-        ("on error", request.on_error, ("fail", "skip")),
-    )
-    for name, value, allowed in choices:
-        if value not in allowed:
-            raise UsageError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
-    ranges = (
-        ("batch size", request.batch_size, 1, 1 << 16),
-        ("workers", request.workers, 0, 1024),
-        ("augment views", request.augment_views, 0, 1024),
-    )
-    for name, count, low, high in ranges:
-        if count is not None and not low <= count <= high:
-            raise UsageError(f"{name} is {count}; allowed: whole numbers from {low} to {high}")
-    if not 0 < request.timeout <= 1e6:
-        raise UsageError(f"timeout is {request.timeout}; allowed: seconds above 0, at most a million")
-    if request.out is not None:
-        check_place(request.out, "feature file")
-    if request.out is not None and request.out.is_dir():
-        raise UsageError(f"feature file {request.out} is a folder; give --out a file name")
-    if request.out is None:
-        return
-    for what, path in (("the images", request.source), ("the weights", request.weights)):
-        if path is not None and request.out.resolve() == Path(path).resolve():
-            raise UsageError(f"feature file {request.out} would replace {what}; give --out another name")
-    if request.overwrite and request.out.exists() and not is_hdf5(request.out):
-        raise UsageError(f"{request.out} is no feature file, and --overwrite would replace it; give --out another name")
+    random = recipe.weights == RANDOM
+    if weights is None and not random and Path(recipe.weights).suffix in SUFFIXES:
+        raise UsageError(f"{recipe.name} was made with weights from the file {recipe.weights}; give --weights FILE")
+    # the names of clip and timm networks contain the name of their weights
+    named = recipe.weights if recipe.weights and not random and ":" not in recipe.backbone else None
+    wanted = named if weights is None else weights
+    backbone = load_backbone(recipe.backbone, wanted, random and weights is None, recipe.arguments)
+    digest = backbone.weights_digest()
+    if digest != recipe.weights_digest:
+        raise DataError(
+            f"weights {wanted or backbone.weights} have digest {digest[:16]}, and {recipe.name} was made with "
+            f"{recipe.weights_digest[:16]} ({recipe.weights}); give those weights with --weights"
+        )
+    stored: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in recipe.preprocessing.items()
+    }
+    try:
+        transform = ImageTransform(**stored)
+    except TypeError as error:
+        raise DataError(
+            f"{recipe.name} has preprocessing that this linprobe does not know ({error}); give --backbone in "
+            "place of --like"
+        ) from None
+    # keep the name of the weights in the recipe: a file may have been renamed
+    return replace(backbone, transform=transform, transform_for=None, weights=recipe.weights)
+
+
+def prompt_parts(
+    class_names: Path | None, templates: str | None, source: ImageSource, backbone: Backbone
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Class names for prompts, in label order, and prompt templates; None for a network without a text tower.
+
+    Args:
+        class_names: file with one name per line; None to use the class list of the source.
+        templates: a name in TEMPLATE_SETS, or a file with one template per line; None for DEFAULT_TEMPLATES.
+
+    Raises:
+        UsageError: the network has no text tower, or no such templates. DataError: an unsuitable file.
+    """
+    if backbone.encode_text is None:
+        if class_names is not None or templates is not None:
+            raise UsageError(f"backbone {backbone.name} has no text tower; leave out --class-names and --templates")
+        return None
+    names = source.class_names
+    if class_names is not None:
+        names = tuple(read_lines(class_names, "list of class names", "one class name"))
+        if len(names) != len(source.class_names):
+            raise DataError(
+                f"{class_names} lists {len(names)} class names; allowed: {len(source.class_names)}, one for "
+                "each class in label order"
+            )
+    elif source.class_names_from == FOLDER_NAMES:
+        names = tuple(name.replace("_", " ") for name in names)
+    return names, _templates(templates)
+
+
+def _templates(wanted: str | None) -> tuple[str, ...]:
+    if wanted is None:
+        return DEFAULT_TEMPLATES
+    if wanted in TEMPLATE_SETS:
+        import open_clip
+
+        kept = open_clip.OPENAI_IMAGENET_TEMPLATES if wanted == "openai-80" else open_clip.SIMPLE_IMAGENET_TEMPLATES
+        return tuple(template("{}") for template in kept)
+    path = Path(wanted)
+    if not path.is_file():
+        raise UsageError(
+            f"templates is {wanted!r}; allowed: {', '.join(TEMPLATE_SETS)}, or a file with one template per line"
+        )
+    lines = read_lines(path, "template file", "one template")
+    for line in lines:
+        if "{}" not in line:
+            raise DataError(f"template {line!r} in {path} has no {{}} for the class name; put one in")
+    return tuple(lines)
 
 
 def choose_device(wanted: str, local_rank: int) -> torch.device:
@@ -94,9 +143,8 @@ class Plan:
     """Everything decided before the first image is read.
 
     Attributes:
-        out: the feature file. source, backbone: images and network.
-        batches, sizes: batches and number of rows of each group.
-        width: features per row. dtype: of a row on disk. device, precision: where and how features are computed.
+        out: the feature file. source, backbone: images and network. batches: batches of each group.
+        width: features per row. device: where features are computed.
         prompts: class names and prompt templates, for a network with a text tower.
         settings: everything that decides the rows; only a run with equal settings may resume this one.
     """
@@ -105,18 +153,34 @@ class Plan:
     source: ImageSource
     backbone: Backbone
     batches: dict[str, Batches]
-    sizes: dict[str, int]
     width: int
-    dtype: np.dtype[Any]
     device: torch.device
-    precision: str
     prompts: tuple[tuple[str, ...], tuple[str, ...]] | None
     settings: dict[str, Any]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of rows of each group."""
+        return {group: batches.n_rows for group, batches in self.batches.items()}
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a feature on disk."""
+        return np.dtype(str(self.settings["dtype"]))
+
+    @property
+    def precision(self) -> str:
+        """Type in which the network computes, a key of `PRECISIONS`."""
+        return str(self.settings["precision"])
 
     @property
     def folder(self) -> Path:
         """Folder of the unfinished extraction."""
         return self.out.with_name(f"{self.out.name}.partial")
+
+    def partial(self, rank: int = 0) -> Partial:
+        """The files of the unfinished extraction, for the process `rank`."""
+        return Partial(self.folder, self.sizes, self.width, self.dtype, rank)
 
     @property
     def extraction_digest(self) -> str:
@@ -130,53 +194,29 @@ class Plan:
         return {name: value for name, value in self.settings.items() if name not in ("fingerprint", "images")}
 
 
-def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, device: torch.device) -> Plan:
+def make_plan(
+    request: ExtractRequest, recipe: Recipe | None, source: ImageSource, backbone: Backbone, device: torch.device
+) -> Plan:
     """Settle transform, image size, batches, width, prompts and the output path.
 
     Raises:
         UsageError: the network does not take such images, or an option that does not fit it.
         DataError: no readable test image, repeated ids, or an unsuitable text file.
     """
-    if backbone.transform_for is not None:
-        # test images are public: a private image must not decide the preprocessing
-        looked_at = set() if request.private_test else first_shapes(source.groups["test"], LOOKED_AT)
-        backbone = replace(backbone, transform=backbone.transform_for(looked_at))
-    transform = backbone.transform.overridden(
-        request.resize, request.crop, request.mean, request.std, request.interpolation
-    )
-    backbone = replace(backbone, transform=transform)
-    precision = request.precision
-    if precision == "auto":
-        precision = "bfloat16" if device.type == "cuda" and not backbone.float32_only else "float32"
-    if backbone.float32_only and precision != "float32":
-        raise UsageError(f"precision is {precision!r}; allowed for backbone {backbone.name}: auto, float32")
-    batch_size = request.batch_size or (
-        BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
-    )
-    size = transform.output_size
-    if size is None and request.like is not None:
-        size = request.like.image_size
-    if size is None:
-        if request.private_test:
-            raise UsageError(
-                "the images have no fixed size, and a private test image must not decide it; give --resize and --crop"
-            )
-        # taken from a test image, which is public: a private image must not decide the size
-        size = first_size(Batches(source.groups["test"], transform, 1, (0, 0)))
-        if size is None:
-            raise DataError(f"{source.name}: no test image can be read; allowed: at least one whole image")
-    views = {group: 1 + request.augment_views if group == "public" else 1 for group in source.groups}
+    backbone = _with_transform(request, source, backbone)
+    transform = backbone.transform
+    default = BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
+    batch_size = request.batch_size or default
+    precision = _precision(request.precision, backbone, device)
+    size = transform.output_size or (_test_size(request, source, transform) if recipe is None else recipe.image_size)
     batches = {
-        group: Batches(members, transform, batch_size, size, views[group]) for group, members in source.groups.items()
+        group: Batches(members, transform, batch_size, size, 1 + request.augment_views if group == "public" else 1)
+        for group, members in source.groups.items()
     }
-    sizes = {group: part.n_rows for group, part in batches.items()}
     for group, members in source.groups.items():
         _refuse_repeated_ids(group, members)
     width = _width(backbone, size)
-    prompts = None
-    if request.like is None:
-        prompts = prompt_parts(request.class_names, request.templates, source, backbone)
-    out = request.out or Path("features") / f"{Path(source.name).stem}-{_file_name(backbone.name)}.h5"
+    prompts = None if recipe else prompt_parts(request.class_names, request.templates, source, backbone)
     settings = {
         "backbone": backbone.name,
         "weights": backbone.weights,
@@ -184,12 +224,12 @@ def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, 
         "arguments": backbone.arguments,
         "tensor": backbone.tensor,
         "transform": json.loads(transform.text),
-        "image_size": list(size),
+        "image_size": size,
         "source": source.name,
-        "images": sizes,
+        "images": {group: part.n_rows for group, part in batches.items()},
         "fingerprint": _fingerprint(source),
-        "classes": list(source.class_names),
-        "prompts": None if prompts is None else [list(part) for part in prompts],
+        "classes": source.class_names,
+        "prompts": prompts,
         "augment_views": request.augment_views,
         "device": device.type,
         "precision": precision,
@@ -199,14 +239,46 @@ def make_plan(request: ExtractRequest, source: ImageSource, backbone: Backbone, 
         "torch": torch.__version__,
         **({"test_rows": PRIVATE} if request.private_test else {}),
     }
-    dtype = np.dtype(DTYPES[request.dtype])
-    plan = Plan(out, source, backbone, batches, sizes, width, dtype, device, precision, prompts, settings)
-    if request.like is not None and plan.extraction_digest != request.like.extraction_digest:
+    named = re.sub(r"[^\w.-]", "-", backbone.name)
+    out = request.out or Path("features") / f"{Path(source.name).stem}-{named}.h5"
+    plan = Plan(out, source, backbone, batches, width, device, prompts, settings)
+    if recipe is not None and plan.extraction_digest != recipe.extraction_digest:
         raise DataError(
-            f"{request.like.name} was made by a linprobe whose {backbone.name} differs from this one's; install the "
+            f"{recipe.name} was made by a linprobe whose {backbone.name} differs from this one's; install the "
             "version that made it"
         )
     return plan
+
+
+def _with_transform(request: ExtractRequest, source: ImageSource, backbone: Backbone) -> Backbone:
+    """The network with the preprocessing for these images and options."""
+    transform = backbone.transform
+    if backbone.transform_for is not None:
+        # test images are public: a private image must not decide the preprocessing
+        looked_at = set() if request.private_test else first_shapes(source.groups["test"], LOOKED_AT)
+        transform = backbone.transform_for(looked_at)
+    transform = transform.overridden(request.resize, request.crop, request.mean, request.std, request.interpolation)
+    return replace(backbone, transform=transform)
+
+
+def _precision(wanted: str, backbone: Backbone, device: torch.device) -> str:
+    if wanted == "auto":
+        return "bfloat16" if device.type == "cuda" and not backbone.float32_only else "float32"
+    if backbone.float32_only and wanted != "float32":
+        raise UsageError(f"precision is {wanted!r}; allowed for backbone {backbone.name}: auto, float32")
+    return wanted
+
+
+def _test_size(request: ExtractRequest, source: ImageSource, transform: ImageTransform) -> tuple[int, int]:
+    """(height, width) of the first test image after the transform; test images are public."""
+    if request.private_test:
+        raise UsageError(
+            "the images have no fixed size, and a private test image must not decide it; give --resize and --crop"
+        )
+    size = first_size(source.groups["test"], transform)
+    if size is None:
+        raise DataError(f"{source.name}: no test image can be read; allowed: at least one whole image")
+    return size
 
 
 def _refuse_repeated_ids(group: str, members: Members) -> None:
@@ -217,10 +289,6 @@ def _refuse_repeated_ids(group: str, members: Members) -> None:
         raise DataError(
             f"{group} has {int((counts > 1).sum())} repeated ids, first {name!r}; allowed: one id per image; rename"
         )
-
-
-def _file_name(backbone: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in ".-_" else "-" for letter in backbone)
 
 
 def _fingerprint(source: ImageSource) -> str:

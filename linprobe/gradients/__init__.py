@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from linprobe.errors import require
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import HOST
 
@@ -12,10 +13,11 @@ def choose_backend(device: str) -> Backend:
     `linprobe.gradients.host.products` chooses between the kernel and BLAS on the host.
 
     Raises:
-        ParameterError: an unknown device, or a GPU that torch does not find.
+        ParameterError: an unknown device, or a GPU that torch does not find. UsageError: torch is not installed.
     """
     if device == "cpu":
         return HOST
+    require("torch", f"device {device}")
     from linprobe.gradients.gpu import GpuBackend, check_device  # imports torch
 
     return GpuBackend(check_device(device))

@@ -1,34 +1,22 @@
-"""The protocol of a back end, which the host (`host.py`, `kernel.py`) and the GPU (`gpu.py`) implement."""
+"""What a back end does: protocols, which `host.py`, `kernel.py` and `gpu.py` implement; and products by BLAS."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Blocks, Rows
-from linprobe.data.precision import StoredRows
-from linprobe.gradients.rounding import ExactSum, Sample
-from linprobe.mechanisms.gaussian import Noise
+from linprobe.data.blocks import StoredRows, widened
+from linprobe.data.rows import Rows
+from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
+from linprobe.mechanisms.gaussian import NoiseGenerator
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import Array
 
-
-class ClippedBlock(NamedTuple):
-    """Intermediate results of clipping a block.
-
-    Attributes:
-        r_norms: norms of the residuals, shape (b,).
-        factors: clip factors, shape (b,).
-        scores: scores of each part given, shape (b, n_classes of the part).
-    """
-
-    r_norms: Array
-    factors: Array
-    scores: list[Array]
+SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
 
 
 class Products(Protocol):
@@ -51,70 +39,6 @@ class Products(Protocol):
 
     def add(self, total: ExactSum, r: Array, x: Array, sample: Sample | None = None) -> None:
         """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows of `sample`, or all."""
-
-
-class ClippingProducts(Products):
-    """Products that score, clip and sum in one call.
-
-    The scores and factor of a row and what is added of it have the same bits whatever its place and the other rows are.
-    """
-
-    @abstractmethod
-    def add_clipped(
-        self,
-        total: ExactSum,
-        x: Array | StoredRows,
-        y: Array,
-        lengths: Array,
-        bound: float,
-        parts: Sequence[Part] = (),
-        *,
-        sample: Sample | None = None,
-    ) -> ClippedBlock:
-        """Add sum_i c_i r_i x_i^T to `total`, for softmax residuals r_i and c_i = min(1, bound / (length_i ||r_i||)).
-
-        Args:
-            total: sum with one `shift` for all entries.
-            x: rows, shape (b, n_features), in any storage type. y: class indices, shape (b,).
-            lengths: norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
-            parts: further scores to compute in the same pass.
-            sample: the rows to add; None for all. All are scored and clipped.
-
-        Raises:
-            ValueError: shapes that do not fit. IndexError: a class index out of range.
-        """
-
-    @abstractmethod
-    def chosen(self, x: Array | StoredRows, y: Array, lengths: Array, bound: float, sample: Sample) -> Any:
-        """The rows of `sample`, checked, for `add_chosen` of any products like these.
-
-        Arguments and errors as in `add_clipped`. No row outside the sample is read.
-        """
-
-    @abstractmethod
-    def add_chosen(self, total: ExactSum, chosen: Any) -> None:
-        """Add the clipped gradients of `chosen` rows to `total`. What is added of a row depends on no other row."""
-
-    @abstractmethod
-    def add_units(
-        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[Any] | None = None
-    ) -> tuple[Array, Array]:
-        """Add sum_u c_u S_u over the people of a block, or of its sample, to `total`.
-
-        S_u is the sum of x_j r_j^T over the rows of person u, for softmax residuals times the weights of rows. Its
-        factor is c_u = min(1, bound / max(||S_u||, sum_j ||x_j|| ||r_j|| / most)). What is added of a person depends on
-        nobody else, up to the rounding of float32 sums of at most `SUM_ROWS` rows.
-
-        Args:
-            cells: no float32 sum crosses these places of people, increasing, the last is n_units. Given if the rows
-                of people outside the sample are not to be read.
-
-        Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
-            than `linprobe.data.unit_rows.PAIRED_ROWS` rows are left out, with zeros.
-
-        Raises:
-            ValueError: shapes that do not fit. IndexError: a class index out of range.
-        """
 
 
 @dataclass(frozen=True)
@@ -150,11 +74,75 @@ class Backend(Protocol):
             UsageError: rows that this backend does not support.
         """
 
-    def noise(self, source: NoiseSource) -> Noise:
+    def noise(self, source: NoiseSource) -> NoiseGenerator:
         """Noise from the stream of `source`, generated on this backend."""
 
     def products(self, weights: Array) -> Products:
         """Products with `weights` (n_classes, n_features), float32, for one thread."""
 
-    def n_threads(self, rows: Blocks, weights: Array) -> int:
+    def n_threads(self, rows: Rows, weights: Array) -> int:
         """Number of threads for a pass over `rows`."""
+
+
+class NumpyProducts:
+    """Products by BLAS, through NumPy."""
+
+    def __init__(self, weights: NDArray[np.float32]) -> None:
+        self._weights = np.asarray(weights, np.float32)
+        self.n_classes, self.n_features = self._weights.shape
+
+    def for_thread(self) -> NumpyProducts:
+        return NumpyProducts(self._weights)
+
+    def zeros(self) -> NDArray[np.float64]:
+        return np.zeros(self._weights.shape)
+
+    @cached_property
+    def _block_sum(self) -> NDArray[np.float64]:
+        """Buffer for the sum of a block, which is then rounded as a whole."""
+        return self.zeros()
+
+    def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        """As of all products. Does not copy x if it is a range of columns."""
+        self.check(x)
+        return np.asarray(strided_rows(widened(x))[0] @ self._weights.T)
+
+    def add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[Any], sample: Sample | None = None) -> None:
+        """Each run of `SUM_ROWS` rows, or each run of `sample`, is summed in float32.
+
+        The sum of the runs is rounded to the grid of `total`.
+
+        Raises:
+            ValueError: shapes that do not fit.
+        """
+        self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
+        self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
+
+    def _add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[np.float32], sample: Sample | None) -> None:
+        """`add`, after the shapes have been checked."""
+        self._block_sum[:] = 0
+        if sample is None:
+            runs: list[slice | NDArray[np.int64]] = [slice(i, i + SUM_ROWS) for i in range(0, len(x), SUM_ROWS)]
+        else:
+            runs = [sample.places[run] for run in sample.runs()]
+        for first in range(0, self.n_classes, SUM_CLASSES):
+            classes = slice(first, first + SUM_CLASSES)
+            for run in runs:
+                self._block_sum[classes] += r[run, classes].T @ x[run]
+        total.add(self._block_sum)
+
+    def check(self, x: NDArray[np.float32] | StoredRows, others_fit: bool = True) -> None:
+        """Raise ValueError unless rows `x` fit the weights, and `others_fit`; the kernel does not check shapes."""
+        if len(x.shape) != 2 or x.shape[1] != self.n_features or not others_fit:
+            raise ValueError(
+                f"rows of shape {x.shape} do not fit weights of shape {self._weights.shape}, or another array has "
+                "another length"
+            )
+
+
+def strided_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
+    """Rows as float32, each contiguous, and the stride between rows in elements; copied only if needed."""
+    rows = np.asarray(rows, np.float32)
+    if rows.strides[1] != rows.itemsize or rows.strides[0] < 0 or rows.strides[0] % rows.itemsize:
+        rows = np.ascontiguousarray(rows)
+    return rows, rows.strides[0] // rows.itemsize

@@ -12,21 +12,22 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Blocks, Rows
+from linprobe.data.blocks import Block
+from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.unit_rows import BLOCK_UNITS
-from linprobe.gradients.backend import Backend, ClippingProducts, Part, Products
+from linprobe.gradients.backend import Backend, Part, Products
 from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
+from linprobe.gradients.kernel import ChosenRows, KernelProducts
 from linprobe.gradients.loss import Weights, checked_weights, residual_norms, residuals_of
-from linprobe.gradients.rounding import SMALLEST_MARGIN, ExactSum, Sample, arithmetic, unit_arithmetic
-from linprobe.gradients.unit_sums import MOST_CANCELLATION, UnitClip, unit_means
-from linprobe.mechanisms.clipping import ClippedSum, clip_factors, longest_left, relative_contributions
+from linprobe.gradients.rounding import SMALLEST_MARGIN, Arithmetic, ExactSum, Sample, arithmetic, unit_arithmetic
+from linprobe.gradients.unit_sums import MOST_CANCELLATION, Clip, UnitClip, unit_means
+from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
 from linprobe.mechanisms.gaussian import Projection
 from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, by_rows, double, single, transposed
@@ -51,28 +52,13 @@ class Subspace(Projection, Protocol):
 
 
 @dataclass(frozen=True)
-class _Clip:
-    """Settings that all threads of a clipped sum share."""
+class _Pass(Clip):
+    """What all threads of a clipped sum share. `wide`: whether sums of a few rows are float64."""
 
-    clip_norm: float
-    margin: float
     wide: bool
-    geometry: Geometry
-    loss: Loss
     subspace: Subspace | None
     contributions: Array | None
-    narrow_units: bool
-
-    @property
-    def simple(self) -> bool:
-        """Whether this is a float32 sum of softmax gradients in the plain geometry."""
-        return self.loss == "softmax" and self.geometry is PLAIN and not self.wide
-
-
-class Chosen(NamedTuple):
-    """The rows of a sample, as `ClippingProducts.chosen` gave them."""
-
-    rows: Any
+    backend: Backend
 
 
 class _Worker:
@@ -84,38 +70,23 @@ class _Worker:
     `Sample`.
 
     Args:
+        weights: shape (n_classes, n_features), float32. products: with `weights`, for this thread.
         rows: the rows of all threads.
-        weights: shape (n_classes, n_features), float32.
-        products: with `weights`, for this thread.
 
     Attributes:
         weight: sum of the clip factors of this thread's blocks, in units of 1 / `WEIGHT_STEPS`.
     """
 
-    def __init__(self, rows: Blocks, weights: Array, products: Products, clip: _Clip, backend: Backend) -> None:
-        self._products, self._clip = products, clip
-        self._backend, self._observed, self._rate = backend, rows.observed, rows.sampling_rate
-        self._fused = self._products if clip.simple and isinstance(self._products, ClippingProducts) else None
-        steady = isinstance(self._products, ClippingProducts) and not clip.wide
-        self._weights = None if rows.observed or steady else double(weights)
+    def __init__(self, clip: _Pass, weights: Array, products: Products, rows: Rows) -> None:
+        self._products, self._clip, self._n_rows = products, clip, rows.n_rows
+        steady = isinstance(products, KernelProducts) and not clip.wide
+        self._fused = products if isinstance(products, KernelProducts) and not clip.wide and clip.plain else None
+        self._weights = None if clip.observed or steady else double(weights)
+        self._units = UnitClip(clip, double(weights), self._fused) if rows.units else None
         self._further: Products | None = None
-        self._n_rows, self._bound = rows.n_rows, longest_left(clip.clip_norm, clip.margin)
         self.weight = 0
         # a large sum is made by its thread
         self._sum = self._empty_sum() if math.prod(weights.shape) <= FEW_ENTRIES else None
-        self._units: UnitClip | None = None
-        if rows.units:
-            narrow = clip.narrow_units and isinstance(self._products, ClippingProducts)
-            self._units = UnitClip(
-                double(weights),
-                clip.clip_norm,
-                clip.margin,
-                clip.geometry,
-                clip.loss,
-                self._products if narrow else None,  # type: ignore[arg-type]
-                rows.sampling_rate,
-                rows.observed,
-            )
 
     @property
     def sum(self) -> ExactSum:
@@ -133,30 +104,28 @@ class _Worker:
         """Sum of the clip factors that are float64: those of people, and of samples without the kernel."""
         return ExactSum(np.zeros(1), np.ones(()), self._n_rows)
 
-    def prepared(self, block: Block) -> Block | Chosen:
+    def prepared(self, block: Block) -> Block | ChosenRows:
         """The block, or its sample if one call can add that; for `take` of any worker."""
-        if self._fused is None or self._observed or block.sampled is None:
+        if self._fused is None or self._clip.observed or block.sampled is None:
             return block
         if block.bounds is not None or block.weights is not None:
             return block
-        sample = Sample.of(block.sampled, self._rate)
-        return Chosen(self._fused.chosen(block.rows, block.y, block.norms, self._bound, sample))
+        sample = Sample.of(block.sampled, self._clip.rate)
+        return self._fused.chosen(block.rows, block.y, block.norms, self._clip.bound, sample)
 
-    def take(self, given: Block | Chosen) -> None:
+    def take(self, given: Block | ChosenRows) -> None:
         """Clip the gradients of a block, or of what `prepared` made of it, and add them."""
         block = self.prepared(given) if isinstance(given, Block) else given
-        if isinstance(block, Chosen):
-            if self._fused is None:
-                raise ValueError("rows that were chosen for products that clip, given to other products")
-            self._fused.add_chosen(self.sum, block.rows)
+        if isinstance(block, ChosenRows):
+            self._fused.add_chosen(self.sum, block)  # type: ignore[union-attr]  # as these products chose them
             return
         if block.bounds is not None:
             self._take_units(block)
             return
-        sample = None if block.sampled is None else Sample.of(block.sampled, self._rate)
+        sample = None if block.sampled is None else Sample.of(block.sampled, self._clip.rate)
         if self._fused is not None and block.weights is None:
             self._take_fused(block, self._fused, sample)
-        elif sample is None or self._observed:
+        elif sample is None or self._clip.observed:
             self._take_rows(block, sample)
         else:
             rounded = self._weights is not None or not isinstance(self.sum.shift, float)
@@ -208,16 +177,16 @@ class _Worker:
 
     def _multiply(self, x: Array, matrix: Array) -> Array:
         """x @ matrix, for the matrix of the geometry; float32 products of a sample depend on no other row."""
-        if self._observed or self._weights is not None:
+        if self._clip.observed or self._weights is not None:
             return x @ matrix
         if self._further is None:
-            self._further = self._backend.products(matrix.T)
+            self._further = self._clip.backend.products(matrix.T)
         return self._further.scores(x)
 
-    def _take_fused(self, block: Block, products: ClippingProducts, sample: Sample | None) -> None:
+    def _take_fused(self, block: Block, products: KernelProducts, sample: Sample | None) -> None:
         """`take` in one call, for a block whose records are all observed."""
         parts = () if self._clip.contributions is None or self._clip.subspace is None else self._clip.subspace.parts
-        given = block.rows, block.y, block.norms, self._bound, parts
+        given = block.rows, block.y, block.norms, self._clip.bound, parts
         taken = products.add_clipped(self.sum, *given, sample=sample)
         self._note(block, block.norms * taken.r_norms, taken.r_norms, taken.factors, taken.scores)
 
@@ -239,7 +208,7 @@ class _Worker:
 
 
 def clipped_sum(
-    rows: Blocks,
+    rows: Rows,
     weights: Weights,
     clip_norm: float,
     *,
@@ -264,22 +233,16 @@ def clipped_sum(
         ParameterError: an amplification of `geometry` beyond which rounding could not be bounded.
     """
     narrow = transposed(checked_weights(weights))
-    products, narrow_units = backend.products(narrow), False
-    amplification, n_entries = geometry.amplification(clip_norm), math.prod(weights.shape)
-    if rows.units:
-        simple = loss == "softmax" and geometry is PLAIN
-        narrow_units = simple and isinstance(products, ClippingProducts)
-        rounding = unit_arithmetic(
-            MOST_CANCELLATION * amplification, n_entries, rows.n_rows, block_units=BLOCK_UNITS if narrow_units else None
-        )
-    else:
-        rounding = arithmetic(amplification, n_entries, rows.n_rows, rows.sampling_rate)
+    products = backend.products(narrow)
+    rounding = _rounding(rows, products, geometry, loss, clip_norm, math.prod(weights.shape))
     contributions = backend.zeros(rows.n_local) if per_record and rows.observed else None
-    wide = rounding.dtype is np.float64
-    clip = _Clip(clip_norm, rounding.margin, wide, geometry, loss, subspace, contributions, narrow_units)
+    wide, rate = rounding.dtype is np.float64, rows.sampling_rate
+    clip = _Pass(
+        clip_norm, rounding.margin, geometry, loss, rate, rows.observed, wide, subspace, contributions, backend
+    )
     most = max(1, MOST_TOTAL_BYTES // (8 * math.prod(weights.shape)))
     n_threads = min(backend.n_threads(rows, weights), most)
-    workers = [_Worker(rows, narrow, products.for_thread(), clip, backend) for _ in range(n_threads)]
+    workers = [_Worker(clip, narrow, products.for_thread(), rows) for _ in range(n_threads)]
     share(_pieces(rows, workers[0]), [worker.take for worker in workers])
     total = workers[0].sum.total
 
@@ -297,22 +260,33 @@ def clipped_sum(
     return ClippedSum(value, clip_norm, np.empty(0) if contributions is None else contributions, rows.sampling_rate)
 
 
-def _pieces(rows: Blocks, worker: _Worker) -> Iterator[Callable[[], Block | Chosen]]:
+def _rounding(
+    rows: Rows, products: Products, geometry: Geometry, loss: Loss, clip_norm: float, n_entries: int
+) -> Arithmetic:
+    """Margin and type of the sums. Those of people are float32 only where the kernel clips their gradients."""
+    amplification = geometry.amplification(clip_norm)
+    if not rows.units:
+        return arithmetic(amplification, n_entries, rows.n_rows, rows.sampling_rate)
+    narrow = loss == "softmax" and geometry is PLAIN and isinstance(products, KernelProducts)
+    cell = BLOCK_UNITS if narrow else None
+    return unit_arithmetic(MOST_CANCELLATION * amplification, n_entries, rows.n_rows, block_units=cell)
+
+
+def _pieces(rows: Rows, worker: _Worker) -> Iterator[Callable[[], Block | ChosenRows]]:
     """The blocks. Those in memory are prepared one after another, so that a thread has little else to do in Python."""
     for load in rows.lazy_blocks():
-        yield partial(_itself, worker.prepared(load())) if rows.in_memory else load
+        if rows.in_memory:
+            yield partial(_itself, worker.prepared(load()))
+        else:
+            yield load
 
 
-def _itself(given: Block | Chosen) -> Block | Chosen:
+def _itself(given: Block | ChosenRows) -> Block | ChosenRows:
     return given
 
 
 def row_sum(
-    rows: Rows,
-    clip_norm: float,
-    origin: NDArray[np.float64] | None = None,
-    *,
-    all_reduce: Reduce = ALONE.all_reduce,
+    rows: Rows, clip_norm: float, origin: NDArray[np.float64] | None = None, *, all_reduce: Reduce = ALONE.all_reduce
 ) -> ClippedSum:
     """Sum of rows, or of their differences from a public `origin` (n_features,), each clipped to `clip_norm`.
 

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linprobe.data.blocks import Block, Blocks, LazyBlock, Pairs, Rows
-from linprobe.data.rows import ArrayRows
-from linprobe.data.unit_rows import UnitRows, inner_products, pairs_of
+from linprobe.data.blocks import Block, LazyBlock, Pairs, inner_products, pairs_of
+from linprobe.data.owners import Bounds
+from linprobe.data.rows import ArrayRows, Rows
 from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.mechanisms.gpu_noise import DeviceNoise, check_ndtri
@@ -53,7 +53,7 @@ def check_device(name: str) -> torch.device:
 
 
 class DeviceRows(Rows):
-    """Rows in the memory of a GPU.
+    """Rows in the memory of a GPU, or the rows of people.
 
     Args:
         rows: rows on the host; x keeps its storage type on the device. Blocks are float32.
@@ -67,47 +67,17 @@ class DeviceRows(Rows):
         self._x = (x.view(torch.bfloat16) if rows.x.dtype == np.uint16 else x).to(device)
         self._y, self._norms = torch.from_numpy(rows.y).to(device), torch.from_numpy(rows.norms).to(device)
         self._weights = None if rows.weights is None else torch.from_numpy(rows.weights).to(device)
-        self.device = device
-        self.n_rows, self.n_features = rows.n_rows, rows.n_features
+        self.n_rows, self.n_features, self.device = rows.n_rows, rows.n_features, device
+        self.bounds, self.units, self._pairs = rows.bounds, rows.units, dict[int, Pairs]()
 
-    def _block(self, start: int) -> Block:
-        return self._rows(start, slice(start, start + DEVICE_ROWS))
-
-    def _rows(self, start: int, here: slice) -> Block:
+    def _block(self, start: int, here: slice) -> Block:
         weights = None if self._weights is None else self._weights[here]
         x, y, norms = self._x[here].float(), self._y[here], self._norms[here]
         return Block(start, x, y, norms, weights=weights)  # type: ignore[arg-type]
 
-    def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """All rows in order."""
-        return (partial(self._block, start) for start in range(0, self.n_rows, DEVICE_ROWS))
-
-    def sampled_blocks(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
-        """Not supported: samples are taken on the host.
-
-        Raises:
-            UsageError: always.
-        """
-        raise UsageError(NO_SAMPLES)
-
-
-class DeviceUnitRows(DeviceRows):
-    """The rows of people in the memory of a GPU."""
-
-    units = True
-
-    def __init__(self, rows: UnitRows, device: torch.device) -> None:
-        if not isinstance(rows.rows, ArrayRows):
-            raise _too_large(device)
-        super().__init__(rows.rows, device)
-        self.n_rows, self._bounds = rows.n_rows, rows.bounds
-        self._pairs: dict[int, Pairs] = {}
-
-    def _people(self, start: int) -> Block:
-        bounds = self._bounds[start : start + DEVICE_UNITS + 1]
-        here = slice(int(bounds[0]), int(bounds[-1]))
+    def _people(self, start: int, bounds: Bounds) -> Block:
+        block = self._block(start, slice(int(bounds[0]), int(bounds[-1])))
         bounds = bounds - bounds[0]
-        block = self._rows(start, here)
         if start not in self._pairs:
             pairs = pairs_of(bounds)
             placed: dict[str, Any] = {
@@ -119,13 +89,16 @@ class DeviceUnitRows(DeviceRows):
             self._pairs[start] = replace(pairs, inner=inner_products(block.stored, pairs))
         return replace(block, bounds=bounds, pairs=self._pairs[start])
 
-    def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """All people in order."""
-        return (partial(self._people, start) for start in range(0, self.n_rows, DEVICE_UNITS))
+    def _whole(self) -> Iterator[LazyBlock]:
+        if self.bounds is None:
+            for start in range(0, self.n_rows, DEVICE_ROWS):
+                yield partial(self._block, start, slice(start, start + DEVICE_ROWS))
+            return
+        for start in range(0, self.n_rows, DEVICE_UNITS):
+            yield partial(self._people, start, self.bounds[start : start + DEVICE_UNITS + 1])
 
-
-def _too_large(device: torch.device) -> UsageError:
-    return UsageError(f"the rows do not fit into this machine's memory, as device {str(device)!r} needs; use cpu")
+    def _sampled(self, sampled: NDArray[np.bool_]) -> Iterator[LazyBlock]:
+        raise UsageError(NO_SAMPLES)
 
 
 class DeviceProducts:
@@ -137,15 +110,12 @@ class DeviceProducts:
         self._group = SUM_ROWS * max(1, SUMS_BYTES // (4 * weights.numel()))
 
     def for_thread(self) -> DeviceProducts:
-        """Itself: it has no buffers."""
         return self
 
     def scores(self, x: Tensor) -> Tensor:
-        """x W^T, shape (b, n_classes), float32."""
         return x @ self._weights.T
 
     def zeros(self) -> Tensor:
-        """The empty sum, shape (n_classes, n_features)."""
         return torch.zeros(self._weights.shape, dtype=torch.float64, device=self._weights.device)
 
     def add(self, total: ExactSum, r: Tensor, x: Tensor, sample: Sample | None = None) -> None:
@@ -173,33 +143,24 @@ class GpuBackend:
         self.device = device
 
     def put(self, array: NDArray[Any]) -> Tensor:
-        """A copy on the device."""
         return torch.from_numpy(np.array(array)).to(self.device)
 
     def zeros(self, *shape: int) -> Tensor:
-        """Zeros on the device, float64."""
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
     def place(self, rows: Rows) -> DeviceRows:
-        """A copy of `rows` on the device.
-
-        Raises:
-            UsageError: rows that are streamed, as they do not fit into the memory of this machine.
-        """
-        if isinstance(rows, UnitRows):
-            return DeviceUnitRows(rows, self.device)
+        """A copy. Raises UsageError for streamed rows, which do not fit into the memory of this machine."""
         if not isinstance(rows, ArrayRows):
-            raise _too_large(self.device)
+            raise UsageError(
+                f"the rows do not fit into this machine's memory, as device {str(self.device)!r} needs; use cpu"
+            )
         return DeviceRows(rows, self.device)
 
     def noise(self, source: NoiseSource) -> DeviceNoise:
-        """The draws of `source`, generated on the device."""
         return DeviceNoise(source, self.device)
 
     def products(self, weights: Tensor) -> DeviceProducts:
-        """Products with `weights` (n_classes, n_features), float32."""
         return DeviceProducts(weights)
 
-    def n_threads(self, rows: Blocks, weights: Tensor) -> int:
-        """One, which launches the work of the device."""
-        return 1
+    def n_threads(self, rows: Rows, weights: Tensor) -> int:
+        return 1  # launches the work of the device

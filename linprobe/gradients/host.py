@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Blocks, Rows
+from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.unit_rows import BLOCK_UNITS
-from linprobe.gradients.backend import Products
-from linprobe.gradients.blas import NumpyProducts
-from linprobe.gradients.kernel import FusedProducts, KernelProducts
-from linprobe.gradients.kernel_weights import PackedWeights
+from linprobe.gradients.backend import NumpyProducts, Products
+from linprobe.gradients.kernel import FusedProducts, KernelProducts, PackedWeights
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY
 from linprobe.parallel.threads import n_threads
@@ -40,26 +37,21 @@ class HostBackend:
     """`linprobe.gradients.backend.Backend` in this process's memory."""
 
     def put(self, array: NDArray[Any]) -> NDArray[Any]:
-        """`array` itself."""
         return array
 
     def zeros(self, *shape: int) -> NDArray[np.float64]:
-        """Zeros, float64."""
         return np.zeros(shape)
 
     def place(self, rows: Rows) -> Rows:
-        """`rows` themselves."""
         return rows
 
     def noise(self, source: NoiseSource) -> NoiseSource:
-        """`source` itself."""
         return source
 
     def products(self, weights: NDArray[np.float32]) -> Products:
-        """Products with `weights` (n_classes, n_features), for one thread."""
         return products(weights)
 
-    def n_threads(self, rows: Blocks, weights: NDArray[Any]) -> int:
+    def n_threads(self, rows: Rows, weights: NDArray[Any]) -> int:
         """One thread per block or per `WORK_PER_THREAD` multiplications, whichever gives fewer; at least one."""
         n_rows = round(rows.n_local * rows.unit_rows)
         n_blocks = -(-rows.n_local // BLOCK_UNITS) if rows.units else -(-n_rows // BLOCK_ROWS)

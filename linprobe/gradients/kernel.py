@@ -4,31 +4,78 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block
-from linprobe.data.precision import STORED, StoredRows, aligned_empty, widened
-from linprobe.data.unit_rows import paired
-from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part
-from linprobe.gradients.blas import NumpyProducts, strided_rows
-from linprobe.gradients.kernel_people import People, rows_of
-from linprobe.gradients.kernel_weights import PackedWeights, whole_chunks
+from linprobe.data.blocks import STORED, Block, StoredRows, aligned_empty, paired, widened
+from linprobe.gradients.backend import NumpyProducts, Part, strided_rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
-from linprobe.native import KernelPart, KernelPeople, KernelRows
+from linprobe.native import KernelPart, KernelPeople, KernelRows, address
 
 TILE = 32  # features; sums are padded to a multiple, which every vector width of the kernel divides
 SPARE_ROWS = 13  # in a tile beyond those of a run, as in clipped_sum.c
 GROUP = 32  # rows that the kernel widens together, as in clipped_sum.c
 PADDING = 8  # doubles in a cache line
+PANEL = 6  # classes in a panel of packed weights, as in clipped_sum.c
+CHUNK = 16  # features or classes in a chunk of packed weights, as in clipped_sum.c; floats in the widest vector
+FEATURES = 64  # packed together, so that their weights stay in cache
 
 
-class _Clipped(NamedTuple):
-    """Arrays that clipping reads and writes, of shape (b,), and the further parts with their scores."""
+class PackedWeights:
+    """Weights (n_classes, n_features), float32, packed once for all threads."""
+
+    def __init__(self, weights: NDArray[np.float32]) -> None:
+        self.weights = np.asarray(weights, np.float32)
+
+    @cached_property
+    def panels(self) -> NDArray[np.float32]:
+        """By panel, chunk of features, class and feature, padded with zeros: the order of groups."""
+        weights, (n_classes, n_features) = self.weights, self.weights.shape
+        if n_features % CHUNK:
+            weights = np.pad(weights, ((0, 0), (0, -n_features % CHUNK)))
+        by_chunk = weights.reshape(n_classes, -1, CHUNK).swapaxes(0, 1)
+        packed: NDArray[np.float32] = aligned_empty((n_classes, weights.shape[1]), np.float32)
+        n_panels, first = -(-n_classes // PANEL), 0
+        for panel in range(n_panels):
+            stop = first + n_classes // n_panels + (panel < n_classes % n_panels)
+            packed[first:stop].reshape(-1, stop - first, CHUNK)[:] = by_chunk[:, first:stop]
+            first = stop
+        return packed.reshape(-1)
+
+    @cached_property
+    def columns(self) -> NDArray[np.float32]:
+        """By chunk of classes, feature and class, padded with zeros: the order of runs."""
+        n_classes, n_features = self.weights.shape
+        padded = whole_chunks(n_classes)
+        columns: NDArray[np.float32] = aligned_empty((padded // CHUNK, n_features, CHUNK), np.float32)
+        some = np.zeros((FEATURES, padded), np.float32)
+        chunk = np.dtype((np.void, CHUNK * some.itemsize))  # to move a chunk is faster than to move its numbers
+        for first in range(0, n_features, FEATURES):
+            here = slice(first, min(first + FEATURES, n_features))
+            taken = some[: here.stop - first]
+            taken[:, :n_classes] = self.weights[:, here].T
+            columns.view(chunk)[:, here, 0] = taken.view(chunk).T
+        return columns
+
+
+def whole_chunks(n_classes: int) -> int:
+    """`n_classes` rounded up to whole chunks."""
+    return -(-n_classes // CHUNK) * CHUNK
+
+
+class ClippedBlock(NamedTuple):
+    """What clipping a block reads and writes.
+
+    Attributes:
+        y, lengths: class indices and norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
+        r_norms: norms of the residuals, shape (b,). factors: clip factors, shape (b,).
+        parts: further products. scores: their scores, shape (b, n_classes of the part) each.
+    """
 
     y: NDArray[np.int64]
     lengths: NDArray[np.float64]
@@ -41,29 +88,92 @@ class _Clipped(NamedTuple):
     @classmethod
     def empty(
         cls, y: NDArray[np.int64], lengths: NDArray[np.float64], bound: float, parts: Sequence[Part] = ()
-    ) -> _Clipped:
+    ) -> ClippedBlock:
         """Arrays for rows of classes y and these norms, yet to be clipped."""
         scores = [_padded(len(y), part.products.n_classes) for part in parts]
         return cls(y, lengths, bound, np.empty(len(y)), np.empty(len(y)), parts, scores)
 
-    def arguments(self) -> tuple[int | float, ...]:
+    def arguments(self) -> tuple[int | float | None, ...]:
         """The kernel's arguments."""
-        addresses = (array.ctypes.data for array in (self.y, self.lengths, self.r_norms, self.factors))
-        y, lengths, r_norms, factors = addresses
-        return y, lengths, self.bound, r_norms, factors
+        return address(self.y), address(self.lengths), self.bound, address(self.r_norms), address(self.factors)
 
 
-class _Chosen(NamedTuple):
+class ChosenRows(NamedTuple):
     """Some rows, as the kernel reads them, and the ends of their runs."""
 
     rows: StoredRows
     read: KernelRows
-    clipped: _Clipped
+    clipped: ClippedBlock
     ends: NDArray[np.int64]
 
 
-class KernelProducts(NumpyProducts, ClippingProducts):
-    """Any number of classes: the kernel scores, clips and sums a run of rows at a time."""
+@dataclass(frozen=True)
+class People:
+    """People and their clip factors, min(1, bound / max(norm, spread / most)).
+
+    Attributes:
+        bounds: rows of person u are bounds[u] to bounds[u + 1], shape (n_units + 1,).
+        y, norms, weights: one entry for each row, shape (b,); weights may be None.
+        inner: inner products of the pairs of rows of each person with at most `PAIRED_ROWS` rows.
+        factors, lengths: outputs of the kernel, shape (n_units,); 0 for people whom it leaves out.
+    """
+
+    bounds: NDArray[np.int64]
+    y: NDArray[np.int64]
+    norms: NDArray[np.float64]
+    weights: NDArray[np.float64] | None
+    inner: NDArray[np.float64]
+    factors: NDArray[np.float64]
+    lengths: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, block: Block, n_classes: int, cells: NDArray[np.int64] | None = None) -> People:
+        """The people of a block, after checks that the kernel does not make, of `cells` too.
+
+        Raises:
+            ValueError: shapes that do not fit. IndexError: a class index out of range.
+        """
+        pairs, bounds = paired(block), np.ascontiguousarray(block.bounds, np.int64)
+        y, norms = np.ascontiguousarray(block.y, np.int64), np.ascontiguousarray(block.norms, np.float64)
+        weights = None if block.weights is None else np.ascontiguousarray(block.weights, np.float64)
+        n_rows, n_units = (len(block.stored),), len(bounds) - 1
+        fit = all(each is None or each.shape == n_rows for each in (y, norms, weights))
+        fit = fit and bounds[0] == 0 and bounds[-1] == n_rows[0] and bool((bounds[1:] >= bounds[:-1]).all())
+        fit = fit and len(pairs.inner) == int(pairs.pair_counts.sum()) and len(pairs.pair_counts) == n_units
+        if cells is not None and len(cells):
+            fit = fit and cells[0] > 0 and cells[-1] == n_units and bool((cells[1:] > cells[:-1]).all())
+        if not fit or (block.sampled is not None and block.sampled.shape != (n_units,)):
+            raise ValueError(
+                f"{n_units} people with bounds from {bounds[0]} to {bounds[-1]} do not fit {n_rows[0]} rows"
+            )
+        if n_rows[0] and not 0 <= y.min() <= y.max() < n_classes:
+            raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {n_classes - 1}")
+        return cls(bounds, y, norms, weights, pairs.inner, np.zeros(n_units), np.zeros(n_units))
+
+    def for_kernel(
+        self, bound: float, most: float, joined: NDArray[np.bool_] | None = None, ends: NDArray[np.int64] | None = None
+    ) -> KernelPeople:
+        """The kernel's argument for the people in the mask `joined`, or all, in cells that end at `ends`.
+
+        It holds addresses, so all arrays must outlive it.
+        """
+        ends = None if ends is None or not len(ends) else ends
+        arrays = (self.bounds, ends, self.y, self.norms, self.weights, self.inner, joined, self.factors, self.lengths)
+        return KernelPeople(*map(address, arrays), bound, most, len(self.factors))
+
+
+def _rows_of(sampled: NDArray[np.bool_], bounds: NDArray[np.int64], cells: NDArray[np.int64] | None) -> Sample:
+    """The rows of sampled people, in runs of `SUM_ROWS` rows that cross no cell."""
+    sizes = np.diff(bounds)
+    joined = np.concatenate([[0], np.cumsum(sizes * sampled)])
+    ends = [joined[-1]] if cells is None else joined[cells].tolist()
+    runs = [range(first + SUM_ROWS, stop, SUM_ROWS) for first, stop in pairwise([0, *ends])]
+    found = sorted({*chain(*runs), *ends} - {0})
+    return Sample(np.flatnonzero(np.repeat(sampled, sizes)), np.array(found, np.int64))
+
+
+class KernelProducts(NumpyProducts):
+    """Any number of classes: the kernel scores, clips and sums a run of rows at a time, in one call."""
 
     def __init__(self, packed: PackedWeights, library: ctypes.CDLL) -> None:
         super().__init__(packed.weights)
@@ -72,7 +182,6 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         self._stride = self._whole_tiles + PADDING  # doubles from one row of a sum to the next
 
     def for_thread(self) -> KernelProducts:
-        """The same products with their own buffers."""
         self._order()  # before the threads start
         return type(self)(self._packed, self._library)
 
@@ -99,13 +208,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         room[:] = 0
         return room
 
-    def _add(
-        self,
-        total: ExactSum,
-        r: NDArray[np.float32],
-        x: NDArray[np.float32],
-        sample: Sample | None,
-    ) -> None:
+    def _add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[np.float32], sample: Sample | None) -> None:
         """Round the sum of each run to the grid; with `Scale`, whose grid differs by entry, that of each block."""
         if isinstance(total.shift, float):
             self._sum(total.total, total.shift, r, x, sample)
@@ -123,14 +226,14 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         sample: Sample | None,
     ) -> None:
         r, stride = strided_rows(r)
-        chosen = (None, None) if sample is None else (sample.places.ctypes.data, sample.ends.ctypes.data)
+        chosen = (None, None) if sample is None else (address(sample.places), address(sample.ends))
         n_rows = len(x) if sample is None else len(sample.places)
         buffers = (self._address(total), self._room.ctypes.data)
         shape = (n_rows, self.n_features, self.n_classes, stride, self._stride)
         self._library.linprobe_sum(x.ctypes.data, r.ctypes.data, *chosen, *buffers, *shape, shift)
 
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """x W^T, shape (b, n_classes), float32, in rows padded to whole vectors of the kernel."""
+        """As of all products, in rows padded to whole vectors of the kernel."""
         self.check(x)
         scores = _padded(len(x), self.n_classes)
         self._score(_storable(StoredRows(x)), [self.in_runs(0, scores)])
@@ -147,14 +250,28 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         *,
         sample: Sample | None = None,
     ) -> ClippedBlock:
-        """As in `linprobe.gradients.backend.ClippingProducts`."""
+        """Add sum_i c_i r_i x_i^T to `total`, for softmax residuals r_i and c_i = min(1, bound / (length_i ||r_i||)).
+
+        The scores and factor of a row and what is added of it have the same bits whatever its place and the other rows
+        are.
+
+        Args:
+            total: sum with one `shift` for all entries.
+            x: rows, shape (b, n_features), in any storage type. y: class indices, shape (b,).
+            lengths: norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
+            parts: further scores to compute in the same pass.
+            sample: the rows to add; None for all. All are scored and clipped.
+
+        Raises:
+            ValueError: shapes that do not fit. IndexError: a class index out of range.
+        """
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         rows, y, lengths = self._checked(x, y, lengths, sample, inside)
         self._check_classes(y)
-        clipped = _Clipped.empty(y, lengths, bound, parts)
+        clipped = ClippedBlock.empty(y, lengths, bound, parts)
         some, ends = (None, None) if sample is None else (sample.places, sample.ends)
         self._pass(total, rows.for_kernel(), clipped, self._parts(rows, clipped), some, ends)
-        return ClippedBlock(clipped.r_norms, clipped.factors, clipped.scores)
+        return clipped
 
     def chosen(
         self,
@@ -163,16 +280,19 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         lengths: NDArray[np.float64],
         bound: float,
         sample: Sample,
-    ) -> _Chosen:
-        """As in `linprobe.gradients.backend.ClippingProducts`."""
+    ) -> ChosenRows:
+        """The rows of `sample`, checked, for `add_chosen` of any products like these. No row outside it is read.
+
+        Arguments and errors as in `add_clipped`.
+        """
         rows, y, lengths = self._checked(x, y, lengths, sample)
         rows = StoredRows(rows.x, sample.places, rows.translation)
-        clipped = _Clipped.empty(y[sample.places], lengths[sample.places], bound)
+        clipped = ClippedBlock.empty(y[sample.places], lengths[sample.places], bound)
         self._check_classes(clipped.y)
-        return _Chosen(rows, rows.for_kernel(), clipped, sample.ends)
+        return ChosenRows(rows, rows.for_kernel(), clipped, sample.ends)
 
-    def add_chosen(self, total: ExactSum, chosen: _Chosen) -> None:
-        """As in `linprobe.gradients.backend.ClippingProducts`."""
+    def add_chosen(self, total: ExactSum, chosen: ChosenRows) -> None:
+        """Add the clipped gradients of `chosen` rows to `total`. What is added of a row depends on no other row."""
         self._pass(total, chosen.read, chosen.clipped, ends=chosen.ends)
 
     def _checked(
@@ -201,7 +321,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         self,
         total: ExactSum,
         rows: KernelRows,
-        clipped: _Clipped,
+        clipped: ClippedBlock,
         parts: Sequence[KernelPart] = (),
         summed: NDArray[np.int64] | None = None,
         ends: NDArray[np.int64] | None = None,
@@ -216,28 +336,16 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         if not isinstance(total.shift, float):
             raise ValueError("the clipped sums of the kernel do not fit a sum with a shift for each entry")
         clip_and_sum, room = self._way()
-        clip_and_sum(
-            ctypes.byref(rows),
-            room.ctypes.data,
-            self._order().ctypes.data,
-            *clipped.arguments(),
-            self._address(total.total),
-            len(clipped.y),
-            None if summed is None else summed.ctypes.data,
-            0 if summed is None else len(summed),
-            None if ends is None else ends.ctypes.data,
-            self.n_classes,
-            self._stride,
-            total.shift,
-            (KernelPart * len(parts))(*parts),
-            len(parts),
-        )
+        given = ctypes.byref(rows), address(room), address(self._order()), *clipped.arguments()
+        runs = address(summed), 0 if summed is None else len(summed), address(ends)
+        shape, more = (self.n_classes, self._stride, total.shift), ((KernelPart * len(parts))(*parts), len(parts))
+        clip_and_sum(*given, self._address(total.total), len(clipped.y), *runs, *shape, *more)
 
     def _way(self) -> tuple[Any, NDArray[np.float32]]:
         """The function of a pass, and its buffer."""
         return self._library.linprobe_clipped_runs, self._room
 
-    def _parts(self, rows: StoredRows, clipped: _Clipped) -> list[KernelPart]:
+    def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:
         """The parts whose scores a pass computes; those of other parts are computed here."""
         parts = []
         for part, out in zip(clipped.parts, clipped.scores, strict=True):
@@ -249,7 +357,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
 
     def _score(self, rows: StoredRows, parts: list[KernelPart]) -> None:
         """Compute the scores of parts, which `in_runs` made, and nothing else."""
-        nothing = _Clipped.empty(np.empty(0, np.int64), np.empty(0), 0.0).arguments()
+        nothing = ClippedBlock.empty(np.empty(0, np.int64), np.empty(0), 0.0).arguments()
         nowhere, shape = (None, rows.shape[0], None, 0, None), (self.n_classes, self._stride, 0.0)
         given = (KernelPart * len(parts))(*parts), len(parts)
         read = ctypes.byref(rows.for_kernel())
@@ -261,14 +369,24 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         return KernelPart(columns, scores.ctypes.data, first, self.n_features, _stride(scores), self.n_classes)
 
     def add_units(
-        self,
-        total: ExactSum,
-        block: Block,
-        bound: float,
-        most: float,
-        cells: NDArray[np.int64] | None = None,
+        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As in `linprobe.gradients.backend.ClippingProducts`: scores, then the kernel clips each person and sums."""
+        """Add sum_u c_u S_u over the people of a block, or of its sample, to `total`.
+
+        S_u is the sum of x_j r_j^T over the rows of person u, for softmax residuals times the weights of rows. Its
+        factor is c_u = min(1, bound / max(||S_u||, sum_j ||x_j|| ||r_j|| / most)). What is added of a person depends on
+        nobody else, up to the rounding of float32 sums of at most `SUM_ROWS` rows.
+
+        Args:
+            cells: no float32 sum crosses these places of people, increasing, the last is n_units. Given if the rows
+                of people outside the sample are not to be read.
+
+        Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
+            than `PAIRED_ROWS` rows are left out, with zeros.
+
+        Raises:
+            ValueError: shapes that do not fit. IndexError: a class index out of range.
+        """
         few = block if cells is None else block.compact()
         pairs = paired(few)
         if pairs.places is not None:
@@ -281,7 +399,7 @@ class KernelProducts(NumpyProducts, ClippingProducts):
         r = self.scores(x)
         given = ctypes.byref(people.for_kernel(bound, most))
         self._library.linprobe_clip_people(r.ctypes.data, _stride(r), given, self.n_classes)
-        self._add(total, r, x, None if few.sampled is None else rows_of(few.sampled, people.bounds, cells))
+        self._add(total, r, x, None if few.sampled is None else _rows_of(few.sampled, people.bounds, cells))
         return people.factors, people.lengths
 
     def _address(self, total: NDArray[np.float64]) -> int:
@@ -315,7 +433,6 @@ class FusedProducts(KernelProducts):
         return self._packed.panels
 
     def scores(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """x W^T, shape (b, n_classes), float32. Does not copy x if it is a range of columns."""
         self.check(x)
         x, stride = strided_rows(widened(x))
         scores = np.empty((len(x), self.n_classes), np.float32)
@@ -324,14 +441,9 @@ class FusedProducts(KernelProducts):
         return scores
 
     def add_units(
-        self,
-        total: ExactSum,
-        block: Block,
-        bound: float,
-        most: float,
-        cells: NDArray[np.int64] | None = None,
+        self, total: ExactSum, block: Block, bound: float, most: float, cells: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As in `linprobe.gradients.backend.ClippingProducts`: one pass over all people, and one over the sample."""
+        """As of products by runs, in one pass over all people, and one over the sample."""
         people, joined = People.of(block, self.n_classes, cells), block.sampled
         self.check(block.rows)
         rows = _storable(block.rows)
@@ -342,16 +454,9 @@ class FusedProducts(KernelProducts):
 
     def _people_pass(self, total: ExactSum | None, rows: StoredRows, people: KernelPeople) -> None:
         """Score, clip and sum the rows of people; without `total`, score and clip only."""
-        self._library.linprobe_people(
-            ctypes.byref(rows.for_kernel()),
-            self._group_room.ctypes.data,
-            self._packed.panels.ctypes.data,
-            ctypes.byref(people),
-            None if total is None else self._address(total.total),
-            self.n_classes,
-            self._stride,
-            0.0 if total is None else total.shift,
-        )
+        given = ctypes.byref(rows.for_kernel()), address(self._group_room), address(self._packed.panels)
+        into, shift = (None, 0.0) if total is None else (self._address(total.total), total.shift)
+        self._library.linprobe_people(*given, ctypes.byref(people), into, self.n_classes, self._stride, shift)
 
     def in_groups(self, first: int, scores: NDArray[np.float32]) -> KernelPart:
         """The argument of a pass by groups: write `scores`, which `_padded` made, of features from `first` on."""
@@ -362,7 +467,7 @@ class FusedProducts(KernelProducts):
         """The function of a pass, and its buffer."""
         return self._library.linprobe_clipped_sum, self._group_room
 
-    def _parts(self, rows: StoredRows, clipped: _Clipped) -> list[KernelPart]:
+    def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:
         """The parts whose scores a pass computes. Those with many classes take a pass by runs, which comes first."""
         parts, in_runs = [], []
         for part, out in zip(clipped.parts, clipped.scores, strict=True):

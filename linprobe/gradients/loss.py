@@ -1,8 +1,12 @@
 """Losses in closed form, and passes over public rows: loss, gradient, norms, second moments, optimum.
 
 The gradient of one record is the rank-one matrix `x r^T` with residual `r = softmax(W^T x) - onehot(y)`, or
-`r = W^T x - y` for squared loss, or `r = sigmoid(W^T x) - y` for rows with several labels (`sigmoid.py`). No
-per-example gradient is formed.
+`r = W^T x - y` for squared loss. Rows with several labels have binary cross-entropy, summed over the labels, and
+`r = sigmoid(W^T x) - y`:
+
+    loss_i = sum_k log(1 + e^{s_ik}) - y_ik s_ik,    s_i = W^T x_i,    y_ik in {0, 1}
+
+No per-example gradient is formed.
 """
 
 from __future__ import annotations
@@ -13,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Blocks
+from linprobe.data.blocks import Block
 from linprobe.data.preprocessing import row_norms
+from linprobe.data.rows import Rows
 from linprobe.errors import DivergedError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.host import HOST
-from linprobe.gradients.sigmoid import sigmoid_residuals
 from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, contiguous, double, namespace, norm, numbers_like, on_host, single
 from linprobe.parallel.threads import blas_module, in_order
@@ -41,40 +45,42 @@ def residuals_of(
     The loss is cross-entropy in nats, or half the squared residuals; on a GPU it is a tensor of shape (). `weights`
     (b,) multiply losses and residuals.
     """
-    if loss == "sigmoid":
-        return sigmoid_residuals(scores, y, with_loss, weights)
-    if weights is not None:
-        return _weighted_residuals(scores, y, loss, with_loss, weights)
     xp, value = namespace(scores), 0.0
+    if with_loss and (loss == "sigmoid" or (loss == "softmax" and weights is not None)):
+        losses = _losses(scores, y, loss)
+        value = (losses if weights is None else weights * losses).sum()
     if loss == "softmax":
         scores -= xp.max(scores, axis=1, keepdims=True)
-        own = xp.sum(scores[numbers_like(y), y], dtype=xp.float64) if with_loss else None
+        own = xp.sum(scores[numbers_like(y), y], dtype=xp.float64) if with_loss and weights is None else None
         xp.exp(scores, out=scores)
         sums = xp.sum(scores, axis=1, keepdims=True)
-        if with_loss:
+        if own is not None:
             value = xp.sum(xp.log(sums), dtype=xp.float64) - own
         scores /= sums
-    if loss == "squared" and y.ndim == 2:
+    elif loss == "sigmoid":  # 1 / (1 + e^-s) is (1 + tanh(s / 2)) / 2, which never overflows
+        scores *= 0.5
+        xp.tanh(scores, out=scores)
+        scores += 1
+        scores *= 0.5
+    if y.ndim == 2:
         scores -= y
     else:
         scores[numbers_like(y), y] -= 1
     if loss == "squared" and with_loss:
-        value = xp.sum(double(scores) ** 2) / 2
+        squares = double(scores) ** 2
+        value = xp.sum(squares if weights is None else weights[:, None] * squares) / 2
+    if weights is not None:
+        scores *= weights[:, None]
     return scores, value
 
 
-def _weighted_residuals(scores: Array, y: Array, loss: Loss, with_loss: bool, weights: Array) -> tuple[Array, Any]:
-    xp, value = namespace(scores), 0.0
-    if with_loss and loss == "softmax":
-        wide = double(scores)
-        most = xp.max(wide, axis=1, keepdims=True)
-        losses = xp.log(xp.sum(xp.exp(wide - most), axis=1)) + most[:, 0] - wide[numbers_like(y), y]
-        value = xp.sum(weights * losses)
-    r, _ = residuals_of(scores, y, loss)
-    if with_loss and loss == "squared":
-        value = xp.sum(weights[:, None] * double(r) ** 2) / 2
-    r *= weights[:, None]
-    return r, value
+def _losses(scores: Array, y: Array, loss: Loss) -> Array:
+    """Losses of rows in nats, shape (b,), float64: of softmax, or of sigmoid, summed over labels."""
+    xp, wide = namespace(scores), double(scores)
+    if loss == "sigmoid":
+        return (wide.clip(0, None) - y * wide + xp.log1p(xp.exp(-abs(wide)))).sum(-1)
+    most = xp.max(wide, axis=1, keepdims=True)
+    return xp.log(xp.sum(xp.exp(wide - most), axis=1)) + most[:, 0] - wide[numbers_like(y), y]
 
 
 def residual_norms(r: Array) -> Array:
@@ -109,14 +115,14 @@ def checked_weights(weights: Array) -> Array:
 
 
 def loss_and_gradient(
-    rows: Blocks, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
+    rows: Rows, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
 ) -> tuple[Any, Weights]:
     """Summed loss and its gradient (n_features, n_classes). Not private."""
     return loss_gradient_and_norms(rows, weights, loss, backend=backend)[:2]
 
 
 def loss_gradient_and_norms(
-    rows: Blocks, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
+    rows: Rows, weights: Weights, loss: Loss = "softmax", *, backend: Backend = HOST
 ) -> tuple[Any, Weights, Sequence[Array]]:
     """`loss_and_gradient`, and the norms ||x_i|| ||r_i|| of per-example gradients, one array (b,) per block."""
     narrow = checked_weights(single(weights))
@@ -133,7 +139,7 @@ def loss_gradient_and_norms(
     return summed_loss, contiguous(total.T), norms
 
 
-def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Weights:
+def mean_squared_gradient(rows: Rows, weights: Weights, loss: Loss = "softmax") -> Weights:
     """Mean of the elementwise squares of per-example gradients, shape (n_features, n_classes). Not private.
 
     The sum of squares is (X * X)^T (R * R), in float64, as squared residuals may leave the range of float32.
@@ -152,7 +158,7 @@ def second_moment(rows: Blocks, weights: Weights, loss: Loss = "softmax") -> Wei
 
 
 def minimise(
-    rows: Blocks,
+    rows: Rows,
     start: Weights,
     *,
     weight_decay: float,

@@ -6,14 +6,14 @@ the inner products of the rows and those of the residuals:
     ||S_u||^2            = sum_(j, k) <x_j, x_k> <r_j, r_k>
     ||S_u - g||^2        = ||S_u||^2 - 2 sum_j x_j^T g r_j + ||g||^2              (a public origin g)
 
-People with more than `FORMED_ROWS` rows, and all people in a scale, have S_u formed instead, which is then less work.
+People with more than `PAIRED_ROWS` rows, and all people in a scale, have S_u formed instead, which is then less work.
 
 Rounding: a person whose place is empty moves the rows of the others in the block of that place, so nothing may depend
 on the place of a row. Products are float64; or, for softmax in the plain geometry with the kernel, float32 with
-residuals that have the same bits at every place (`ClippingProducts`). The rows of one person may cancel. So the factor
+residuals that have the same bits at every place (`KernelProducts`). The rows of one person may cancel. So the factor
 also keeps the summed lengths of the person's gradients, l = sum_j ||x_j|| ||r_j||, below `MOST_CANCELLATION` times the
 bound: without it, rounding relative to l would not be bounded relative to the clip norm. Orthogonal gradients of
-`FORMED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
+`PAIRED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
 """
 
 from __future__ import annotations
@@ -26,20 +26,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Pairs
-from linprobe.data.precision import widened
+from linprobe.data.blocks import PAIRED_ROWS, Block, Pairs, inner_products, pairs_of, widened
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.unit_rows import PAIRED_ROWS, inner_products, pairs_of
-from linprobe.gradients.backend import ClippingProducts
-from linprobe.gradients.geometry import Geometry
+from linprobe.gradients.geometry import PLAIN, Geometry
+from linprobe.gradients.kernel import KernelProducts
 from linprobe.gradients.loss import residuals_of
 from linprobe.gradients.rounding import ExactSum, Sample
 from linprobe.mechanisms.clipping import clip_factors, longest_left
 from linprobe.options import Loss
 from linprobe.parallel.array_api import Array, double, namespace, segment_sums
 
-FORMED_ROWS = PAIRED_ROWS
-MOST_CANCELLATION = 4.0  # the square root of FORMED_ROWS
+MOST_CANCELLATION = 4.0  # the square root of PAIRED_ROWS
 
 
 class ClippedUnits(NamedTuple):
@@ -57,24 +54,45 @@ class ClippedUnits(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Clip:
+    """How gradients are clipped.
+
+    Attributes:
+        margin: share of `clip_norm` reserved for rounding errors.
+        rate: probability with which units joined the sample.
+        observed: whether the factors of units outside the sample are wanted. If not, their rows are not read.
+    """
+
+    clip_norm: float
+    margin: float
+    geometry: Geometry
+    loss: Loss
+    rate: float
+    observed: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether these are softmax gradients in the plain geometry, which the kernel clips."""
+        return self.loss == "softmax" and self.geometry is PLAIN
+
+    @property
+    def bound(self) -> float:
+        """Largest norm of a clipped gradient."""
+        return longest_left(self.clip_norm, self.margin)
+
+
+@dataclass(frozen=True)
 class UnitClip:
     """How the gradients of people are clipped and summed.
 
     Attributes:
         weights: shape (n_classes, n_features), float64.
         products: of these weights, for float32 sums; None for float64.
-        rate: probability with which people joined the sample.
-        observed: whether the factors of people outside the sample are wanted. If not, their rows are not read.
     """
 
+    clip: Clip
     weights: Array
-    clip_norm: float
-    margin: float
-    geometry: Geometry
-    loss: Loss
-    products: ClippingProducts | None
-    rate: float = 1.0
-    observed: bool = True
+    products: KernelProducts | None
 
     def add(self, block: Block, total: ExactSum) -> ClippedUnits:
         """Add sum_u c_u S_u over the people of a block, (n_classes, n_features), to `total`.
@@ -87,20 +105,20 @@ class UnitClip:
         if block.sampled is None:
             return self._add(block, total)
         joined = self._add(_joined(block), total)
-        if not self.observed:
+        if not self.clip.observed:
             return joined
         return self._add(replace(block, sampled=None), None)._replace(weight=joined.weight)
 
-    def _add_narrow(self, products: ClippingProducts, block: Block, total: ExactSum) -> ClippedUnits:
+    def _add_narrow(self, products: KernelProducts, block: Block, total: ExactSum) -> ClippedUnits:
         """`add` in float32; the gradients of people with many rows are formed in float64, one by one."""
-        bound, cells = longest_left(self.clip_norm, self.margin), None
-        many = np.diff(_bounds(block)) > FORMED_ROWS
-        if not self.observed and block.sampled is not None:
-            sample = Sample.of(block.sampled, self.rate)
+        cells = None
+        many = np.diff(_bounds(block)) > PAIRED_ROWS
+        if not self.clip.observed and block.sampled is not None:
+            sample = Sample.of(block.sampled, self.clip.rate)
             cells = sample.places[sample.ends - 1] + 1
             cells[-1:] = block.n_units
             many &= block.sampled
-        factors, lengths = products.add_units(total, block, bound, MOST_CANCELLATION, cells)
+        factors, lengths = products.add_units(total, block, self.clip.bound, MOST_CANCELLATION, cells)
         if many.any():
             self._add_formed(block, np.flatnonzero(many).tolist(), total, factors, lengths)
         return ClippedUnits(factors, lengths, np.zeros(1))  # the plain geometry needs no weight
@@ -110,7 +128,7 @@ class UnitClip:
         pairs = block.pairs or pairs_of(_bounds(block))
         factors, lengths = _zeros(self.weights, block.n_units), _zeros(self.weights, block.n_units)
         formed = pairs.formed
-        if self.geometry.forms:
+        if self.clip.geometry.forms:
             formed = np.flatnonzero(np.diff(_bounds(block)))
         elif len(pairs.owner):
             self._add_few(block, pairs, total, factors, lengths)
@@ -120,20 +138,20 @@ class UnitClip:
 
     def _add_few(self, block: Block, pairs: Pairs, total: ExactSum | None, factors: Array, lengths: Array) -> None:
         """`_add` for the people with few rows each."""
-        x, y, owner = widened(block.stored[pairs.rows]), block.y[pairs.rows], pairs.owner
+        clip, geometry, owner = self.clip, self.clip.geometry, pairs.owner
+        x, y = double(widened(block.stored[pairs.rows])), block.y[pairs.rows]
         weights = None if block.weights is None else block.weights[pairs.rows]
-        x = double(x)
-        r = residuals_of(x @ self.weights.T, y, self.loss, weights=weights)[0]
+        r = residuals_of(x @ self.weights.T, y, clip.loss, weights=weights)[0]
         row_lengths = ((x * x).sum(-1) * (r * r).sum(-1)) ** 0.5
         inner = inner_products(block.stored, pairs) if pairs.inner is None else pairs.inner
         inner = inner * (r[pairs.first] * r[pairs.second]).sum(-1)
         spread, own = (segment_sums(values, owner, pairs.counts) for values in (row_lengths, row_lengths**2))
         squared = own + 2 * segment_sums(inner, pairs.pair_owner, pairs.pair_counts)
-        along = self.geometry.along(x, r)
+        along = geometry.along(x, r)
         along = along if isinstance(along, float) else segment_sums(along, owner, pairs.counts)
-        norms = self.geometry.unit_norms(squared, along, spread)
-        most = MOST_CANCELLATION * self.geometry.amplification(self.clip_norm)
-        c = clip_factors(namespace(norms).maximum(norms, spread / most), self.clip_norm, self.margin)
+        norms = geometry.unit_norms(squared, along, spread)
+        most = MOST_CANCELLATION * geometry.amplification(clip.clip_norm)
+        c = clip_factors(namespace(norms).maximum(norms, spread / most), clip.clip_norm, clip.margin)
         factors[pairs.units], lengths[pairs.units] = c[pairs.units], norms[pairs.units]
         if total is not None:
             total.add((r * c[owner][:, None]).T @ x)
@@ -144,9 +162,9 @@ class UnitClip:
         """`_add` for the people whose gradients are formed."""
         term = namespace(self.weights).zeros_like(self.weights)
         for unit in units:
-            gradient = _formed(block, unit, self.weights, self.loss)
-            norm = self.geometry.norm_of(gradient.T)
-            c = clip_factors(norm, self.clip_norm, self.margin)
+            gradient = _formed(block, unit, self.weights, self.clip.loss)
+            norm = self.clip.geometry.norm_of(gradient.T)
+            c = clip_factors(norm, self.clip.clip_norm, self.clip.margin)
             factors[unit], lengths[unit] = c, norm
             if total is not None and (block.sampled is None or block.sampled[unit]):
                 term += c * gradient

@@ -71,7 +71,7 @@ class Contributed:
         self.levels[here] += 1
 
 
-class Noise(Protocol):
+class NoiseGenerator(Protocol):
     """`linprobe.mechanisms.noise.NoiseSource`, or the same on a device."""
 
     draws: int
@@ -106,7 +106,7 @@ class GaussianMechanism:
 
     def __init__(
         self,
-        source: Noise,
+        source: NoiseGenerator,
         record: Callable[[GaussianEvent], None],
         first_step: int = 0,
         *,

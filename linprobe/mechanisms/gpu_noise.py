@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from linprobe.errors import LinprobeError
-from linprobe.mechanisms.first_look import DEEP, UNSURE, grid_step, normals
+from linprobe.mechanisms.grid import DEEP, UNSURE, grid_step, normals
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
 
 CHUNK_BLOCKS = 1 << 18
@@ -126,7 +126,7 @@ class DeviceNoise:
         noised = torch.empty_like(flat)
         for start, words in Stream(self._source.key, draw, self.device).chunks(len(flat)):
             part = flat[start : start + len(words)]
-            whole, cells, unsure = first_look(part, words, std, grid)
+            whole, cells, unsure = look_on_device(part, words, std, grid)
             for place in places(unsure):
                 word = int(words[place]) % (1 << 64)
                 exact = self._source.cell(draw, start + place, word, float(part[place]), std, grid)
@@ -135,7 +135,7 @@ class DeviceNoise:
         return noised.reshape(value.shape)
 
 
-def first_look(value: Tensor, words: Tensor, std: float, grid: float) -> tuple[Tensor, Tensor, Tensor]:
+def look_on_device(value: Tensor, words: Tensor, std: float, grid: float) -> tuple[Tensor, Tensor, Tensor]:
     """Grid steps of `value`, grid steps that the noise adds, and a mask of uncertain ones. Does not synchronise."""
     steps = value / grid
     whole = steps.round()
@@ -167,7 +167,7 @@ def check_ndtri(device: torch.device) -> None:
 
 
 def _normals(words: Tensor) -> Tensor:
-    """`linprobe.mechanisms.first_look.normals` of words as signed integers."""
+    """`linprobe.mechanisms.grid.normals` of words as signed integers."""
     # the shift is arithmetic: clear the copies of the sign
     z = (words >> 1).bitwise_and_((1 << 63) - 1).double().add_(0.5).mul_(2.0**-64)
     torch.special.ndtri(z, out=z)

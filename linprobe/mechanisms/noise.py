@@ -5,8 +5,8 @@ the real numbers, not a floating-point number. So a release is a post-processing
 analysis, and has its guarantee without a term for rounding (`docs/proofs/gaussian.md`).
 
 `Z = +-Phi^-1(U)` with `U` uniform on (0, 1/2). 64 bits of the stream fix the sign and 63 bits of U. Float64 arithmetic
-with a proven error bound finds the grid cell of almost every number (`linprobe.mechanisms.first_look`). The others are
-decided from further bits of U, in ball arithmetic (`linprobe.mechanisms.second_look`).
+with a proven error bound finds the grid cell of almost every number (`linprobe.mechanisms.grid`). The others are
+decided from further bits of U, in ball arithmetic (`linprobe.mechanisms.grid`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
-from linprobe.mechanisms.first_look import first_look, grid_step
-from linprobe.mechanisms.second_look import EXTRA_BITS, nearest_cell
+from linprobe.mechanisms.grid import EXTRA_BITS, first_look, grid_step, nearest_cell
 from linprobe.parallel.array_api import contiguous
 from linprobe.parallel.threads import in_slices
 

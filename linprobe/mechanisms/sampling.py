@@ -6,14 +6,9 @@ size or shuffled passes. An empty batch is also noised, released and accounted f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Block, Blocks, LazyBlock, Rows
 from linprobe.mechanisms.noise import NoiseSource
 
 
@@ -38,38 +33,3 @@ class PoissonSampler:
         if self.rate >= 1:
             return np.ones(n_rows, dtype=bool)
         return self._source.bernoulli(self.rate, n_rows, first)
-
-
-class SampledRows(Blocks):
-    """One Poisson sample of `rows`.
-
-    Args:
-        rows: all private rows.
-        sampled: mask of the sample, shape (n_local,).
-        sampling_rate: probability with which each row was selected.
-        observed: whether blocks contain all rows, with the mask of the sample, so that rows outside it are charged too.
-
-    Attributes:
-        n_rows: number of ALL rows, which is public; the size of the sample is not.
-    """
-
-    def __init__(self, rows: Rows, sampled: NDArray[np.bool_], sampling_rate: float, *, observed: bool) -> None:
-        self.n_rows, self.n_features = rows.n_rows, rows.n_features
-        self.sampling_rate, self.units, self.unit_rows = sampling_rate, rows.units, rows.unit_rows
-        self.observed, self.in_memory = observed, rows.in_memory
-        self._rows, self._sampled = rows, sampled
-
-    @property
-    def n_local(self) -> int:
-        """Number of rows in the shard of this process."""
-        return self._rows.n_local
-
-    def _masked(self, load: LazyBlock) -> Block:
-        block = load()
-        return replace(block, sampled=self._sampled[block.start : block.start + block.n_units])
-
-    def lazy_blocks(self) -> Iterator[LazyBlock]:
-        """The sampled rows, or all rows with the mask `sampled` if they are observed."""
-        if not self.observed:
-            return self._rows.sampled_blocks(self._sampled)
-        return (partial(self._masked, load) for load in self._rows.lazy_blocks())

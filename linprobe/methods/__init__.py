@@ -1,10 +1,15 @@
 """One published algorithm per file, and the registry of methods by their name for `--method`.
 
-Every module of this folder that defines `METHOD` is registered, in the order of `linprobe.options`.
+Every module of this folder that defines `METHOD` is registered, in the order of `linprobe.options`. `CHOICES` is the
+table of the method of a run that names none, from public facts: the first row that holds decides.
+`benchmarks/accuracy/results.json` has the measurements. No row needs epsilon or the number of rows: with little budget,
+the default score noise keeps a method at its start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -60,16 +65,52 @@ def paper_options(method: Method) -> dict[str, Any]:
     return settings
 
 
+@dataclass(frozen=True)
+class Facts:
+    """Public facts about a run: whether some labelled rows are public, and whether there are text weights."""
+
+    public: bool
+    text: bool
+
+
+@dataclass(frozen=True)
+class ChosenMethod:
+    """A row of the table: the method, and when and why it is chosen."""
+
+    method: str
+    when: str
+    why: str
+    holds: Callable[[Facts], bool]
+
+
+CHOICES = (
+    ChosenMethod("adamix", "some labelled rows are public", "it starts from them", lambda facts: facts.public),
+    ChosenMethod(
+        "noisy-gd", "no row is public and there are text weights", "it starts from them", lambda facts: facts.text
+    ),
+    ChosenMethod("noisy-gd", "no row is public", "it can centre rows on a private mean", lambda facts: True),
+)
+
+
+def choose(facts: Facts) -> ChosenMethod:
+    """The first row of `CHOICES` that holds."""
+    return next(choice for choice in CHOICES if choice.holds(facts))
+
+
 __all__ = [
+    "CHOICES",
     "METHODS",
     "PAPER_METHODS",
     "PAPER_NOISE_MULTIPLIER",
+    "ChosenMethod",
+    "Facts",
     "Fitted",
     "Method",
     "Problem",
     "Run",
     "Sampling",
     "Schedule",
+    "choose",
     "find_method",
     "paper_options",
     "register",

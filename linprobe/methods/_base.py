@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Blocks, Rows
+from linprobe.data.rows import Rows
 from linprobe.errors import UsageError
 from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import Subspace, clipped_sum
@@ -18,12 +18,64 @@ from linprobe.gradients.geometry import PLAIN, Geometry
 from linprobe.gradients.host import HOST
 from linprobe.gradients.loss import Weights, minimise
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.sampling import SampledRows
-from linprobe.methods._problem import Problem as Problem
+from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.methods._iterates import Iterates
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, SAMPLING_RATE, Init, Loss, Reference
 from linprobe.options.declaration import Options, arguments_of, make_options
 from linprobe.parallel.array_api import norm
 from linprobe.parallel.process_group import ALONE, Group
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows in training space and what is publicly known about the task.
+
+    Attributes:
+        n_features, n_classes: shape of the weights.
+        private: rows protected under zero-out of one record, or of one person, which then counts as a row; None if
+            the method reads none.
+        public: labelled public rows, or None.
+        text_weights: unit-norm class encodings, shape (n_features, n_classes), or None.
+        run_weights: weights of an earlier run, shape (n_features, n_classes), or None.
+        centred: whether the mean of the rows was subtracted, so that no direction holds most of their length.
+        several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
+    """
+
+    n_features: int
+    n_classes: int
+    private: Rows | None = None
+    public: Rows | None = None
+    text_weights: Weights | None = None
+    run_weights: Weights | None = None
+    centred: bool = False
+    several_labels: bool = False
+
+    def with_public(self, public: Rows) -> Problem:
+        """The same problem with other public rows."""
+        return replace(self, public=public)
+
+    def loss(self, chosen: Loss | None = None) -> Loss:
+        """The loss `chosen` by an option; by default the loss for the kind of labels."""
+        return chosen or ("sigmoid" if self.several_labels else "softmax")
+
+    @property
+    def gradient_rank(self) -> int:
+        """Largest rank of a summed gradient: softmax residuals sum to 0 in each row, sigmoid residuals need not."""
+        return self.n_classes if self.several_labels else self.n_classes - 1
+
+    @property
+    def private_rows(self) -> Rows:
+        """The private rows. Raises UsageError if there are none."""
+        if self.private is None:
+            raise UsageError("no private rows were given; this method trains on them; give training rows")
+        return self.private
+
+    @property
+    def public_rows(self) -> Rows:
+        """The public rows. Raises UsageError if there are none."""
+        if self.public is None:
+            raise UsageError("no public rows were given; give --public FILE or --public-shots K")
+        return self.public
 
 
 @dataclass(frozen=True)
@@ -43,27 +95,6 @@ class Schedule:
     nominal_mu: float
     sampling_rate: float = 1.0
     others: Mapping[str, float] = field(default_factory=dict)
-
-
-class Sampler(Protocol):
-    """Selects the records of a step. The implementation is `linprobe.mechanisms.sampling.PoissonSampler`."""
-
-    rate: float
-
-    def draw(self, n_rows: int, first: int = 0) -> NDArray[np.bool_]:
-        """Mask of the records of a step, shape (n_rows,), for a shard that begins at record `first`."""
-
-
-class Iterating(Protocol):
-    """The state that a method updates at every step. The implementation is `linprobe.methods._iterates.Iterates`."""
-
-    weights: Weights
-
-    def state(self) -> dict[str, Any]:
-        """The whole state, for a checkpoint."""
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a `state`."""
 
 
 class Keeper(Protocol):
@@ -93,13 +124,13 @@ class Run:
     schedule: Schedule
     mechanism: GaussianMechanism
     on_step: Callable[[], None]
-    sampler: Sampler | None = None
+    sampler: PoissonSampler | None = None
     per_record: bool = True
     keeper: Keeper | None = None
     group: Group = ALONE
     backend: Backend = HOST
 
-    def steps(self, iterates: Iterating) -> Iterator[int]:
+    def steps(self, iterates: Iterates) -> Iterator[int]:
         """Yield the numbers of the steps: 1 to T, or those that remain in a resumed run.
 
         The caller changes `iterates` before it requests the next step. Then the weights of rank 0 are broadcast and the
@@ -127,7 +158,7 @@ class Run:
             self._offer(t, iterates)
             self.on_step()
 
-    def _offer(self, done: int, iterates: Iterating) -> None:
+    def _offer(self, done: int, iterates: Iterates) -> None:
         if self.keeper is not None:
             self.keeper.offer({"done": np.array(done), **iterates.state(), **self.mechanism.state()})
 
@@ -159,14 +190,14 @@ class Run:
         noise_multiplier = self.schedule.noise_multiplier
         return self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace).value
 
-    def batch(self, rows: Rows) -> Blocks:
+    def batch(self, rows: Rows) -> Rows:
         """The rows of the next step: a Poisson sample, or all rows if the sampling rate is 1."""
         if self.schedule.sampling_rate == 1:
             return rows
         if self.sampler is None or self.sampler.rate != self.schedule.sampling_rate:
             raise ValueError(f"the run has no sampler of rate {self.schedule.sampling_rate}; give it one")
         sampled = self.sampler.draw(rows.n_local, rows.first)
-        return SampledRows(rows, sampled, self.schedule.sampling_rate, observed=self.per_record)
+        return rows.sample(sampled, self.schedule.sampling_rate, observed=self.per_record)
 
 
 @dataclass(frozen=True)
@@ -245,8 +276,8 @@ class Method:
         private: whether the result has a privacy guarantee.
         joins_public: whether public rows are protected like private ones.
         centres: whether rows are centred on the public mean by default.
-        sampling: defaults of a method that trains on Poisson samples; None for one that uses all rows at every step.
-        n_steps: default number of steps of a method whose steps cost more than a gradient; None for that of the others.
+        sampling: defaults of a method that trains on Poisson samples; None if every step uses all rows.
+        n_steps: default number of steps of a method whose steps cost more than a gradient; None for the usual number.
         resolve: (options, whether there are public rows) -> options without what public rows decide.
         shares: (options) -> parts of the budget for releases other than the steps.
         weighs: whether weights of rows multiply all of its losses, private and public.
@@ -344,6 +375,24 @@ def initial_weights(
         weights = problem.run_weights
     placed: Weights = backend.put(weights)
     return placed
+
+
+def starting_point(
+    problem: Problem, options: Any, *, loss: Loss = "softmax", backend: Backend = HOST
+) -> tuple[Weights, Weights]:
+    """W_1 and W_ref, both (n_features, n_classes), by the options `init`, `weight_decay`, `text_scale` and `reference`.
+
+    W_ref is the point that weight decay pulls towards: W_1 (`init`) or zeros (`zero`). Errors as of `initial_weights`.
+    """
+    weights = initial_weights(
+        problem,
+        init=options.init,
+        weight_decay=options.weight_decay,
+        text_scale=options.text_scale,
+        loss=loss,
+        backend=backend,
+    )
+    return weights, reference_weights(options.reference, weights)
 
 
 def project_to_ball(weights: Weights, centre: Weights, radius: float | None) -> Weights:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import numpy as np
 
 from linprobe.gradients.geometry import Scale
-from linprobe.gradients.loss import Weights, second_moment
+from linprobe.gradients.loss import Weights, mean_squared_gradient
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling
 from linprobe.methods._descent import Descent
 from linprobe.options import AdaDPSOptions
@@ -45,7 +45,7 @@ def fit(problem: Problem, options: AdaDPSOptions, run: Run) -> Fitted:
     schedule = run.schedule
     descent, loss = Descent(problem, options, schedule), problem.loss(options.loss)
     for _ in run.steps(descent):
-        scale = public_scale(second_moment(problem.public_rows, descent.weights, loss), options.scale_floor)
+        scale = public_scale(mean_squared_gradient(problem.public_rows, descent.weights, loss), options.scale_floor)
         released = run.gradient(
             problem.private_rows, descent.weights, options.clip_norm, geometry=Scale(scale), loss=loss
         )

@@ -3,7 +3,7 @@
 Mehta, Krichene, Thakurta, Kurakin, Cutkosky, "Differentially Private Image Classification from Features", TMLR 2023
 (arXiv 2211.13403), DP-FC.
 
-    1  A   <- sum_i x_i x_i^T + noise, eigenvalues up to the size of the noise replaced by their mean   (_covariance.py)
+    1  A   <- sum_i x_i x_i^T + noise, eigenvalues up to the size of the noise replaced by their mean   (_directions.py)
     2  P   <- c (A + lambda I)^-1,  lambda = noise ridge (1 + sigma_A sqrt(2 D)),  c^2 = tr A / tr((A + lambda I)^-2 A)
     3  W_1 <- init
     4  for t = 1..T:
@@ -30,10 +30,10 @@ import math
 
 import numpy as np
 
-from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights, reference_weights
-from linprobe.methods._covariance import released_covariance, shares
+from linprobe.methods._base import Fitted, Method, Problem, Run, starting_point
+from linprobe.methods._descent import step_size
+from linprobe.methods._directions import covariance_share, released_covariance
 from linprobe.methods._iterates import Iterates
-from linprobe.methods._step_size import step_size
 from linprobe.options import DPFCOptions
 
 
@@ -45,11 +45,8 @@ def fit(problem: Problem, options: DPFCOptions, run: Run) -> Fitted:
     factors = 1 / (values + options.noise_ridge * (1 + covariance.noise))
     scaled = float(np.sum(factors**2 * values))
     factors *= math.sqrt(values.sum() / scaled) if scaled > 0 else 1 / factors.max()
-    weights = initial_weights(
-        problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
-    )
+    weights, reference = starting_point(problem, options)
     eta = step_size(options, problem, schedule, informed=bool(np.any(weights)), preconditioned=True)(tau)
-    reference = reference_weights(options.reference, weights)
     iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble)
     for _ in run.steps(iterates):
         weights = iterates.weights
@@ -65,5 +62,5 @@ METHOD = Method(
     options=DPFCOptions,
     fit=fit,
     needs=("private",),
-    shares=shares,
+    shares=covariance_share,
 )

@@ -3,7 +3,7 @@
 Mehta, Krichene, Thakurta, Kurakin, Cutkosky, "Differentially Private Image Classification from Features", TMLR 2023
 (arXiv 2211.13403), DP-LS; Wang, "Revisiting Differentially Private Linear Regression", UAI 2018, for the ridge.
 
-    1  A <- sum_i x_i x_i^T + noise, eigenvalues at least 0           (_covariance.py)
+    1  A <- sum_i x_i x_i^T + noise, eigenvalues at least 0           (_directions.py)
     2  B <- sum_i x_i onehot(y_i)^T + N(0, sigma^2 I)
     3  lambda <- weight decay + noise ridge sigma_A sqrt(2 D)
     4  return W = (A + lambda I)^-1 B
@@ -27,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 
 from linprobe.methods._base import Fitted, Method, Problem, Run
-from linprobe.methods._covariance import released_covariance, shares
+from linprobe.methods._directions import covariance_share, released_covariance
 from linprobe.methods._iterates import Iterates
 from linprobe.options import DPLSOptions
 
@@ -51,5 +51,5 @@ METHOD = Method(
     options=DPLSOptions,
     fit=fit,
     needs=("private",),
-    shares=shares,
+    shares=covariance_share,
 )

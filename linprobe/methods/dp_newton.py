@@ -6,7 +6,7 @@ Mehta, Krichene, Thakurta, Kurakin, Cutkosky, "Differentially Private Image Clas
     1  W_1 <- init
     2  for t = 1..T:
     3      z_i        <- (g_i(W_t), s q_i1 x_i x_i^T, .., s q_iC x_i x_i^T),  q_ic = p_ic (1 - p_ic)
-    4      (G, s H_c) <- sum_i clip_tau(z_i) + N(0, sigma^2 tau^2 I)                             (newton_sum.py)
+    4      (G, s H_c) <- sum_i clip_tau(z_i) + N(0, sigma^2 tau^2 I)                             (`newton_sum`)
     5      H_c        <- V max(diag(d), 0) V^T,  V diag(d) V^T = H_c
     6      W_c        <- W_c - w (1 - 1/C) (H_c + lambda I)^-1 (G_c + weight decay (W_c - W_ref,c)), each class c
     7  return the last iterate
@@ -24,7 +24,7 @@ Each row of C blocks of the full Hessian has the block q_c x x^T on the diagonal
 Hessian is at most twice its diagonal blocks, and with 1 - 1/C a step without noise does not diverge near the optimum.
 At equal probabilities, as from zero weights, the full Hessian is C / (C - 1) times the blocks, and line 6 is its step.
 
-w is 1 from zero weights. From a start with knowledge it is the weight of the private rows (_step_size.py), so that a
+w is 1 from zero weights. From a start with knowledge it is the weight of the private rows (_descent.py), so that a
 small budget keeps the start.
 
 The paper has a sigmoid for each class, releases G and the Hessians apart, and bounds the Hessians of all classes by
@@ -41,11 +41,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.errors import UsageError
-from linprobe.gradients.newton_sum import newton_sum, parts_of
-from linprobe.gradients.second_moment import lower_triangle
-from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights, reference_weights
+from linprobe.gradients.second_order import lower_triangle, newton_sum, parts_of
+from linprobe.methods._base import Fitted, Method, Problem, Run, starting_point
+from linprobe.methods._descent import private_weight
 from linprobe.methods._iterates import Iterates
-from linprobe.methods._step_size import private_weight
 from linprobe.options import NEWTON_STEPS, DPNewtonOptions
 from linprobe.parallel import available_memory
 
@@ -64,10 +63,7 @@ def fit(problem: Problem, options: DPNewtonOptions, run: Run) -> Fitted:
     scale = tau * math.sqrt(options.hessian_share) / LARGEST_Q
     noise = run.schedule.noise_multiplier * tau * math.sqrt(2 * n_features) / scale
     ridge = options.weight_decay + options.noise_ridge * noise
-    weights = initial_weights(
-        problem, init=options.init, weight_decay=options.weight_decay, text_scale=options.text_scale
-    )
-    reference = reference_weights(options.reference, weights)
+    weights, reference = starting_point(problem, options)
     factor = (1 - 1 / n_classes) * (private_weight(problem, run.schedule) if np.any(weights) else 1.0)
     iterates = Iterates(weights, run.schedule.n_steps, "last")
     for _ in run.steps(iterates):

@@ -1,7 +1,7 @@
 """DPSGD-F: move the origin of feature space to a private mean, then DP-SGD.
 
 Sun, Suresh, Menon, "The importance of feature preprocessing for differentially private linear optimization", ICLR 2024,
-Algorithm 3 (`practical`) and Algorithm 2 (`theory`, in dpsgd_f_theory.py).
+Algorithm 3 (`practical`) and Algorithm 2 (`theory`).
 
     1  mu_hat <- 1/N (sum_i x_i + N(0, sigma_F^2 C_F^2 I)),  C_F = 1, the norm of every row; or the public mean, free
        mu_hat <- m / (m + n) mu_hat,  n = d sigma_F^2 / N^2,  m = ||mu_hat||^2 - n, at least 0 and at most 1
@@ -16,27 +16,66 @@ Algorithm 3 (`practical`) and Algorithm 2 (`theory`, in dpsgd_f_theory.py).
 
 The paper omits the factor 1/N of the noise. N is public. Guarantee: one Gaussian mechanism and the T-fold
 Poisson-subsampled one of `dp-sgd`, composed by one accountant.
+
+Variant `theory` is the preprocessing as analysed (Algorithm 2, lines 1 to 4): an instance-optimal private mean, as in
+Huang, Liang, Yi, "Instance-optimal Mean Estimation Under Differential Privacy", NeurIPS 2021, and a private quantile of
+distances.
+
+    1  rotate rows by random signs and a cosine transform (public, orthonormal), so that no coordinate stands out
+    2  m     <- private median of every coordinate, K rounds of noisy bisection of [-1, 1]: numbers of rows below the
+                middle, one vector of all coordinates with sensitivity sqrt(d)
+    3  rho   <- private quantile of ||x_i - m||, K rounds of noisy bisection of [0, 2]: counts of sensitivity 1
+    4  mu    <- m + 1/N (sum_i clip_rho(x_i - m) + N(0, sigma^2 rho^2 I))
+    5  tau   <- private quantile of ||x_i - mu||, as in 3
+    6  rows  <- (x_i - mu, tau), clipped at sqrt(2) tau; their gradients are at most 2 tau long
+
+Lines 2 to 4 get a third of epsilon, line 5 a third, and the descent the rest, as one accountant computes it. Every
+release of lines 2 to 5 is a Gaussian mechanism on a sum over all rows, so their composition is exact.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import scipy
+from numpy.typing import NDArray
 
-from linprobe.data.blocks import Rows
-from linprobe.data.preprocessing import SHORTEST_ROW
-from linprobe.data.rows import TranslatedRows
+from linprobe.data.blocks import Block
+from linprobe.data.preprocessing import SHORTEST_ROW, row_norms
+from linprobe.data.rows import Rows
+from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.loss import Weights
-from linprobe.methods import dpsgd_f_theory
-from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling, Share, initial_weights
+from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.methods._base import (
+    Fitted,
+    Method,
+    Problem,
+    Run,
+    Sampling,
+    Share,
+    initial_weights,
+    public_generator,
+    starting_point,
+)
 from linprobe.methods._descent import Descent
 from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.options import DescentOptions, DPSGDFOptions
 from linprobe.options.declaration import refuse_idle
 
 MEAN_SHARE = 0.05  # of epsilon
+ROUNDS = 10
+QUANTILE = 0.9
+SMALLEST_RADIUS = 1e-3
+THEORY_SHARES = (
+    Share("median", 1 / 9, ROUNDS),
+    Share("radius", 1 / 9, ROUNDS),
+    Share("mean", 1 / 9),
+    Share("quantile", 1 / 3, ROUNDS),
+)
 
 
 def resolve(options: DPSGDFOptions, has_public: bool) -> DPSGDFOptions:
@@ -50,7 +89,7 @@ def resolve(options: DPSGDFOptions, has_public: bool) -> DPSGDFOptions:
 def shares(options: DPSGDFOptions) -> tuple[Share, ...]:
     """Parts of the budget for releases before the descent."""
     if options.variant == "theory":
-        return dpsgd_f_theory.SHARES
+        return THEORY_SHARES
     if options.centre == "public":
         return ()
     share = options.feature_epsilon_share
@@ -68,18 +107,12 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
 def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:
     """W_1 for translated rows: their public optimum, or weights with the scores of x under those of `options.init`."""
     if problem.public is not None and options.init in ("auto", "public"):
-        public = TranslatedRows(problem.public, shift, column)
+        public = problem.public.translated(shift, column)
         moved = replace(problem, n_features=public.n_features, public=public)
         return initial_weights(
             moved, init="public", weight_decay=options.weight_decay, text_scale=1, loss=problem.loss(options.loss)
         )
-    start = initial_weights(
-        problem,
-        init=options.init,
-        weight_decay=options.weight_decay,
-        text_scale=options.text_scale,
-        loss=problem.loss(options.loss),
-    )
+    start, _ = starting_point(problem, options, loss=problem.loss(options.loss))
     return np.concatenate([start, (shift @ start)[None] / column])
 
 
@@ -106,17 +139,96 @@ def _untranslated(theta: Weights, shift: Weights, column: float) -> tuple[Weight
     return weights, last * column - np.einsum("d,...dc->...c", shift, weights)
 
 
+def _rotation(n_features: int) -> tuple[Callable[[NDArray[Any]], Weights], Callable[[NDArray[Any]], Weights]]:
+    """A fixed orthonormal map of the last axis, and the inverse map."""
+    signs = np.where(public_generator().random(n_features) < 0.5, -1.0, 1.0)
+    return (
+        lambda x: np.asarray(scipy.fft.dct(x * signs, norm="ortho", axis=-1)),
+        lambda x: np.asarray(scipy.fft.idct(x, norm="ortho", axis=-1)) * signs,
+    )
+
+
+def _noisy_count(
+    rows: Rows, run: Run, purpose: str, indicators: Callable[[Block], NDArray[np.bool_]], width: int
+) -> Weights:
+    """Noisy number of rows for which each indicator is true, shape (width,); `indicators` returns (b, width)."""
+    total = np.zeros(width)
+    for block in rows.blocks():
+        total += indicators(block).sum(axis=0)
+    counts = ClippedSum(
+        run.group.all_reduce(total)[:, None], math.nextafter(math.sqrt(width), math.inf), np.ones(rows.n_local)
+    )
+    return run.mechanism.release(counts, run.schedule.others[purpose], purpose=purpose).value[:, 0]
+
+
+def _radius(rows: Rows, run: Run, purpose: str, centre: Weights) -> float:
+    """Lines 3 and 5: noisy `QUANTILE` quantile of the distances from `centre`."""
+    low, high = 0.0, 2.0
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2
+
+        def within(block: Block, radius: float = middle) -> NDArray[np.bool_]:
+            return (row_norms(block.x - centre.astype(np.float32)) <= radius)[:, None]
+
+        enough = _noisy_count(rows, run, purpose, within, 1)[0] >= QUANTILE * rows.n_rows
+        low, high = (low, middle) if enough else (middle, high)
+    return max(high, SMALLEST_RADIUS)
+
+
+def ball(rows: Rows, run: Run) -> tuple[Weights, float]:
+    """Lines 1 to 5: centre (n_features,) and radius of a ball that contains most rows, all of unit norm."""
+    rotate, rotate_back = _rotation(rows.n_features)
+    low, high = np.full(rows.n_features, -1.0), np.full(rows.n_features, 1.0)
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2
+
+        def below(block: Block, median: Weights = middle) -> NDArray[np.bool_]:
+            return np.asarray(rotate(block.x) < median)
+
+        many = _noisy_count(rows, run, "median", below, rows.n_features) >= rows.n_rows / 2
+        low, high = np.where(many, low, middle), np.where(many, middle, high)
+    median = rotate_back((low + high) / 2)
+    radius = _radius(rows, run, "radius", median)
+    total = row_sum(rows, radius, origin=median, all_reduce=run.group.all_reduce)
+    released = run.mechanism.release(total, run.schedule.others["mean"], purpose="mean")
+    mean = median + released.value[:, 0] / rows.n_rows
+    return mean, _radius(rows, run, "quantile", mean)
+
+
+def feature_clipped(rows: Rows, tau: float) -> Rows:
+    """Line 6: rows scaled down to a norm of at most sqrt(2) tau. The result for a row depends on its own norm only."""
+    longest = math.sqrt(2) * tau
+
+    def change(whole: Block) -> Block:
+        block = whole if whole.sampled is None else whole.chosen(np.flatnonzero(whole.sampled))
+        factors = np.minimum(1.0, longest / block.norms).astype(np.float32)
+        x = block.x * factors[:, None]
+        norms = row_norms(x)
+        if whole.sampled is not None:
+            x, norms = _spread(x, whole.sampled), _spread(norms, whole.sampled)
+        return replace(whole, stored=x, norms=norms, translation=None)
+
+    return rows.changed(change)
+
+
+def _spread(values: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
+    """`values` where `mask` is true, along the first axis, and zeros elsewhere."""
+    found = np.zeros((len(mask), *values.shape[1:]), values.dtype)
+    found[mask] = values
+    return found
+
+
 def fit(problem: Problem, options: DPSGDFOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     if options.variant == "theory":
         refuse_idle(options, ("centre", "feature_epsilon_share", "bias_scale", "clip_norm"), "variant theory")
-        shift, column = dpsgd_f_theory.ball(problem.private_rows, run)
-        private: Rows = dpsgd_f_theory.FeatureClipped(TranslatedRows(problem.private_rows, shift, column), column)
+        shift, column = ball(problem.private_rows, run)
+        private: Rows = feature_clipped(problem.private_rows.translated(shift, column), column)
         return descend(private, problem, options, run, shift=shift, column=column, clip=2 * column)
     if options.centre == "public":
         refuse_idle(options, ("feature_epsilon_share",), "centre public")
     shift = centre_of(problem, options, run)
-    private = TranslatedRows(problem.private_rows, shift, options.bias_scale)
+    private = problem.private_rows.translated(shift, options.bias_scale)
     return descend(private, problem, options, run, shift=shift, column=options.bias_scale, clip=options.clip_norm)
 
 

@@ -19,7 +19,7 @@ for Private Model Training", ICML 2022, Algorithm 1 and equation 1.
 | alpha_t | alpha: cos(pi t / (2K)), K = horizon |  | kappa | ridge * mean ||x||^2 / D |
 
 Psi is the mean public loss. Without the ridge, the softmax loss has directions without curvature, and 5b has no
-solution. With it, the least eigenvalue is kappa for softmax. For squared loss it is that of X^T X / n + kappa I, and a
+solution. With it, the least eigenvalue is kappa for softmax. For squared loss the Hessian is X^T X / n + kappa I, and a
 step is a linear solve. Because of the division, no direction moves further than in DP-SGD. 5a with alpha = 1 is DP-SGD.
 Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
 """
@@ -32,8 +32,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Rows
-from linprobe.data.rows import join
+from linprobe.data.rows import Rows, join
 from linprobe.errors import ParameterError
 from linprobe.gradients.loss import Weights, loss_and_gradient
 from linprobe.methods._base import Fitted, Method, Problem, Run, Sampling

@@ -14,16 +14,9 @@ Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private
 from __future__ import annotations
 
 from linprobe.gradients.loss import loss_and_gradient
-from linprobe.methods._base import (
-    Fitted,
-    Method,
-    Problem,
-    Run,
-    initial_weights,
-    reference_weights,
-)
+from linprobe.methods._base import Fitted, Method, Problem, Run, starting_point
+from linprobe.methods._descent import step_size
 from linprobe.methods._iterates import Iterates, descended
-from linprobe.methods._step_size import step_size
 from linprobe.options import NGDOptions
 from linprobe.parallel.array_api import norm
 
@@ -31,14 +24,7 @@ from linprobe.parallel.array_api import norm
 def fit(problem: Problem, options: NGDOptions, run: Run) -> Fitted:
     """Train; shapes and guarantee as the module's docstring says."""
     schedule, public = run.schedule, problem.public_rows
-    weights = initial_weights(
-        problem,
-        init=options.init,
-        weight_decay=options.weight_decay,
-        text_scale=options.text_scale,
-        backend=run.backend,
-    )
-    reference = reference_weights(options.reference, weights)
+    weights, reference = starting_point(problem, options, backend=run.backend)
     eta = step_size(options, problem, schedule, informed=bool(norm(weights) > 0))(options.clip_norm)
     iterates = Iterates(weights, schedule.n_steps, options.output, options.ensemble)
     for _ in run.steps(iterates):

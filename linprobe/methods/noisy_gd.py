@@ -21,18 +21,9 @@ Lemma 8 it is T / (2 sigma^2).)
 
 from __future__ import annotations
 
-from linprobe.methods._base import (
-    Fitted,
-    Method,
-    Problem,
-    Run,
-    initial_weights,
-    project_to_ball,
-    reference_weights,
-)
-from linprobe.methods._damping import DampedIterates
-from linprobe.methods._iterates import descended
-from linprobe.methods._step_size import step_size
+from linprobe.methods._base import Fitted, Method, Problem, Run, project_to_ball, starting_point
+from linprobe.methods._descent import step_size
+from linprobe.methods._iterates import DampedIterates, descended
 from linprobe.options import NoisyGDOptions
 from linprobe.options.declaration import refuse_idle
 from linprobe.parallel.array_api import norm
@@ -43,15 +34,7 @@ def fit(problem: Problem, options: NoisyGDOptions, run: Run) -> Fitted:
     schedule = run.schedule
     if options.schedule == "theory":
         refuse_idle(options, ("learning_rate", "score_noise"), "schedule theory")
-    weights = initial_weights(
-        problem,
-        init=options.init,
-        weight_decay=options.weight_decay,
-        text_scale=options.text_scale,
-        loss=problem.loss(),
-        backend=run.backend,
-    )
-    reference = reference_weights(options.reference, weights)
+    weights, reference = starting_point(problem, options, loss=problem.loss(), backend=run.backend)
     iterates = DampedIterates(weights, schedule.n_steps, options.output, options.ensemble)
     constant = step_size(options, problem, schedule, informed=bool(norm(weights) > 0), damped=True)(options.clip_norm)
     damps = not problem.centred and options.learning_rate is None and options.score_noise is None

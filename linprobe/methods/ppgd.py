@@ -20,8 +20,8 @@ import numpy as np
 
 from linprobe.gradients.loss import loss_and_gradient, minimise
 from linprobe.methods._base import Fitted, Method, Problem, Run
+from linprobe.methods._descent import step_size
 from linprobe.methods._iterates import Iterates
-from linprobe.methods._step_size import step_size
 from linprobe.options import PPGDOptions
 
 

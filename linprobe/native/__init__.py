@@ -10,6 +10,7 @@ import os
 import sysconfig
 import warnings
 from pathlib import Path
+from typing import Any
 
 INTERFACE = 13  # of the functions in clipped_sum.c; increment when a signature changes
 PATH = Path(__file__).with_name("clipped_sum" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
@@ -51,6 +52,11 @@ class KernelPeople(ctypes.Structure):
         ("most", ctypes.c_double),
         ("n", ctypes.c_size_t),
     )
+
+
+def address(array: Any) -> int | None:
+    """The address of a NumPy array, which must outlive its use; None for None."""
+    return None if array is None else int(array.ctypes.data)
 
 
 def load(path: Path = PATH) -> ctypes.CDLL | None:

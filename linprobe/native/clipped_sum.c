@@ -19,7 +19,7 @@
 #define TILE 32  /* features in a tile of runs.h; every 2 LANES divide it */
 #define SPARE 13 /* rows in a tile beyond those of a run: SPARE_ROWS in linprobe/gradients/kernel.py */
 #define MOST 64  /* largest n_classes of linprobe_clipped_sum */
-#define PAIRED 16 /* rows of a person, at most; at most GROUP: PAIRED_ROWS in linprobe/data/unit_rows.py */
+#define PAIRED 16 /* rows of a person, at most; at most GROUP: PAIRED_ROWS in linprobe/data/blocks.py */
 
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64)))
@@ -57,7 +57,7 @@ struct part {
     int n_classes;
 };
 
-/* Storage type of rows: STORAGE in linprobe/data/precision.py. */
+/* Storage type of rows: STORAGE in linprobe/data/blocks.py. */
 enum stored { FLOAT32, BFLOAT16, FLOAT16 };
 
 /* Rows as they are stored, d numbers each, contiguous; float16 must be finite. places: which rows, or null for all in

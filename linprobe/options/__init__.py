@@ -19,9 +19,12 @@ from linprobe.options.shared import CENTRED_STEPS as CENTRED_STEPS
 from linprobe.options.shared import COLD_ROWS as COLD_ROWS
 from linprobe.options.shared import DEFAULT_DELTA as DEFAULT_DELTA
 from linprobe.options.shared import DEFAULT_STEPS as DEFAULT_STEPS
+from linprobe.options.shared import GROUPS as GROUPS
 from linprobe.options.shared import MANY_ROWS as MANY_ROWS
 from linprobe.options.shared import MANY_ROWS_FROM_TEXT as MANY_ROWS_FROM_TEXT
 from linprobe.options.shared import MAX_EPSILON as MAX_EPSILON
+from linprobe.options.shared import MAX_SIGMA as MAX_SIGMA
+from linprobe.options.shared import MAX_STEPS as MAX_STEPS
 from linprobe.options.shared import NEWTON_STEPS as NEWTON_STEPS
 from linprobe.options.shared import ONE_STEP as ONE_STEP
 from linprobe.options.shared import PRIVATE as PRIVATE
@@ -29,7 +32,7 @@ from linprobe.options.shared import ROWS as ROWS
 from linprobe.options.shared import SAMPLED_STEPS as SAMPLED_STEPS
 from linprobe.options.shared import SAMPLING_RATE as SAMPLING_RATE
 from linprobe.options.shared import TRAIN as TRAIN
-from linprobe.options.shared import Accountant as Accountant
+from linprobe.options.shared import AccountantName as AccountantName
 from linprobe.options.shared import Budget as Budget
 from linprobe.options.shared import Centre as Centre
 from linprobe.options.shared import Centring as Centring
@@ -61,6 +64,8 @@ from linprobe.options.shared import Tracker as Tracker
 from linprobe.options.shared import Variant as Variant
 from linprobe.options.shared import WeightDecay as WeightDecay
 
+UNITS = RECORD, OWNER = "record", "owner"  # what a guarantee protects
+
 # The methods, in the order of `linprobe methods`.
 
 
@@ -88,7 +93,7 @@ class AdaMixOptions(
 ):
     """Options of `adamix`. Variant `theory` has only the options `radius` and `strong_convexity`."""
 
-    clip_quantile: float = option(0.9, "Quantile of the public gradient norms that is the clip norm.", above=0, most=1)
+    clip_quantile: float = option(0.9, "Quantile of the public gradient norms used as the clip norm.", above=0, most=1)
     subspace: Literal["none", "gradient", "features"] = option(
         "none", "Project private gradients on a subspace", on_gpu=("none",)
     )
@@ -125,7 +130,7 @@ class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
     optimizer: Literal["sgd", "momentum", "adam"] = option("momentum", "Optimizer")
     momentum: float = option(0.9, "Momentum coefficient.", above=0, most=0.999)
     loss: Literal["softmax", "squared"] | None = option(
-        None, "Loss of rows with one class", unset="softmax; rows with several labels have another"
+        None, "Loss of rows with one class each", unset="softmax; sigmoid for rows with several labels"
     )
 
 
@@ -167,7 +172,7 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
     public_batch: int | None = option(None, "Public rows per step.", unset="all", above=0, most=1e9)
     augment_public: int = option(0, "Number of public rows to draw from fitted Gaussians.", least=0)
     extended: float = option(
-        0.0, "Share of the public rows that are sampled and clipped like private ones.", least=0, most=1
+        0.0, "Share of the public rows that are sampled and clipped like private rows.", least=0, most=1
     )
 
 

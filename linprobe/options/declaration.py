@@ -2,10 +2,12 @@
 
 An option is a field of a frozen dataclass. The annotation is its type; a `Literal` lists its words. `option(...)`
 states the rest. A subclass that changes only a default repeats the field as `name: type = default`.
+
+The fields of a `Request` are the options of a command; `linprobe.cli` makes the command of it.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from math import inf
 from numbers import Real
@@ -23,18 +25,18 @@ class Option:
         name: name as an argument of an estimator. kind: its type; for a Literal, the type of the words.
         words: the allowed words; empty for other types. optional: whether None is allowed.
         default: `dataclasses.MISSING` if the option is required.
-        help: one sentence, with the range in place of `{allowed}`. For an option with words: a phrase without a full
-            stop, or empty; the words follow it.
-        after: text after the words.
-        above, least, below, most: its range; `above` and `below` are exclusive. unit: of the range, for errors.
+        help: one sentence. For an option with words: a phrase without a full stop, or empty; the words follow it.
+        after: text after the words or the range.
+        several: whether the value is a sequence of `kind`. commas: whether the command line has it as one word with
+            commas, and not as a repeated flag.
+        above, below, least, most: its range, of each value of a sequence; `above` and `below` are exclusive. unit: of
+            the range, for errors.
         unset: meaning of None. shown: the default in words.
         also: a word that represents values outside `words`, and a description of these values.
         on_gpu: values that work on a GPU; None for all.
         asked: name on the command line and in `TrainRequest`, if it differs. flags: spellings, if not `--asked`.
         metavar, argument: names in the help of the command line; an option with `argument` has no flag.
-        group: its panel in the help of a command. several: whether the value is a tuple; `kind` is then the type of its
-            items. commas: whether the command line takes these as one word with commas between, as in `example`.
-        piped: whether - reads a path from standard input. hidden: whether the command line lacks it.
+        group: heading above it in the help of a command with many options.
     """
 
     name: str
@@ -44,9 +46,11 @@ class Option:
     default: Any
     help: str
     after: str = ""
+    several: bool = False
+    commas: bool = False
     above: float | None = None
-    least: float | None = None
     below: float | None = None
+    least: float | None = None
     most: float | None = None
     unit: str = ""
     unset: str = ""
@@ -58,11 +62,6 @@ class Option:
     metavar: str | None = None
     argument: str | None = None
     group: str = ""
-    several: bool = False
-    commas: bool = False
-    example: str = ""
-    piped: bool = False
-    hidden: bool = False
 
     @property
     def parameter(self) -> str:
@@ -87,25 +86,24 @@ class Option:
         if self.words:
             return self.listed_words
         if self.least is not None and self.below is None:
-            return f"{self.least:g} or more{self.unit}" if self.most is None else f"{self.least:g} to {self.most:g}"
-        limits = {"above": self.above, "at least": self.least, "below": self.below, "at most": self.most}
-        return ", ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+            least = as_word(self.least)
+            return f"{least} or more{self.unit}" if self.most is None else f"{least} to {as_word(self.most)}"
+        bounds = {"above": self.above, "at least": self.least, "below": self.below, "at most": self.most}
+        return ", ".join(f"{word} {as_word(bound)}" for word, bound in bounds.items() if bound is not None)
 
     @property
     def sentence(self) -> str:
-        """Help text and words, or with the range in its place."""
-        if self.words:
-            return f"{self.help and f'{self.help}: '}{self.listed_words}{self.after}."
-        return self.help.replace("{allowed}", self.allowed)
+        """Help text and words."""
+        return f"{self.help and f'{self.help}: '}{self.listed_words}{self.after}." if self.words else self.help
 
     @property
     def default_text(self) -> str:
         """The default as text; empty if there is none."""
         if self.default is MISSING:
             return ""
-        if self.default in (None, ()):
+        if self.default is None:
             return self.unset
-        return self.shown or (f"{self.default:g}" if isinstance(self.default, float) else str(self.default))
+        return self.shown or as_word(self.default)
 
     @property
     def documentation(self) -> str:
@@ -131,15 +129,48 @@ class Option:
                 raise ParameterError(f"{name} is {got}; allowed: {self.allowed}")
 
     def _holds(self, number: Any) -> bool:
-        above = -inf if self.above is None else self.above
-        below = inf if self.below is None else self.below
-        least = -inf if self.least is None else self.least
-        return bool(above < number < below and least <= number <= (inf if self.most is None else self.most))
+        above, least = (-inf if bound is None else bound for bound in (self.above, self.least))
+        below, most = (inf if bound is None else bound for bound in (self.below, self.most))
+        return bool(above < number < below and least <= number <= most)
 
 
 def option(default: Any = MISSING, help: str = "", **rest: Any) -> Any:
     """A field of a dataclass that declares an option; the arguments are attributes of `Option`."""
     return field(default=default, metadata={"help": help, **rest})
+
+
+def as_word(value: Any) -> str:
+    """A value as a word of the command line."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ",".join(map(as_word, value)) if isinstance(value, tuple) else str(value)
+
+
+class Request:
+    """Base of the classes that declare a command. The docstring of a subclass is the help text of its command.
+
+    A request checks its values when it is made: ParameterError for one that is not allowed.
+
+    Class arguments:
+        command: its name. examples: command lines without `linprobe`, for the help text; a test runs each of them.
+    """
+
+    command: ClassVar[str] = ""
+    examples: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, command: str = "", examples: tuple[str, ...] = ()) -> None:
+        super().__init_subclass__()
+        if command:
+            cls.command, cls.examples = command, examples
+            REQUESTS[command] = cls
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for name, one in declared(type(self)).items():
+            one.check(getattr(self, name))
+
+
+REQUESTS: dict[str, type[Request]] = {}  # in the order of declaration
 
 
 class Options:
@@ -164,32 +195,6 @@ class Options:
 
 
 METHOD_OPTIONS: dict[str, type[Options]] = {}  # in the order of declaration
-
-
-class Request:
-    """Base of the requests of commands: frozen dataclasses, whose fields are arguments and flags.
-
-    The docstring is the help text of the command. A value outside its words or range raises ParameterError.
-
-    Class arguments:
-        command: its name. examples: command lines for the help text, each without `linprobe`.
-    """
-
-    command: ClassVar[str] = ""
-    examples: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls, command: str = "", examples: tuple[str, ...] = ()) -> None:
-        super().__init_subclass__()
-        if command:
-            cls.command, cls.examples = command, examples
-            REQUESTS[command] = cls
-
-    def __post_init__(self) -> None:
-        for name, one in declared(type(self)).items():
-            one.check(getattr(self, name))
-
-
-REQUESTS: dict[str, type[Request]] = {}  # in the order of declaration
 _DECLARED: dict[type[Any], Mapping[str, Option]] = {}
 
 
@@ -218,14 +223,14 @@ def _metadata(group: type, name: str) -> Mapping[str, Any]:
 
 
 def _parsed(annotation: Any) -> tuple[Any, tuple[str, ...], bool, bool]:
-    """Type, words, whether None is allowed, and whether the value is a tuple of that type."""
+    """Type, words, whether None is allowed, and whether it is a sequence."""
+    several = get_origin(annotation) is Sequence
+    if several:
+        (annotation,) = get_args(annotation)
     optional = False
     if get_origin(annotation) in (Union, UnionType):
         optional = NoneType in get_args(annotation)
         annotation = next(kind for kind in get_args(annotation) if kind is not NoneType)
-    several = get_origin(annotation) is tuple
-    if several:
-        annotation = get_args(annotation)[0]
     if get_origin(annotation) is Literal:
         return str, get_args(annotation), optional, several
     return annotation, (), optional, several

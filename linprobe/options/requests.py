@@ -1,248 +1,104 @@
-"""The request of every command: its arguments, flags, help texts and examples, declared once.
+"""The request of every command, declared once. A docstring is the help text of a command.
 
-`linprobe.cli` makes the command line of a class with `command=...`; the functions of the commands take its objects.
-`train` and `tune` also have the options of `TRAIN` and of all methods. To add a command, declare its class here and
-its function in `linprobe/cli/`.
-
-This module imports nothing heavy, as `linprobe --help` imports it.
+To add a command, declare its request here, and give the function that carries it out `linprobe.cli.command`.
+`extract` and `import` declare theirs beside the command.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from linprobe.options.declaration import Request, option
 from linprobe.options.shared import (
     DEFAULT_DELTA,
     DEFAULT_STEPS,
+    MAX_CAP,
     MAX_EPSILON,
+    MAX_SIGMA,
+    MAX_STEPS,
     NEWTON_STEPS,
-    OUTPUT,
     SAMPLED_STEPS,
     SAMPLING_RATE,
-    SPEED,
-    Accountant,
-    Unit,
+    AccountantName,
+    Choice,
+    Confirmation,
+    RunOptions,
 )
 
-IMAGES, NETWORK = "Images", "Network"  # panels
-PRIVATE_TEST = "Test rows are private: accuracy on them is released with noise only."
-RUNS_ON_HOST, RUNS_ON_GPU = 12, 16  # least number of runs of an audit: 2 for each path
+DEFAULT_EPOCHS = 60.0
+DEFAULT_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
+MAX_PROCESSES = 1024
+SHADOWS, LEAST_SHADOWS, RESAMPLES, LEAST_RESAMPLES = 64, 4, 1000, 100
+HOST_ROWS, DEVICE_ROWS = ("memory", "streamed", "two ranks"), ("device",)  # where an audit has its rows
+RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses, and 2 without
+PROCESSES = "one per processor, at most 8"
+DIGITS = "digits"  # the built-in data
+RATE_FLAGS = ("--sampling-rate", "--q")
 
-# Arguments and flags that several commands share.
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfRun(Request):
-    """A run folder."""
-
-    run: Path = option(help="Run folder; - reads its path from stdin.", argument="RUN|-", piped=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Json(Request):
-    """JSON on stdout."""
-
-    as_json: bool = option(False, "Print one JSON object on stdout.", flags=("--json",), group=OUTPUT)
+# Groups of options that several commands share.
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateJson(Request):
-    """Private JSON on stdout."""
+class OfRun:
+    """The run folder."""
 
-    as_json: bool = option(False, "Print one JSON object on stdout. Private.", flags=("--json",), group=OUTPUT)
+    run: Path = option(help="Run folder; - reads its path from stdin.", argument="RUN|-")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overwrite(Request):
+class JsonOption:
+    """Whether to print JSON."""
+
+    as_json: bool = option(False, "Print one JSON object on stdout.", flags=("--json",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateJsonOption:
+    """Whether to print JSON with private figures."""
+
+    as_json: bool = option(False, "Print one JSON object on stdout. Private.", flags=("--json",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRunOption:
+    """Whether to stop before the command spends or writes anything."""
+
+    dry_run: bool = option(False, "Print what the command would read, spend and write, and how long it takes.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverwriteOption:
     """Whether to replace files."""
 
-    overwrite: bool = option(False, "Replace existing output files.", group=OUTPUT)
+    overwrite: bool = option(False, "Replace existing output files.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithDryRun(Request):
-    """What would happen, without doing it."""
+class Scoring:
+    """How rows are scored."""
 
-    dry_run: bool = option(
-        False, "Print what the command would read, spend and write, and how long it takes.", group=OUTPUT
-    )
+    allow_other_features: bool = option(False, "Score rows that were extracted with other settings than the run's.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrate(Request):
-    """A temperature."""
+class Calibrate:
+    """The temperature of the scores."""
 
     calibrate: Path | None = option(
-        None, "Divide the class scores by a temperature from the public rows of this feature file.", metavar="FILE"
+        None, "Divide the class scores by a temperature from the public rows of this file.", metavar="FILE"
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoredRows(Calibrate):
-    """Rows that a run scores."""
-
-    allow_other: bool = option(
-        False,
-        "Score the rows even if they were not extracted like the rows of the run.",
-        flags=("--allow-other-features",),
-    )
+# The requests, in the order of `linprobe --help`.
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingFlags(WithDryRun, Json):
-    """The options of `TRAIN` and of all methods, but for `left_out`.
-
-    Attributes:
-        given: their values by parameter; options of methods, if any was given, under `options`.
-    """
-
-    left_out: ClassVar[tuple[str, ...]] = ()
-    given: Mapping[str, Any] = option(hidden=True)
-
-
-# The commands, in the order of `linprobe --help`.
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExtractFlags(
-    WithDryRun,
-    Json,
-    Overwrite,
-    command="extract",
-    examples=("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),
-):
-    """Turn images into a feature file and print its path.
-
-    A frozen network computes the features. Run the same command again to resume an interrupted run.
-    """
-
-    source: str = option(
-        help="Folder of train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; .tar; arrays; data set name.",
-        argument="SOURCE",
-    )
-    backbone: str | None = option(
-        None,
-        "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4 (-40-4, -28-10), timm:NAME, pixels, scattering.",
-        unset="resnet50, or scattering if its weights cannot be fetched",
-        flags=("--backbone", "-b"),
-        group=NETWORK,
-    )
-    like: Path | None = option(
-        None,
-        "Extract with the settings of this run or feature file. SOURCE is then any folder of images, without labels.",
-        metavar="RUN|FILE",
-        group=NETWORK,
-    )
-    out: Path | None = option(None, "Feature file to write.", unset="features/SOURCE-BACKBONE.h5", group=OUTPUT)
-    classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
-    test_fraction: float | None = option(
-        None, "Share of the images to test on, if SOURCE has no test group.", group=IMAGES
-    )
-    private_test: bool = option(False, PRIVATE_TEST, group=IMAGES)
-    owners: Path | None = option(
-        None, "CSV with the columns id and owner: the person each image belongs to.", group=IMAGES
-    )
-    owner_regex: str | None = option(
-        None, "Regular expression; its first group in an image's id is the owner.", group=IMAGES
-    )
-    public: Path | None = option(None, "Folder of public images, CLASS/IMAGE.", group=IMAGES)
-    augment_views: int = option(0, "Augmented rows added for each public image.", group=IMAGES)
-    root: Path = option(Path("data"), "Folder of the data set that SOURCE names.", group=IMAGES)
-    download: bool = option(False, "Download the data set that SOURCE names.", group=IMAGES)
-    on_error: str = option("fail", "What to do about unreadable images: fail, skip.", group=IMAGES)
-    weights: str | None = option(
-        None, "Weights: a name (IMAGENET1K_V1) or a .pt, .pth or .safetensors file.", group=NETWORK
-    )
-    random_weights: bool = option(False, "Random weights, for tests.", group=NETWORK)
-    backbone_arg: tuple[str, ...] = option(
-        (), "Argument of the network's constructor; repeat for more.", metavar="KEY=VALUE", group=NETWORK
-    )
-    class_names: Path | None = option(None, "CLIP: file of class names for prompts, in label order.", group=NETWORK)
-    templates: str | None = option(
-        None,
-        "CLIP: openai-80, simple-7, or a file with one template per line.",
-        unset="a photo of a {}.",
-        group=NETWORK,
-    )
-    resize: int | None = option(None, "Length of the short side; 0 keeps the size.", group=NETWORK)
-    crop: int | None = option(None, "Side of the centre crop; 0 crops nothing.", group=NETWORK)
-    mean: tuple[float, ...] | None = option(
-        None,
-        "Mean to subtract from values in [0, 1]: a number, or one per channel.",
-        metavar="M|R,G,B",
-        commas=True,
-        example="0.5,0.5,0.5",
-        group=NETWORK,
-    )
-    std: tuple[float, ...] | None = option(
-        None,
-        "Standard deviation to divide by: a number, or one per channel.",
-        metavar="S|R,G,B",
-        commas=True,
-        example="0.5,0.5,0.5",
-        group=NETWORK,
-    )
-    interpolation: str | None = option(None, "nearest, bilinear, bicubic, lanczos.", group=NETWORK)
-    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.", group=SPEED)
-    precision: str = option(
-        "auto",
-        "auto (bfloat16 on CUDA, else float32; scattering float32), float32, bfloat16, float16.",
-        group=SPEED,
-    )
-    batch_size: str = option(
-        "auto",
-        "Images per batch, or auto: 512 on CUDA, else 8 (scattering 256), halved if memory runs out.",
-        group=SPEED,
-    )
-    workers: int | None = option(
-        None,
-        "Number of decoding processes.",
-        unset="none on a CPU, else the cores of this process but one, at most 16",
-        group=SPEED,
-    )
-    compile: bool = option(False, "Compile the network with torch.compile.", group=SPEED)
-    dtype: str = option("float16", "Type of a feature on disk: float16, float32.", group=SPEED)
-    timeout: float = option(300.0, "Seconds to wait for a batch of images.", group=SPEED)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportRequest(
-    WithDryRun,
-    Overwrite,
-    command="import",
-    examples=(
-        "import arrays.npz --out features.h5",
-        "import train.csv test.csv --label-column species --out species.h5",
-    ),
-):
-    """Turn arrays into a feature file and print its path."""
-
-    sources: tuple[Path, ...] = option(
-        help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
-        ".parquet, .arrow); or a folder of them, or of a Hugging Face data set.",
-        argument="ARRAYS...",
-        asked="arrays",
-    )
-    out: Path = option(help="Feature file to write.")
-    classes: Path | None = option(None, "File of class names in label order, one per line.")
-    label_column: str = option(
-        "label", "Tables: column of labels; NAME,NAME,... for columns of 0 and 1, which give rows several labels."
-    )
-    id_column: str | None = option(None, "Tables: column of record ids.", unset="id, if there is one")
-    owner_column: str | None = option(
-        None,
-        "Column of a table, or array NAME_train, with the person each row belongs to.",
-        unset="owner, if there is one",
-        metavar="NAME",
-    )
-    private_test: bool = option(False, PRIVATE_TEST)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainFlags(
-    TrainingFlags,
+@dataclass(frozen=True)
+class TrainRequest(
+    Confirmation,
+    RunOptions,
+    Choice,
+    Request,
     command="train",
     examples=(
         "train --eps 3",
@@ -254,151 +110,185 @@ class TrainFlags(
 ):
     """Train a probe and print the run folder.
 
-    The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present, or
-    its place is empty; the number of places is public. With --unit owner, all private rows of one person are present,
-    or none. Every run spends privacy budget. Two runs at epsilon e on the same private rows cost more than e together.
+    The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present,
+    or its place is empty; the number of places is public. With --unit owner, all private rows of one person are
+    present, or none. Every run spends privacy budget. Two runs at epsilon e on
+    the same private rows cost more than e together.
     """
+
+    # `TRAIN` and the method declare these; None is the default. `options` are the method's own options, by name.
+    epsilon: float | None = None
+    delta: float = DEFAULT_DELTA
+    sigma: float | None = None
+    steps: int | None = None
+    sampling_rate: float | None = None
+    accountant: str | None = None
+    per_record: bool | None = None
+    centre: str | None = None
+    condition: str | None = None
+    intercept: float | None = None
+    noise_seed: int | None = None
+    options: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Check nothing yet: the range of an option depends on the method."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneFlags(
-    TrainingFlags,
+class TuneRequest(
+    DryRunOption,
+    JsonOption,
+    Request,
     command="tune",
     examples=(
         "tune features.h5 --eps 3 --shrink 0.25,0.5,1",
-        "tune features.h5 --method noisy-gd --eps 3 --grid score_noise=0.3,1,3",
+        "tune features.h5 --method noisy-gd --eps 3 --grid score-noise=0.3,1,3",
     ),
 ):
     """Train with settings chosen on the private rows, and print the run folder.
 
     The guarantee is (epsilon, delta)-differential privacy of the whole choice under zero-out adjacency: one private
-    record, or with --unit owner one person, is present, or the place is empty. --shrink chooses by noisy counts of
-    correct predictions on private rows after one run. --grid makes a secret number of runs and keeps the run with the
-    best noisy count; the others leave no trace.
+    record, or with --unit owner one person, is present, or the place is empty. --shrink makes one run, then chooses
+    by noisy counts of correct predictions on private rows. --grid makes a secret number of runs and keeps the run with
+    the best noisy count; the others leave no trace.
     """
 
-    # a seed voids the guarantee, and a checkpoint would keep what the selection must forget
-    left_out: ClassVar[tuple[str, ...]] = ("noise_seed", "insecure_seed", "checkpoint_every", "resume")
-    grid: tuple[str, ...] = option(
+    grid: Sequence[str] = option(
         (),
-        "Values of an option of train, or of method; repeat for more options. Every combination is a setting.",
+        "Values to try for an option of train, or for method; repeat for more options. Every combination is a setting.",
         metavar="OPTION=V,V,...",
+        group="Method",
     )
-    shrink: tuple[float, ...] = option(
+    shrink: Sequence[float] = option(
         (),
         "Factors on the update of the initial weights, from 0 to 1; noisy counts choose one.",
-        metavar="C,C,...",
         commas=True,
-        example="0,0.5,1",
+        metavar="C,C,...",
+        group="Method",
     )
     repetitions: int | None = option(
-        None, "Mean number of runs for --grid, 2 or more.", unset="number of settings, at most 5"
+        None, "Mean number of runs for --grid, 2 or more.", unset="number of settings, at most 5", group="Method"
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EvaluateRequest(
-    Json,
-    ScoredRows,
+    JsonOption,
+    Calibrate,
+    Scoring,
     OfRun,
+    Request,
     command="evaluate",
     examples=("evaluate runs/first", "evaluate runs/first later.h5 --json"),
 ):
-    """Print a run's accuracy on the test rows of a feature file, or with several labels a row its macro AUROC.
+    """Print a run's accuracy on test rows, or its macro AUROC if rows have several labels.
 
-    Tables on stderr have balanced accuracy, AUROC, calibration error, and figures of each class with 95 % intervals.
-    --json has them all, and the confusion matrix.
+    Tables on stderr have balanced accuracy, AUROC, calibration error, and figures of each class with 95 %
+    intervals. --json prints all of them and the confusion matrix.
     """
 
-    features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
+    features: Path | None = option(None, "Feature file.", unset="the run's", argument="[FEATURES]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PredictRequest(
-    ScoredRows,
+    Calibrate,
+    Scoring,
     OfRun,
+    Request,
     command="predict",
     examples=("predict runs/first new.h5 > labels.csv", "predict runs/first new.h5 --probabilities"),
 ):
     """Print id, label and score of every row as CSV; the score is the label's probability.
 
-    With several labels a row, a column for each label has 1 where its probability is above one half, else 0.
+    If rows have several labels, there is a column for each label: 1 where its probability is above one half, else 0.
     """
 
     features: Path = option(
-        help="Feature file or .npy array of rows; - reads its path from stdin.", argument="FEATURES|-", piped=True
+        help="Feature file or .npy array of rows; - reads its path from stdin.", argument="FEATURES|-"
     )
-    group: str | None = option(
-        None, "Group of the feature file: rows, test, train, public.", unset="rows, or test if there are no rows"
-    )
-    all_classes: bool = option(False, "Add a column with the probability of each class.", flags=("--probabilities",))
+    group: str | None = option(None, "Group of the feature file: rows, test, train, public.", unset="rows, else test")
+    probabilities: bool = option(False, "Add a column for every class.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PdpReportRequest(
-    WithDryRun,
-    Overwrite,
-    PrivateJson,
+    DryRunOption,
+    PrivateJsonOption,
+    OverwriteOption,
     OfRun,
+    Request,
     command="pdp-report",
-    examples=("pdp-report runs/first", "pdp-report runs/first --csv losses.csv --plot losses.png"),
+    examples=("pdp-report runs/first",),
 ):
     """Summarise each private record's own privacy loss. Private, except the noisy histogram."""
 
     csv: Path | None = option(None, "Write id and epsilon of every record. Private.")
-    plot: Path | None = option(None, "Draw the sorted epsilons, .png or .svg. Private.")
-    publish_epsilon: float | None = option(None, "Release a noisy histogram and charge this epsilon to the run.")
-    sign: Path | None = option(None, "With --publish-epsilon or --recover: the key of a signed run.", metavar="KEY")
+    plot: Path | None = option(None, "Draw the sorted curve, .png or .svg. Private.")
+    publish_epsilon: float | None = option(None, "Release a noisy histogram for this epsilon, as a run beside RUN.")
+    sign: Path | None = option(None, "With --publish-epsilon: the private key of a signed run.", metavar="KEY")
     book: Path | None = option(
-        None, "With --publish-epsilon: the budget book.", unset="the budget book that lists the run"
+        None, "With --publish-epsilon: the budget book.", unset="the book that the run was charged to"
     )
-    recover: bool = option(False, "Seal a run whose publication was interrupted, with the larger epsilon.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AttackRequest(
-    Overwrite,
-    PrivateJson,
+    PrivateJsonOption,
+    OverwriteOption,
     OfRun,
+    Request,
     command="attack",
-    examples=("attack runs/first", "attack runs/first --lira --shadows 16 --out attack.json"),
+    examples=("attack runs/first", "attack runs/first --lira --shadows 8"),
 ):
     """Run a membership inference attack on a run.
 
-    The attack tells private rows from test rows by their scores; of a run with --unit owner, private people from test
-    people. Its results are private.
+    The attack tells private rows from test rows by their scores. If the run has --unit owner, it tells private people
+    from test people. Its results are private.
     """
 
-    features: Path | None = option(None, "Feature file.", unset="the feature file of the run")
-    public: Path | None = option(None, "With --lira: feature file of public rows.", unset="the public rows of the run")
+    features: Path | None = option(None, "Feature file.", unset="the run's")
+    public: Path | None = option(None, "With --lira: feature file of public rows.", unset="the run's")
     plot: Path | None = option(None, "Draw the ROC curve, .png or .svg. Private.")
     out: Path | None = option(None, "Write the JSON object to a file. Private.")
     lira: bool = option(False, "Run the likelihood-ratio attack with shadow probes instead.")
-    shadows: int | None = option(None, "With --lira: number of shadow probes, an even number, 4 or more.", unset="64")
-    jobs: int | None = option(None, "With --lira: number of processes.", unset="one per processor, at most 8", least=1)
-    resamples: int = option(1000, "Bootstrap resamples for the interval, 100 or more; 0 for no interval.")
+    shadows: int | None = option(
+        None, "With --lira: number of shadow probes, an even number.", unset=str(SHADOWS), least=LEAST_SHADOWS
+    )
+    jobs: int | None = option(None, "With --lira: number of processes.", unset=PROCESSES, least=1, most=MAX_PROCESSES)
+    resamples: int = option(
+        RESAMPLES,
+        "Bootstrap resamples for the interval.",
+        after=f"; 0 for no interval, else at least {LEAST_RESAMPLES}",
+        least=0,
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportRequest(Overwrite, OfRun, command="report", examples=("report runs/first --html report.html",)):
+@dataclass(frozen=True)
+class ReportRequest(
+    OverwriteOption,
+    OfRun,
+    Request,
+    command="report",
+    examples=("report runs/first --html report.html", "report runs/first --html internal.html --attack attack.json"),
+):
     """Verify a run and write an HTML page for a privacy reviewer."""
 
     html: Path = option(help="Page to write, .html or .htm.")
-    attacks: tuple[Path, ...] = option(
-        (), "JSON results of linprobe attack; repeat for more. Makes the page private.", asked="attack"
-    )
+    attack: Sequence[Path] = option((), "JSON results of linprobe attack; repeat for more. Makes the page private.")
     title: str | None = option(None, "Title of the page.", unset="method and run")
     owner: str | None = option(None, "Who answers for the data.", unset="a blank line to sign")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class VerifyRequest(
-    Json,
+    JsonOption,
     OfRun,
+    Request,
     command="verify",
-    examples=("verify runs/first", "verify runs/first --features features.h5 --max-eps 3"),
+    examples=("verify runs/first --features features.h5", "verify runs/first --max-eps 3 --max-delta 1e-5"),
 ):
-    """Check that a run is private, intact, and judged alike by two accountants.
+    """Check that a run is private, intact, and that all accountants agree on its guarantee.
 
     The guarantee is under zero-out adjacency: one private record is present, or its place is empty.
 
@@ -410,28 +300,29 @@ class VerifyRequest(
     public_key: Path | None = option(
         None, "Ed25519 public key (PEM); refuse a run that it did not sign.", metavar="FILE"
     )
-    max_epsilon: float | None = option(None, "Refuse a larger epsilon.", least=0, flags=("--max-eps",))
-    max_delta: float | None = option(None, "Refuse a larger delta.", least=0)
+    max_eps: float | None = option(None, "Refuse a larger epsilon.")
+    max_delta: float | None = option(None, "Refuse a larger delta.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ReleaseRequest(
-    WithDryRun,
-    Json,
+    DryRunOption,
+    JsonOption,
     OfRun,
+    Request,
     command="release",
-    examples=("release runs/first --out released", 'release runs/first --out signed --curator "A. Doe" --sign key.pem'),
+    examples=("release runs/first --out released", "release runs/first --out model --curator 'A hospital' --dry-run"),
 ):
-    """Collect what may leave the building, and print the folder.
+    """Collect the files of a run that may be published, and print the folder.
 
     Verifies the run first. The folder holds weights, manifest, ledger, signature, a model card and an entry for the
-    registry of DP deployments. Runs that are not private are refused. A signature covers the card and the entry: to
-    change these pages of a signed run, give --sign.
+    registry of DP deployments. Runs that are not private are refused. The signature of a signed run covers the card and
+    the entry: to change them, give --sign.
     """
 
     out: Path = option(help="Folder to make.")
-    name: str | None = option(None, "Name of the model.", unset="the name of the run folder")
-    curators: tuple[str, ...] = option(
+    name: str | None = option(None, "Name of the model.", unset="the name of the folder")
+    curators: Sequence[str] = option(
         (), "Who publishes the model; repeat for more.", unset="not stated", asked="curator"
     )
     use: str | None = option(None, "Intended use.", unset="not stated")
@@ -441,52 +332,44 @@ class ReleaseRequest(
         None, "Ed25519 public key (PEM); refuse a run that it did not sign.", metavar="FILE"
     )
     sign: Path | None = option(
-        None,
-        "Ed25519 private key (PEM) that signs the release; for a signed run, the key that signed it.",
-        metavar="KEY",
+        None, "Ed25519 private key (PEM) that signs the release; for a signed run, the same key.", metavar="KEY"
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ExportRequest(
-    Overwrite,
     Calibrate,
+    OverwriteOption,
     OfRun,
+    Request,
     command="export",
-    examples=("export runs/first --to safetensors --out probe.safetensors",),
+    examples=("export runs/first --to safetensors --out probe.safetensors", "export runs/first --to onnx --out p.onnx"),
 ):
     """Write the probe to a file for other software, and print its path.
 
     Verifies the run first. The file takes raw feature rows and says what the run guarantees.
     """
 
-    to: Literal["safetensors", "onnx", "sklearn", "torch"] = option(help="Format", metavar="FORMAT")
+    to: Literal["safetensors", "onnx", "sklearn", "torch"] = option(help="File format", metavar="FORMAT")
     out: Path = option(help="File to write.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class InfoRequest(Json, command="info", examples=("info features.h5", "info runs/first --json")):
+@dataclass(frozen=True)
+class InfoRequest(JsonOption, Request, command="info", examples=("info features.h5", "info runs/first --json")):
     """Describe a feature file or a run folder."""
 
-    path: Path = option(
-        help="Feature file or run folder; - reads its path from stdin.", argument="FILE_OR_RUN|-", piped=True
-    )
+    path: Path = option(help="Feature file or run folder; - reads its path from stdin.", argument="FILE_OR_RUN|-")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MethodsRequest(Request, command="methods", examples=("methods",)):
+@dataclass(frozen=True)
+class MethodsRequest(Request, command="methods", examples=("methods", "methods --json")):
     """List every method with its paper and the data it needs."""
 
-    as_json: bool = option(False, "Print a JSON list on stdout.", flags=("--json",), group=OUTPUT)
+    as_json: bool = option(False, "Print a JSON list on stdout.", flags=("--json",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanRequest(
-    Overwrite,
-    Json,
-    command="plan",
-    examples=("plan --n 50000 --eps 3", "plan --n 50000 --eps 3 --q 0.1,1 --epochs 20"),
-):
+@dataclass(frozen=True)
+class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples=("plan --n 50000 --eps 3",)):
     """Find a sampling rate, noise and steps for a budget.
 
     Compares the noise that each sampling rate needs. The command reads no data.
@@ -495,29 +378,29 @@ class PlanRequest(
     --json, every row.
     """
 
-    epsilon: float = option(help="Target epsilon, {allowed}.", above=0, most=MAX_EPSILON, flags=("--eps",))
+    epsilon: float = option(help="Target epsilon.", above=0, most=MAX_EPSILON, flags=("--eps",))
     n_rows: int = option(help="Number of private rows.", least=1, flags=("--n",))
     delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N.")
-    epochs: float = option(60.0, "Average number of times a row is sampled.", above=0)
-    sampling_rates: tuple[float, ...] = option(
-        (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0),
-        "Sampling rates, each {allowed}.",
+    epochs: float = option(DEFAULT_EPOCHS, "Average number of times a row is sampled.", above=0)
+    sampling_rates: Sequence[float] = option(
+        DEFAULT_RATES,
+        "Sampling rates.",
         above=0,
         most=1,
-        flags=("--q", "--sampling-rate"),
-        metavar="Q,Q,...",
         commas=True,
-        example="0.01,0.1,1",
+        asked="q",
+        metavar="Q,Q,...",
     )
-    accountant: Accountant = option(
-        "auto", "Privacy accountant", after="; auto: gdp for q = 1, else pld; gdp: for q = 1 only"
+    accountant: AccountantName = option(
+        "auto", "Privacy accountant", after="; auto is gdp for q = 1, else pld; gdp needs q = 1"
     )
     plot: Path | None = option(None, "Draw noise against sampling rate, .png or .svg.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AccountRequest(
-    Json,
+    JsonOption,
+    Request,
     command="account",
     examples=(
         "account --sigma 20 --steps 50 --q 1 --delta 1e-5",
@@ -526,151 +409,165 @@ class AccountRequest(
 ):
     """Compute the epsilon of a given noise, sampling rate and steps.
 
-    Every accountant that applies computes it. The command reads no data.
+    Every accountant that applies computes it, and for sums over all rows autodp gives a third opinion. The command
+    reads no data.
 
-    stdout carries one line per accountant: its name, a tab, its epsilon, rounded up. The first is the one that `train`
-    reports. mu of Gaussian DP and rho of zCDP are on stderr.
+    stdout carries one line per accountant: its name, a tab, its epsilon, rounded up. The first is the one that
+    `train` reports. mu of Gaussian DP and rho of zCDP are on stderr.
     """
 
-    sampling_rate: float = option(help="Sampling rate, {allowed}.", above=0, most=1, flags=("--q", "--sampling-rate"))
-    noise_multiplier: float = option(help="Noise multiplier, {allowed}.", above=0, flags=("--sigma",))
-    n_steps: int = option(help="Number of steps, each a release.", least=1, flags=("--steps",))
-    delta: float = option(help="Delta, {allowed}.", above=0, below=1)
+    sampling_rate: float = option(help="Sampling rate.", above=0, most=1, flags=RATE_FLAGS)
+    noise_multiplier: float = option(help="Noise multiplier.", above=0, most=MAX_SIGMA, asked="sigma")
+    steps: int = option(help="Number of steps, each one release.", least=1, most=MAX_STEPS)
+    delta: float = option(help="Delta.", above=0, below=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditRequest(Json, command="audit", examples=("audit --method noisy-gd --eps 3",)):
+@dataclass(frozen=True)
+class AuditRequest(
+    JsonOption,
+    Request,
+    command="audit",
+    examples=("audit --method noisy-gd --eps 3", "audit --method dp-newton --eps 3 --runs 50 --canaries 50"),
+):
     """Measure a lower bound on epsilon with planted records.
 
-    Trains on the built-in digits with rows in memory, streamed, and divided between two ranks, each with and without
-    per-record losses. stdout carries the lower bound; exit status 4 if it is above the claim.
+    Trains on the built-in digits with rows in memory, streamed, and divided between two ranks, each with and
+    without per-record losses. stdout carries the lower bound; exit 4 if it is above the claim.
     """
 
     method: str = option(help="Training method; `linprobe methods` lists them.", flags=("--method", "-m"))
-    epsilon: float = option(help="Claimed epsilon, {allowed}.", above=0, most=MAX_EPSILON, flags=("--eps",))
+    epsilon: float = option(help="Claimed epsilon.", above=0, most=MAX_EPSILON, flags=("--eps",))
     delta: float = option(DEFAULT_DELTA, "Claimed delta.")
     steps: int | None = option(
         None,
         "Number of steps.",
         unset=f"{DEFAULT_STEPS}; {SAMPLED_STEPS} with Poisson sampling; {NEWTON_STEPS} dp-newton",
+        least=1,
+        most=MAX_STEPS,
     )
     sampling_rate: float | None = option(
         None,
-        "With Poisson sampling: probability that a row joins a step, {allowed}.",
+        "With Poisson sampling: probability that a step samples a row.",
+        unset=f"{SAMPLING_RATE:g}",
         above=0,
         most=1,
-        unset=str(SAMPLING_RATE),
-        flags=("--sampling-rate", "--q"),
+        flags=RATE_FLAGS,
     )
     runs: int = option(
-        100, f"Number of training runs, {{allowed}}; {RUNS_ON_GPU} or more with a GPU.", least=RUNS_ON_HOST, most=10_000
+        100,
+        "Number of training runs.",
+        after=f"; with --device cuda, at least {RUNS_PER_ROWS * len(HOST_ROWS + DEVICE_ROWS)}",
+        least=RUNS_PER_ROWS * len(HOST_ROWS),
+        most=10_000,
     )
-    canaries: int = option(100, "Planted records per run, {allowed}.", least=10, most=1000)
-    confidence: float = option(0.999, "Confidence of the lower bound, {allowed}.", least=0.5, below=1)
-    unit: Unit = option("record", "What a canary is", after="; owner: a person with 3 rows")
+    canaries: int = option(100, "Planted records per run.", least=10, most=1000)
+    confidence: float = option(0.999, "Confidence of the lower bound.", least=0.5, below=1)
+    unit: Literal["record", "owner"] = option("record", "What a canary is", after="; owner: a person with 3 rows")
     device: str = option("cpu", "cuda or cuda:N: audit training on that GPU too.")
-    insecure_seed: int | None = option(None, "Seed of coin tosses and noise, for tests.", hidden=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompareFlags(
-    WithDryRun,
-    Json,
+@dataclass(frozen=True)
+class CompareRequest(
+    DryRunOption,
+    JsonOption,
+    Request,
     command="compare",
-    examples=("compare features.h5 --methods adamix,noisy-gd --eps 1,3,8 --out compared",),
+    examples=(
+        "compare features.h5 --methods adamix,noisy-gd --eps 1,3,8 --out compared",
+        "compare features.h5 --methods noisy-gd:score-noise=0.3/1/3 --eps 3 --dry-run",
+    ),
 ):
     """Compare methods over several epsilons and seeds.
 
     Prints the folder with the tables, figures and runs.
 
-    Every run is a release of the private rows; the line under the table gives their total cost. Choosing among runs by
-    test accuracy is common in research, but it is not private.
+    Every run is a release of the private rows; the line under the table gives their total cost.
+    Choosing among runs by test accuracy is common in research, but it is not private.
     """
 
+    # a caller in Python may give rows, see `linprobe.evaluation.comparison_plan.MethodRow`
+    methods: Sequence[Any] = option(
+        ("adamix", "noisy-gd"),
+        "Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100; several values are tuned: "
+        "adamix:score-noise=0.3/1/3, adamix:shrink=0/0.5/1.",
+        commas=True,
+        metavar="M,M,...",
+    )
+    epsilons: Sequence[float] = option(
+        (1.0, 3.0),
+        "Target epsilons.",
+        above=0,
+        most=MAX_EPSILON,
+        commas=True,
+        asked="eps",
+        metavar="E,E,...",
+    )
+    out: Path | None = option(None, "Folder; an unfinished comparison in it is continued.", unset="comparisons/NAME")
     features: Path | None = option(
         None,
         "Feature file; - reads its path from stdin; without one, the built-in digits.",
         argument="[FEATURES|-]",
-        piped=True,
-    )
-    methods: tuple[str, ...] = option(
-        ("adamix", "noisy-gd"),
-        "Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100; several values are tuned: "
-        "adamix:score-noise=0.3/1/3, adamix:shrink=0/0.5/1.",
-        metavar="M,M,...",
-        commas=True,
-        example="adamix,noisy-gd",
-    )
-    epsilons: tuple[float, ...] = option(
-        (1.0, 3.0),
-        "Target epsilons, each {allowed}.",
-        above=0,
-        most=MAX_EPSILON,
-        flags=("--eps",),
-        metavar="E,E,...",
-        commas=True,
-        example="1,3",
     )
     delta: float = option(DEFAULT_DELTA, "Target delta of each run, below 1/N_private.")
-    seeds: int = option(
-        5, "Runs of each method and epsilon, {allowed}; the seed chooses the public shots.", least=1, most=1000
-    )
-    shots: tuple[int, ...] = option(
+    seeds: int = option(5, "Runs of each method and epsilon; the seed chooses the public shots.", least=1, most=1000)
+    shots: Sequence[int] = option(
         (),
         "Public rows per class, taken out of the training rows.",
-        flags=("--public-shots",),
-        metavar="K,K,...",
         commas=True,
-        example="1,3",
+        asked="public_shots",
+        metavar="K,K,...",
     )
-    public: tuple[str, ...] = option(
+    public: Sequence[Path | None] = option(
         (),
-        "Feature file of public rows; repeat for more; the word none adds a comparison without public rows.",
+        "Feature file of public rows; repeat for more; the word none adds a comparison without one.",
         metavar="FILE|none",
     )
-    baselines: bool = option(True, "Also train only-public and non-private.")
+    baselines: bool = option(True, "Also train only-public and non-private.", flags=("--baselines/--no-baselines",))
     attack: bool = option(False, "Also run the threshold membership attack on every run; the results are private.")
-    jobs: int | None = option(
-        None, "Number of processes, {allowed}.", unset="one per processor, at most 8", least=1, most=1024
-    )
-    out: Path | None = option(None, "Folder; an unfinished comparison in it is continued.", unset="comparisons/NAME")
+    jobs: int | None = option(None, "Number of processes.", unset=PROCESSES, least=1, most=MAX_PROCESSES)
     book: Path | None = option(None, "Budget book of the training rows.", unset="as for `linprobe train`")
-    unit: Unit = option("record", "What every run protects", after="; owner: a person with all rows")
+    unit: Literal["record", "owner"] = option(
+        "record", "What every run protects", after="; owner: a person, with all rows of that person"
+    )
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the comparison."""
+        return self.out or Path("comparisons") / (DIGITS if self.features is None else self.features.stem)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BudgetRequest(
-    PrivateJson,
+    PrivateJsonOption,
+    Request,
     command="budget",
     examples=("budget features.h5", "budget features.h5 --set-cap 8 --delta 1e-5"),
 ):
-    """Print the epsilon of all runs on a set of rows together, as their budget book has it.
+    """Print the epsilon of all runs on a set of rows together, from their budget book.
 
-    stdout carries that epsilon, rounded up. The book is private: it tells that the rows were used, and when.
+    stdout carries that epsilon, rounded up. The book is private: it shows that the rows were used, and when.
     """
 
     source: Path = option(
         help="Feature file, the word digits, or a budget book; - reads its path from stdin.",
         argument="FEATURES|BOOK|-",
-        piped=True,
-    )
-    delta: float | None = option(
-        None, "Delta of the figures, {allowed}.", above=0, below=1, unset="the largest delta of the runs"
-    )
-    cap: float | None = option(
-        None,
-        "Set the cap of the book: epsilon of all runs together for every unit, at --delta.",
-        above=0,
-        most=1e6,
-        flags=("--set-cap",),
-        metavar="E",
     )
     book: Path | None = option(None, "Budget book of the feature file.", unset="as for `linprobe train`")
+    delta: float | None = option(None, "Delta of the figures.", unset="the largest delta of the runs", above=0, below=1)
+    cap: float | None = option(
+        None,
+        "Set the cap on the epsilon of all runs together, for every unit, at --delta.",
+        above=0,
+        most=MAX_CAP,
+        flags=("--set-cap",),
+        asked="set_cap",
+        metavar="E",
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoctorRequest(Json, command="doctor", examples=("doctor", "doctor --json")):
+@dataclass(frozen=True)
+class DoctorRequest(JsonOption, Request, command="doctor", examples=("doctor", "doctor --json")):
     """Show what this installation has, and what is missing for which command.
 
-    It downloads nothing and reads no rows. The exit status is 1 if something keeps most commands from running.
+    It downloads nothing and reads no rows. The exit status is 1 if most commands cannot run.
     """

@@ -1,4 +1,4 @@
-"""Options that are not of one method: those of `linprobe train`, and those that several methods share."""
+"""Options of `linprobe train`, and options that several methods share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +7,9 @@ from typing import Any, Literal
 from linprobe.options.declaration import option, refuse_idle
 
 MAX_EPSILON = 100.0
+MAX_CAP = 1e6
+MAX_SIGMA = 1e9
+MAX_STEPS = 1_000_000
 DEFAULT_DELTA = 1e-5
 DEFAULT_STEPS = 50
 CENTRED_STEPS = 400  # around a private mean; around a public one, or from text weights, if classes have many rows
@@ -16,7 +19,9 @@ SAMPLED_STEPS = 200
 NEWTON_STEPS = 8
 SAMPLING_RATE = 0.15
 
-Accountant = Literal["auto", "gdp", "pld", "rdp"]
+GROUPS = ("Data", "Privacy", "Speed", "Output")  # headings of the help of training, in order; then Method
+
+AccountantName = Literal["auto", "gdp", "pld", "rdp"]
 Condition = Literal["auto", "none", "mean"]
 Centre = Literal["auto", "none", "public"]
 Init = Literal["auto", "zero", "public", "text", "run"]
@@ -25,9 +30,6 @@ Output = Literal["last", "average", "weighted", "ema", "vote"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Reference = Literal["init", "zero"]
 Tracker = Literal["mlflow", "tensorboard", "wandb"]
-Unit = Literal["record", "owner"]
-
-DATA, PRIVACY, SPEED, OUTPUT = "Data", "Privacy", "Speed", "Output"  # panels of the help of training
 
 # Options of `linprobe train` that are not arguments of estimators.
 
@@ -41,12 +43,13 @@ class Choice:
         "Training method; `linprobe methods` lists them.",
         unset="chosen by whether there are public rows or text weights",
         flags=("--method", "-m"),
+        group="Method",
     )
     features: Path | None = option(
         None,
         "Feature file; - reads its path from stdin; without one, the built-in digits.",
         argument="[FEATURES|-]",
-        piped=True,
+        group="Data",
     )
 
 
@@ -54,36 +57,33 @@ class Choice:
 class RunOptions:
     """Output, public rows, and how the run is computed."""
 
-    out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME", group=OUTPUT)
+    out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME", group="Output")
     public: Path | None = option(
-        None, "Feature file of public rows from the same backbone, added to any public shots.", group=DATA
+        None, "Feature file of public rows from the same backbone, added to any public shots.", group="Data"
     )
-    public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.", group=DATA)
-    split_seed: int = option(0, "Seed that chooses the public shots.", group=DATA)
-    unit: Unit | None = option(
+    public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.", group="Data")
+    split_seed: int = option(0, "Seed that chooses the public shots.", group="Data")
+    unit: Literal["record", "owner"] | None = option(
         None,
         "What is protected",
-        after="; owner: a person with all of that person's rows",
+        after="; owner: a person, with all rows of that person",
         unset="record",
-        group=PRIVACY,
+        group="Privacy",
     )
     per_owner_rows: int | None = option(
-        None,
-        "Most rows of a person that are used, with --unit owner.",
-        unset="all",
-        least=1,
-        group=DATA,
+        None, "With --unit owner: largest number of rows used per person.", unset="all", least=1, group="Data"
     )
     class_weight: str | None = option(
         None,
-        "Public weights of classes, LABEL=WEIGHT,... or a JSON file, or public: one over the number of public rows.",
+        "Public weights of classes: LABEL=WEIGHT,..., a JSON file, or public for 1 / number of public rows.",
         unset="1 for every class",
         metavar="LABEL=W,...",
+        group="Data",
     )
     precision: Precision = option(
-        "float32", "Type of rows in memory", after="; the last two need half the memory", group=DATA
+        "float32", "Type of rows in memory", after="; bfloat16 and float16 halve the memory", group="Data"
     )
-    device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.", group=SPEED)
+    device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.", group="Speed")
     checkpoint_every: float | None = option(
         None,
         "Seconds between checkpoints; 0 writes one after every step.",
@@ -92,45 +92,49 @@ class RunOptions:
         unit=" seconds",
         flags=("--checkpoint",),
         metavar="SECONDS",
-        group=SPEED,
+        group="Speed",
     )
     resume: bool = option(
         False,
         "Resume the unfinished run in --out from its checkpoint, or begin it.",
         flags=("--resume",),
-        group=SPEED,
+        group="Speed",
     )
-    preset: Literal["default", "paper"] = option("default", "Settings", after=" (those of the AdaMix paper)")
+    preset: Literal["default", "paper"] = option(
+        "default", "Settings", after=" (the settings of the AdaMix paper)", group="Method"
+    )
     test_epsilon: float | None = option(
         None,
         "Part of --eps that pays for a noisy accuracy on private test rows.",
         unset="no accuracy",
         above=0,
         most=MAX_EPSILON,
-        group=PRIVACY,
+        group="Privacy",
     )
     cap: float | None = option(
         None,
-        "Largest epsilon, for this run's unit and delta, of all runs on these rows together; above it the run is "
-        "refused.",
+        "Refuse the run if all runs on these rows together would cost more than this epsilon, at the unit and delta "
+        "of this run.",
         unset="the cap in the budget book, if it has one",
         above=0,
-        most=1e6,
-        group=PRIVACY,
+        most=MAX_CAP,
+        group="Privacy",
     )
     book: Path | None = option(
         None,
         "Budget book.",
         unset="one for these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
-        group=PRIVACY,
+        group="Privacy",
     )
     log_to: Tracker | None = option(
         None,
         "Send the public facts of the run to an experiment tracker",
         after="; never a private figure",
-        group=OUTPUT,
+        group="Output",
     )
-    sign: Path | None = option(None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY", group=OUTPUT)
+    sign: Path | None = option(
+        None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY", group="Output"
+    )
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class Confirmation:
     """The confirmation that a run without privacy requires."""
 
     insecure_seed: bool = option(
-        False, "Confirm that --noise-seed voids the guarantee.", flags=("--insecure-seed",), group=PRIVACY
+        False, "Confirm that --noise-seed voids the guarantee.", flags=("--insecure-seed",), group="Privacy"
     )
 
 
@@ -154,9 +158,9 @@ class Budget:
         above=0,
         most=MAX_EPSILON,
         flags=("--eps",),
-        group=PRIVACY,
+        group="Privacy",
     )
-    delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N_private.", group=PRIVACY)
+    delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N_private.", group="Privacy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,16 +178,16 @@ class Noise:
     """Noise multiplier or steps, and the accountant."""
 
     noise_multiplier: float | None = option(
-        None, "Noise multiplier; the number of steps follows.", asked="sigma", group=PRIVACY
+        None, "Noise multiplier; the number of steps follows.", asked="sigma", group="Privacy"
     )
     n_steps: int | None = option(
         None,
         "Number of steps; the noise follows.",
-        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} around a private mean, around a public one with {MANY_ROWS} rows per "
-        f"class, or from text weights with {MANY_ROWS_FROM_TEXT}; {SAMPLED_STEPS} with Poisson sampling; "
+        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} with a private mean, with a public mean and {MANY_ROWS} rows per "
+        f"class, or with text weights and {MANY_ROWS_FROM_TEXT} rows per class; {SAMPLED_STEPS} with Poisson sampling; "
         f"{NEWTON_STEPS} dp-newton",
         asked="steps",
-        group=PRIVACY,
+        group="Privacy",
     )
 
 
@@ -193,27 +197,27 @@ class Samples:
 
     sampling_rate: float = option(
         SAMPLING_RATE,
-        "Probability that a row joins a step.",
+        "Probability that a step samples a row.",
         above=0,
         most=1,
         flags=("--sampling-rate", "--q"),
-        group=PRIVACY,
+        group="Privacy",
     )
-    accountant: Accountant = option("auto", "Privacy accountant", group=PRIVACY)
+    accountant: AccountantName = option("auto", "Privacy accountant", group="Privacy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerRecord:
     """Whether to track each record's own privacy loss."""
 
-    per_record: bool = option(True, "Compute each record's own privacy loss.", shown="on", group=PRIVACY)
+    per_record: bool = option(True, "Compute each record's own privacy loss.", shown="on", group="Privacy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Centring:
     """Whether the public mean is subtracted from rows."""
 
-    centre: Centre = option("auto", "Subtract the public mean", group=DATA)
+    centre: Centre = option("auto", "Subtract the public mean", group="Data")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +227,8 @@ class Conditioning:
     condition: Condition = option(
         "auto",
         "Without public rows, subtract a noisy private mean",
-        after="; it costs 5 % of epsilon; auto: only where the noise of the mean is small",
-        group=DATA,
+        after="; it costs 5 % of epsilon; auto: only where its noise is small",
+        group="Data",
     )
 
 
@@ -235,10 +239,10 @@ class Intercept:
     intercept: float | None = option(
         None,
         "Value of a constant bias column; 0 for none.",
-        unset="0 for centred rows of one class, else 2 / sqrt(features) as a power of 2",
+        unset="0 for centred rows with one class each, else 2 / sqrt(features) as a power of 2",
         least=0,
         most=1e3,
-        group=DATA,
+        group="Data",
     )
 
 
@@ -247,7 +251,7 @@ class Seed:
     """Reproducible noise, for tests."""
 
     insecure_seed: int | None = option(
-        None, "Seed for reproducible noise: NOT PRIVATE.", asked="noise_seed", group=PRIVACY
+        None, "Seed for reproducible noise: NOT PRIVATE.", asked="noise_seed", group="Privacy"
     )
 
 

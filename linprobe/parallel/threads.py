@@ -1,4 +1,4 @@
-"""Threads for a pass over blocks of rows; one thread processes a whole block.
+"""Threads for a pass over blocks of rows; one thread processes a whole block, and one may read ahead.
 
 BLAS is limited to one thread meanwhile, so that the result for a block does not depend on the number of threads.
 """
@@ -143,3 +143,30 @@ def in_order(pieces: Iterator[Callable[[], Item]], work: Callable[[Item], Result
             waiting.append(_pool().submit(lambda piece: work(piece()), piece))
         while waiting:
             yield waiting.popleft().result()
+
+
+def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
+    """Yield `items` in order, read in a thread of their own, at most `depth` >= 1 ahead.
+
+    The thread starts when the first item is requested. It ends with this iterator: at its end, on an exception, on
+    `close()`, or when it is collected.
+
+    Raises:
+        Whatever `items` raises, after the items before it.
+    """
+
+    def read() -> tuple[Item] | None:
+        for item in items:
+            return (item,)
+        return None
+
+    reader = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+    ahead: deque[Future[tuple[Item] | None]] = deque()
+    try:
+        ahead.extend(reader.submit(read) for _ in range(depth))
+        while (item := ahead.popleft().result()) is not None:
+            ahead.append(reader.submit(read))
+            yield item[0]
+            del item  # before the next wait, so that at most `depth` items are held here
+    finally:
+        reader.shutdown(cancel_futures=True)

@@ -1,7 +1,4 @@
-"""Processes started by `torchrun`, on one machine or several, connected by gloo.
-
-All-reduce adds parts in rank order, so that training in several processes gives the same bits as in one.
-"""
+"""Processes started by `torchrun`, on one machine or several, connected by gloo."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.errors import LinprobeError, UsageError, first_line
+from linprobe.errors import LinprobeError, UsageError, first_line, require
 from linprobe.parallel.process_group import ALONE, Group
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -34,11 +31,12 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
         next_step: advice to the user, the end of the error message, if another process has ended.
 
     Raises:
-        UsageError: this torch has no torch.distributed. LinprobeError: another process has ended, or is unreachable.
+        UsageError: no torch, or one without torch.distributed. LinprobeError: another process ended or is unreachable.
     """
     if not all(name in os.environ for name in TORCHRUN_VARIABLES) or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
         return
+    require("torch", "a group of several processes")
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -64,57 +62,48 @@ def _guarded(call: Callable[[], Value]) -> Value:
         raise ConnectionAbortedError(f"another process is gone ({reason})") from None
 
 
-class TorchGroup:
-    """A `linprobe.parallel.process_group.Group` of torch.distributed processes."""
+class TorchGroup(Group):
+    """A group of torch.distributed processes."""
 
     def __init__(self, rank: int, size: int) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self._torch, self._dist = torch, dist
         self.rank, self.size = rank, size
         self.local_rank = int(os.environ.get("LOCAL_RANK", rank))
         self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
 
-    def barrier(self) -> None:
-        """Wait until every process has made this call."""
-        import torch.distributed as dist
+    def _flat(self, array: NDArray[Any]) -> Any:
+        return self._torch.from_numpy(array.reshape(-1))
 
-        _guarded(dist.barrier)
+    def barrier(self) -> None:
+        _guarded(self._dist.barrier)
 
     def all_reduce(self, part: NDArray[Any]) -> NDArray[Any]:
-        """Sum of the parts of all processes; rank 0 adds them in rank order and broadcasts the sum."""
-        import torch
-        import torch.distributed as dist
-
+        """As of every group; rank 0 adds the parts in rank order and broadcasts the sum."""
         total = np.array(part, order="C")
         if self.rank > 0:
-            _guarded(lambda: dist.send(torch.from_numpy(total.reshape(-1)), 0))
+            _guarded(lambda: self._dist.send(self._flat(total), 0))
         else:
             other = np.empty_like(total)
             for rank in range(1, self.size):
-                _guarded(lambda rank=rank: dist.recv(torch.from_numpy(other.reshape(-1)), rank))  # type: ignore[misc]
+                _guarded(lambda rank=rank: self._dist.recv(self._flat(other), rank))  # type: ignore[misc]
                 total += other
         return self.broadcast(total)
 
     def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The array of rank 0, in every process."""
-        import torch
-        import torch.distributed as dist
-
         copy = np.array(array, order="C")
-        flat = torch.from_numpy(copy.reshape(-1).view(np.uint8))
-        _guarded(lambda: dist.broadcast(flat, 0))
+        flat = self._flat(copy.reshape(-1).view(np.uint8))
+        _guarded(lambda: self._dist.broadcast(flat, 0))
         return copy
 
     def broadcast_text(self, text: str) -> str:
-        """The text of rank 0."""
-        import torch.distributed as dist
-
         box = [text]
-        _guarded(lambda: dist.broadcast_object_list(box, 0))
+        _guarded(lambda: self._dist.broadcast_object_list(box, 0))
         return box[0]
 
     def gather(self, part: NDArray[Any]) -> NDArray[Any]:
-        """At rank 0 all parts, concatenated along the first axis in rank order; elsewhere the process's own part."""
-        import torch.distributed as dist
-
         parts: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        _guarded(lambda: dist.gather_object(part, parts, 0))
+        _guarded(lambda: self._dist.gather_object(part, parts, 0))
         return part if parts is None else np.concatenate(parts)

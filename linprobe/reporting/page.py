@@ -14,21 +14,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from linprobe.accounting.accountants import composed_epsilon
-from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import gaussian_words, rounded_up
-from linprobe.accounting.tradeoff import LARGEST_EXPONENT, AttackLimit, limit_percent
+from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
+from linprobe.accounting.events import INHERITED, OWNER
+from linprobe.accounting.figures import ONE, gaussian_words, limit_percent, rounded_up
 from linprobe.errors import printable
-from linprobe.evaluation.figures import no_better_than_guessing, of_labels
-from linprobe.reporting import label_table
-from linprobe.reporting import privacy_points as points
-from linprobe.reporting.class_table import FEW_CLASSES, HEADER, class_rows, overall_rows, ranked_rows
+from linprobe.metrics.figures import no_better_than_guessing, of_labels
 from linprobe.reporting.drawings import attack_limit_drawing, confusion_drawing, histogram_drawing
-from linprobe.reporting.templates import templates
-from linprobe.runs.manifest_check import accountant_of
-from linprobe.runs.selected_run import limit_of_run
-from linprobe.runs.task import MULTILABEL, task_of
-from linprobe.runs.units import NOUNS, ONE, OWNER, PLAINLY, unit_of
+from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
+from linprobe.reporting.release_pages import composition_text, templates, unit_text
+from linprobe.runs.check import HISTOGRAM, TEST_ACCURACY, Recomputed
+from linprobe.runs.guarantee import NOUNS, PLAINLY, accountant_of, limit_of
+from linprobe.runs.manifest import MANIFEST_FORMAT, Manifest, Published
 
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 PRIVATE = "PRIVATE: this page holds figures computed from private rows without noise; do not publish it"
@@ -39,10 +35,10 @@ PURPOSES = {
     "gradient": "training steps",
     "mean": "mean of the private rows",
     "covariance": "covariance of the features",
-    "test accuracy": "number of right private test rows",
-    "selection": "noisy numbers of right private rows, which chose a setting",
-    "histogram": "published histogram of privacy losses",
-    "inherited": "released by the run it started from",
+    TEST_ACCURACY: "number of correct predictions on private test rows",
+    "selection": "noisy numbers of correct predictions on private rows, which chose a setting",
+    HISTOGRAM: "published histogram of privacy losses",
+    INHERITED: "released by the run it started from",
 }
 
 
@@ -52,20 +48,20 @@ class Evidence:
 
     Attributes:
         name: of the run folder. manifest: its manifest, which has been verified.
-        checked: what `check_manifest` recomputed.
+        checked: what `verified` recomputed.
         histograms: the published files, in the manifest's order.
         attacks: results of attacks on this run, as `linprobe attack --json` prints them. Private.
-        test_figures: what `figures_by_task` found on public test rows; None without such rows.
+        test_metrics: what `figures_by_task` found on public test rows; None without such rows.
         title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
             for a blank line to fill in.
     """
 
     name: str
-    manifest: dict[str, Any]
-    checked: dict[str, Any]
+    manifest: Manifest
+    checked: Recomputed
     histograms: Sequence[dict[str, Any]]
     attacks: Sequence[dict[str, Any]]
-    test_figures: dict[str, Any] | None = None
+    test_metrics: dict[str, Any] | None = None
     title: str | None = None
     owner: str | None = None
 
@@ -73,17 +69,17 @@ class Evidence:
 def page(evidence: Evidence) -> str:
     """The whole page as HTML."""
     manifest = evidence.manifest
-    limit = limit_of_run(manifest)
-    published = [release for release in manifest["published"] if release["file"] is not None]
+    limit = limit_of(manifest)
+    published = [release for release in manifest.published if release.file is not None]
     return _pages.get_template("page.html.jinja").render(
         name=evidence.name,
-        title=evidence.title or f"Privacy report: {manifest['method']}, run {evidence.name}",
+        title=evidence.title or f"Privacy report: {manifest.method}, run {evidence.name}",
         data=_data(manifest),
-        plainly=PLAINLY.get(unit_of(manifest), ""),
-        one_unit=unit_of(manifest),
-        claim=_claim(manifest) if manifest["private"] else None,
+        plainly=PLAINLY[manifest.unit],
+        one_unit=manifest.unit,
+        claim=_claim(manifest) if manifest.private else None,
         sign_off={
-            "data set": Path(manifest["features"]).name,
+            "data set": Path(manifest.features).name,
             "owner of the data": evidence.owner or BLANK,
             **dict.fromkeys(("reviewer", "decision", "date and signature"), BLANK),
         },
@@ -91,14 +87,15 @@ def page(evidence: Evidence) -> str:
         style=STYLE,
         private_note=PRIVATE,
         manifest=manifest,
+        manifest_format=MANIFEST_FORMAT,
         checked=evidence.checked,
         limits=None if limit is None else _limits(manifest, limit),
-        releases=[] if manifest["accountant"] is None or not manifest["releases"] else _releases(manifest),
-        started_from_a_run=any(release["purpose"] == "inherited" for release in manifest["releases"] or ()),
-        accuracy=None if evidence.test_figures is None else _accuracy(evidence.test_figures),
-        several_labels=task_of(manifest) == MULTILABEL,
+        releases=[] if manifest.accountant is None or not manifest.releases else _releases(manifest),
+        started_from_a_run=any(release.purpose == INHERITED for release in manifest.releases or ()),
+        accuracy=None if evidence.test_metrics is None else _accuracy(evidence.test_metrics),
+        several_labels=manifest.several_labels,
         histograms=[
-            _histogram(number, histogram, release, unit_of(manifest))
+            _histogram(number, histogram, release, manifest.unit)
             for number, (histogram, release) in enumerate(
                 zip(evidence.histograms, published, strict=bool(evidence.histograms)), 1
             )
@@ -107,23 +104,23 @@ def page(evidence: Evidence) -> str:
         attack_rows=_attack_rows(evidence, limit),
         made=_made(manifest),
         options=_options(manifest),
-        versions={**manifest["software"], **manifest.get("accountant_versions", {})},
+        versions={**manifest.software, **(manifest.accountant_versions or {})},
     )
 
 
-def _data(manifest: dict[str, Any]) -> str:
+def _data(manifest: Manifest) -> str:
     """The data set and its numbers; paths are shortened, as folders could reveal facts about the owner's machine."""
-    noun = NOUNS.get(unit_of(manifest), unit_of(manifest))
-    tests = f", {manifest['n_test']:,} test rows" if manifest["n_test"] else ""
-    return f"{manifest['n_private']:,} private {noun}, {manifest['n_public']:,} public rows{tests}"
+    noun = NOUNS[manifest.unit]
+    tests = f", {manifest.n_test:,} test rows" if manifest.n_test else ""
+    return f"{manifest.n_private:,} private {noun}, {manifest.n_public:,} public rows{tests}"
 
 
-def _claim(manifest: dict[str, Any]) -> str:
+def _claim(manifest: Manifest) -> str:
     """What may be said of the model in public."""
     return (
-        f"Trained with {manifest['method']} ({manifest['paper']}) in linprobe {manifest['software']['linprobe']}, with "
-        f"{manifest['guarantee']}. Unit of privacy: {points.unit_of(manifest)}. What was composed: "
-        f"{points.composition_of(manifest)}."
+        f"Trained with {manifest.method} ({manifest.paper}) in linprobe {manifest.software['linprobe']}, with "
+        f"{manifest.guarantee}. Unit of privacy: {unit_text(manifest)}. What was composed: "
+        f"{composition_text(manifest)}."
     )
 
 
@@ -141,8 +138,8 @@ def _figure(value: float | None) -> str:
     return "none" if value is None else rounded_up(value)
 
 
-def _gaussian(claim: dict[str, Any]) -> str:
-    return gaussian_words(claim["gdp_mu"], claim["zcdp_rho"])
+def _gaussian(manifest: Manifest) -> str:
+    return gaussian_words(manifest.gdp_mu, manifest.zcdp_rho)
 
 
 _pages = templates(finalize=lambda value: printable(value) if type(value) is str else value, html=True)
@@ -155,46 +152,48 @@ _pages.filters |= {
 }
 
 
-def _limits(manifest: dict[str, Any], limit: AttackLimit) -> dict[str, Any]:
+def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
     """What the guarantee allows an attacker: in odds, at the rates of `RATES`, and drawn."""
     allowed = {rate: _percent_above(float(limit(rate))) for rate in RATES}
     points = ", ".join(f"{most} at {_percent(rate)}" for rate, most in allowed.items())
     description = (
         f"The guarantee allows at most {points}. Guessing finds the share that it names by mistake. Logarithmic axes."
     )
+    epsilon, delta = manifest.bound
     return {
-        "factor": rounded_up(math.exp(min(manifest["epsilon"], LARGEST_EXPONENT)), 4),
-        "once_in": math.floor(1 / manifest["delta"] + 1e-6) if manifest["delta"] else None,
-        "chance": 1 / (1 + math.exp(-manifest["epsilon"])),
+        "factor": rounded_up(math.exp(min(epsilon, LARGEST_EXPONENT)), 4),
+        "once_in": math.floor(1 / delta + 1e-6) if delta else None,
+        "chance": 1 / (1 + math.exp(-epsilon)),
         "rows": [(_percent(rate), most, _percent(rate)) for rate, most in allowed.items()],
         "source": limit.source,
         "drawing": attack_limit_drawing(lambda fpr: float(limit(fpr)), description),
     }
 
 
-def _releases(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
+def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
     """A row for each kind of release: purpose, count, noise multiplier, sampling rate, epsilon."""
-    accountant = accountant_of(manifest)
+    accountant, (_, delta) = accountant_of(manifest), manifest.bound
     return [
         (
             PURPOSES.get(release.purpose, release.purpose),
             f"{release.count:,}",
             f"{release.noise_multiplier:.6g}",
             f"{release.sampling_rate:.6g}",
-            _figure(composed_epsilon([release], manifest["delta"], accountant)),
+            _figure(accountant.epsilon([release], delta)),
         )
-        for release in (Releases(**release) for release in manifest["releases"])
+        for release in manifest.releases or ()
     ]
 
 
 def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
     """Tables of the figures on public test rows, the confusion matrix drawn, and a warning if it applies."""
     if of_labels(figures):
+        tables = tables_of(figures)
         return {
-            "overall": label_table.overall_rows(figures),
+            "overall": tables.overall,
             "warning": no_better_than_guessing(figures),
-            "header": label_table.HEADER,
-            "rows": label_table.label_rows(figures),
+            "header": tables.header,
+            "rows": tables.rows,
         }
     rows = class_rows(figures)
     shortened = {}
@@ -205,22 +204,22 @@ def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
     if matrix is not None and len(matrix) <= MOST_CLASSES_DRAWN:
         description = (
             f"{len(matrix)} by {len(matrix)} classes; the darker a cell, the larger its share of the true class. "
-            "The commonest mistakes are in the table below."
+            "The most frequent mistakes are in the table below."
         )
         drawing = confusion_drawing("Confusion matrix of the test rows", description, matrix)
     return {
         "overall": overall_rows(figures),
         "warning": no_better_than_guessing(figures),
-        "header": HEADER,
+        "header": CLASS_HEADER,
         "shortened": shortened,
         "rows": rows,
         "drawing": drawing,
-        "mistakes": _commonest_mistakes(figures),
+        "mistakes": _frequent_mistakes(figures),
     }
 
 
-def _commonest_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """True class, predicted class, rows and share of the true class, of the ten commonest mistakes."""
+def _frequent_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """True class, predicted class, rows and share of the true class, of the ten most frequent mistakes."""
     matrix, names = figures["confusion_matrix"] or (), list(figures["per_class"])
     found = [
         (count, true, predicted)
@@ -235,14 +234,14 @@ def _commonest_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, st
     ]
 
 
-def _histogram(number: int, histogram: dict[str, Any], release: dict[str, Any], unit: str) -> dict[str, Any]:
+def _histogram(number: int, histogram: dict[str, Any], release: Published, unit: str) -> dict[str, Any]:
     """A published histogram: its label, drawing and rows, and the release that paid for it."""
     edges, counts = histogram["bin_edges"], histogram["noisy_counts"]
-    one, many = ONE.get(unit, unit), "people" if unit == OWNER else "records"
+    one, many = ONE[unit], "people" if unit == OWNER else "records"
     label = f"Noisy number of {many} by their own epsilon, histogram {number}"
     description = (
         f"{len(counts)} bars from epsilon 0 to {rounded_up(edges[-1], 3)}; noise of standard deviation "
-        f"{release['noise_multiplier']:.3g} in every count. The numbers are in the table below."
+        f"{release.noise_multiplier:.3g} in every count. The numbers are in the table below."
     )
     bins = zip(edges[:-1], edges[1:], counts, strict=True)
     return {
@@ -274,35 +273,35 @@ def _attack_rows(evidence: Evidence, limit: AttackLimit | None) -> list[list[str
     return [*rows, ["shadow models", *("none" if one["shadows"] is None else one["shadows"] for one in attacks)]]
 
 
-def _made(manifest: dict[str, Any]) -> dict[str, Any]:
+def _made(manifest: Manifest) -> dict[str, Any]:
     """How the run was made. Paths are shown without folders, which could reveal facts about the owner's machine."""
-    public_from, unit = manifest["public_from"], unit_of(manifest)
-    for path in filter(None, (manifest["features"], manifest["public_file"])):
+    public_from, unit = manifest.public_from, manifest.unit
+    for path in filter(None, (manifest.features, manifest.public_file)):
         public_from = public_from.replace(path, Path(path).name)
     return {
-        "mechanism": manifest["mechanism"],
-        f"private {NOUNS.get(unit, unit)}": f"{manifest['n_private']:,}",
-        "public rows": f"{manifest['n_public']:,}, from {public_from}",
-        "public shots per class": manifest["public_shots"],
-        "split seed": manifest["split_seed"],
-        "features": f"{Path(manifest['features']).name}, {manifest['n_features']:,} a row",
-        "backbone": manifest["backbone"] or "not stated",
-        "classes": f"{manifest['n_classes']:,}, from: {manifest['class_names_from']}",
-        "task": task_of(manifest),
-        "steps": manifest["steps"],
-        "noise multiplier": manifest["noise_multiplier"],
-        "sampling rate": manifest["sampling_rate"],
-        "source of noise": manifest["noise_source"],
-        "kind of seed": manifest["seed_kind"],
-        "preset": manifest["preset"],
-        "centre": manifest["centre"],
-        "created": manifest["created"],
+        "mechanism": manifest.mechanism,
+        f"private {NOUNS[unit]}": f"{manifest.n_private:,}",
+        "public rows": f"{manifest.n_public:,}, from {public_from}",
+        "public shots per class": manifest.public_shots,
+        "split seed": manifest.split_seed,
+        "features": f"{Path(manifest.features).name}, {manifest.n_features:,} a row",
+        "backbone": manifest.backbone or "not stated",
+        "classes": f"{manifest.n_classes:,}, from: {manifest.class_names_from}",
+        "task": manifest.task,
+        "steps": manifest.steps,
+        "noise multiplier": manifest.noise_multiplier,
+        "sampling rate": manifest.sampling_rate,
+        "source of noise": manifest.noise_source,
+        "kind of seed": manifest.seed_kind,
+        "preset": manifest.preset,
+        "centre": manifest.centre,
+        "created": manifest.created,
     }
 
 
-def _options(manifest: dict[str, Any]) -> dict[str, Any]:
+def _options(manifest: Manifest) -> dict[str, Any]:
     """The options given; `init` without its folder."""
-    options = dict(manifest["options"])
+    options = dict(manifest.options)
     if options.get("init"):
         options["init"] = Path(options["init"]).name
     return options

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.accountants import AttackLimit
+from linprobe.accounting.calibrate import GOOD_ENOUGH, PlanRow
 from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.planning import GOOD_ENOUGH, PlanRow
-from linprobe.accounting.tradeoff import AttackLimit
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import UsageError
-from linprobe.evaluation.attacks import Membership
+from linprobe.metrics.membership import Membership
 
 FORMATS = (".png", ".svg")
 # Okabe and Ito's colours, which people with any colour vision tell apart; the yellow is too light for lines
@@ -33,7 +33,7 @@ def check_format(path: Path) -> str:
 
 
 @contextmanager
-def figure(
+def new_figure(
     path: Path,
     size: tuple[float, float],
     rows: int = 1,
@@ -78,7 +78,7 @@ def sorted_epsilons(path: Path, epsilons: NDArray[np.float64], epsilon: float, a
     `about` names the run and its data, `units` what the run protects; the title adds their number.
     """
     title = f"Privacy loss of each of {epsilons.size:,} private {units}\n{about}"
-    with figure(path, (6.4, 4.6), private=True, title=title) as (axes,):
+    with new_figure(path, (6.4, 4.6), private=True, title=title) as (axes,):
         axes.plot(np.arange(1, epsilons.size + 1), np.sort(epsilons), color=BLUE, linewidth=2)
         axes.axhline(epsilon, color=VERMILION, linestyle="--")
         middle, half = max(1, epsilons.size // 2), float(np.median(epsilons))
@@ -103,7 +103,7 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
     rates = np.array([row.sampling_rate for row in rows])
     multipliers = np.array([row.noise_multiplier for row in rows])
     per_epoch = np.array([row.noise_per_epoch for row in rows])
-    with figure(path, (9.6, 4), 1, 2) as (left, right):
+    with new_figure(path, (9.6, 4), 1, 2) as (left, right):
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
         law = f"{per_epoch[-1]:.3g} √q"
@@ -133,14 +133,14 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
 def membership_roc(path: Path, found: Membership, result: dict[str, Any], limit: AttackLimit | None, data: str) -> None:
     """ROC curve of a membership attack and the limit that the guarantee sets, on logarithmic axes; mode 0600.
 
-    `result` is what `linprobe attack` returns, `limit` that of the guarantee, if there is one, `data` the name of the
-    data set.
+    `result` is what `linprobe attack` returns, `limit` the limit of the guarantee, if there is one, `data` the name of
+    the data set.
     Rates below one non-member, or below 1e-4, are drawn at the edge.
     """
     least = max(1e-4, 1 / result["non_members"])
     numbers = f"{result['members']:,} private and {result['non_members']:,} test {result['compared']}"
     title = f"Membership attack: {result['method']} on {data}\n{numbers}"
-    with figure(path, (5, 6), private=True, title=title) as (axes,):
+    with new_figure(path, (5, 6), private=True, title=title) as (axes,):
         sure = 100 * result["confidence"]
         interval = "" if found.low is None else f" ({sure:g} %: {found.low:.3f} to {found.high:.3f})"
         label = f"{result['attack']} attack, AUC {found.auc:.3f}{interval}"

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
-from linprobe.errors import UsageError
+from linprobe.runs.manifest import Manifest
 
 SETTINGS = (
     "method", "epsilon_target", "delta", "noise_multiplier", "sampling_rate", "steps", "unit", "n_units", "n_public",
@@ -26,15 +25,7 @@ PROJECT = "linprobe"  # of Weights & Biases, unless WANDB_PROJECT names one
 BOARD = "tensorboard"  # folder of TensorBoard, in the working directory
 
 
-def check_tracker(name: str) -> None:
-    """UsageError if the package of a tracker is not installed."""
-    if find_spec(name) is None:
-        raise UsageError(
-            f"log-to is {name}, which is not installed; allowed: {', '.join(SENDERS)}; pip install 'linprobe[{name}]'"
-        )
-
-
-def track(name: str, run: str, manifest: Mapping[str, Any], history: Sequence[Mapping[str, float]]) -> None:
+def track(name: str, run: str, manifest: Manifest, history: Sequence[Mapping[str, float]]) -> None:
     """Send the public facts of a run to a tracker.
 
     Args:
@@ -44,11 +35,11 @@ def track(name: str, run: str, manifest: Mapping[str, Any], history: Sequence[Ma
     Raises:
         ValueError: a run without a guarantee.
     """
-    if not manifest["private"]:
+    if not manifest.private:
         raise ValueError(f"run {run} has no guarantee; nothing of it is sent")
-    settings = {key: manifest[key] for key in SETTINGS if manifest.get(key) is not None}
-    settings |= {f"option.{key}": value for key, value in manifest["options"].items() if key not in settings}
-    figures = {key: float(manifest[key]) for key in FIGURES if manifest.get(key) is not None}
+    settings = {key: value for key, value in manifest.stated(SETTINGS).items() if value is not None}
+    settings |= {f"option.{key}": value for key, value in manifest.options.items() if key not in settings}
+    figures = {key: float(value) for key, value in manifest.stated(FIGURES).items() if value is not None}
     facts = [{key: value for key, value in step.items() if key != "step"} for step in history]
     SENDERS[name](run, settings, figures, facts)
 

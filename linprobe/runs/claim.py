@@ -9,7 +9,7 @@ from pathlib import Path
 
 from linprobe.atomic_files import check_place, held
 from linprobe.errors import LinprobeError, UsageError, advice
-from linprobe.runs.run_files import LEDGER, MANIFEST
+from linprobe.runs.manifest import LEDGER, MANIFEST
 
 RUN_FOLDER = "run folder"
 RUN_MARKS = (MANIFEST, LEDGER)  # every run folder has both

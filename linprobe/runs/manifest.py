@@ -1,189 +1,470 @@
 """The manifest: one JSON object that a privacy reviewer can check line by line.
 
-`docs/run-folder.md` explains every key. The manifest holds digests of the run's files and of itself. They detect an
-edit, but not a forger who rewrites everything. To detect that, sign the folder.
+`Manifest` is the one list of its keys, and `docs/run-folder.md` explains them. A new key is one field with the kind of
+its value; a default keeps manifests without it readable. `docs/manifest.schema.json` is `json_schema()`.
+
+The manifest holds digests of the run's files and of itself. They detect an edit, but not a forger who rewrites
+everything. To detect that, sign the folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import platform
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple
-from importlib.metadata import version
-from typing import Any
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, replace
+from typing import Annotated, Any, Self, get_type_hints
 
-from linprobe._version import __version__ as __version__
-from linprobe.accounting.accountants import (
-    ACCOUNTANTS,
-    CROSS_CHECKS,
-    accountant_versions,
-    composed_epsilon,
-    gaussian_figures,
-)
-from linprobe.accounting.calibrate import Budget
-from linprobe.accounting.events import GaussianEvent, Releases, grouped
-from linprobe.accounting.figures import gaussian_words, rounded_up
-from linprobe.errors import DataError, LinprobeError, PrivacyError
-from linprobe.mechanisms.noise import INSECURE, SECURE
-from linprobe.methods import Method
-from linprobe.runs.derived import mechanism_text
-from linprobe.runs.manifest_keys import check_keys, shown
-from linprobe.runs.run_files import MANIFEST, RunFiles, digest_of
-from linprobe.runs.units import ADJACENCIES, COUNTED, PROTECTED, RECORD
+from linprobe._version import __version__
+from linprobe.accounting.events import RECORD, UNITS, Releases
+from linprobe.accounting.selection import SelectionEvent
+from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
+from linprobe.data.tasks import MULTICLASS, MULTILABEL, TASKS
+from linprobe.errors import DataError, PrivacyError
 
 MANIFEST_FORMAT = 3
-PUBLIC_QUANTITIES = (
-    "public rows and their labels",
-    "test rows, unless declared private, and the accuracy on them",
-    "class names and their number",
-    "method, options, clip norms, steps, noise multipliers",
-    "weights of classes and rows, if given",
+MANIFEST, SIGNATURE, PER_RECORD = "manifest.json", "manifest.json.sig", "per_record.npz"
+RUN_FILES = ("model.npz", "ledger.jsonl", "history.csv")  # of every run
+MODEL, LEDGER, HISTORY = RUN_FILES
+OPTIONAL_FILES = ("test_figures.json", "config.toml")  # of a run with public test rows, of one of linprobe train
+TEST_FIGURES, CONFIG = OPTIONAL_FILES
+PAGES = ("README.md", "claim.yaml")  # of a signed run, and of a release
+CARD, CLAIM = PAGES
+NAMED_FILES = (*RUN_FILES, *OPTIONAL_FILES, *PAGES)
+HISTOGRAM_FILE = "^published_histogram_[1-9][0-9]{0,5}[.]json$"
+
+LARGEST_WHOLE = 2**63 - 1
+LARGEST = 1e300
+LONGEST_TEXT = 1 << 16
+MOST_ENTRIES = 1 << 20
+SHOWN = 60  # characters of a wrong value in an error
+SCHEMA_PAGE = "https://json-schema.org/draft/2020-12/schema"
+
+Kind = Mapping[str, Any]
+"""A kind of JSON value, as a JSON Schema. Its description says in an error what is allowed."""
+
+
+def _kind(words: str, **rules: Any) -> Kind:
+    return {"description": words, **rules}
+
+
+def none_or(kind: Kind) -> Kind:
+    """The kind, or null."""
+    return {**kind, "description": f"{kind['description']}, or null", "type": [kind["type"], "null"]}
+
+
+def one_of(*words: str) -> Kind:
+    """One of the words."""
+    return _kind(", ".join(words), type="string", enum=list(words))
+
+
+def list_of(kind: Kind) -> Kind:
+    """A list whose entries are of a kind."""
+    return _kind(f"a list: {kind['description']}", type="array", maxItems=MOST_ENTRIES, items=kind)
+
+
+def by_name(kind: Kind) -> Kind:
+    """An object with values of a kind, under any names."""
+    words = f"an object: {kind['description']}"
+    return _kind(words, type="object", maxProperties=MOST_ENTRIES, additionalProperties=kind)
+
+
+def record(optional: Mapping[str, Kind] | None = None, **needed: Kind) -> Kind:
+    """An object with the needed keys, perhaps the optional ones, and no others."""
+    kinds = {**needed, **(optional or {})}
+    words = "an object with " + ", ".join(f"{key} ({kind['description']})" for key, kind in kinds.items())
+    return _kind(words, type="object", properties=kinds, required=list(needed), additionalProperties=False)
+
+
+ANY = _kind("any value")
+TEXT = _kind("text", type="string", maxLength=LONGEST_TEXT)
+FLAG = _kind("true or false", type="boolean")
+INTEGER = _kind("a whole number", type="integer", minimum=-LARGEST_WHOLE, maximum=LARGEST_WHOLE)
+WHOLE = _kind("a whole number of 0 or more", type="integer", minimum=0, maximum=LARGEST_WHOLE)
+COUNT = _kind("a whole number of 1 or more", type="integer", minimum=1, maximum=LARGEST_WHOLE)
+NUMBER = _kind("a number", type="number", minimum=-LARGEST, maximum=LARGEST)
+AMOUNT = _kind("a number of 0 or more", type="number", minimum=0, maximum=LARGEST)
+POSITIVE = _kind("a number above 0", type="number", exclusiveMinimum=0, maximum=LARGEST)
+SHARE = _kind("a number from 0 to 1", type="number", minimum=0, maximum=1)
+RATE = _kind("a number above 0, at most 1", type="number", exclusiveMinimum=0, maximum=1)
+SCALAR = {
+    **TEXT,
+    **NUMBER,
+    **_kind("text, a number, true, false or null", type=["string", "number", "boolean", "null"]),
+}
+DIGEST = _kind("64 hexadecimal digits", type="string", pattern="^[0-9a-f]{64}$")
+NAMES = _kind(
+    f"2 to {MOST_CLASSES} different names of at most {LONGEST_NAME} characters",
+    type="array",
+    minItems=2,
+    maxItems=MOST_CLASSES,
+    uniqueItems=True,
+    items={"type": "string", "maxLength": LONGEST_NAME},
 )
-SEED_KINDS = {SECURE: "os", INSECURE: "insecure", "none drawn": "none"}
-FIGURES = (
-    "epsilon",
-    "delta",
-    "epsilon_target",
-    "gdp_mu",
-    "zcdp_rho",
-    "noise_multiplier",
-    "sampling_rate",
-    "steps",
-    "releases",
-    "accountant",
-)
-
-
-def privacy_statement(
-    method: Method,
-    budget: Budget | None,
-    events: list[GaussianEvent],
-    *,
-    n_private: int,
-    n_public: int,
-    noise_kind: str,
-    insecure: bool,
-    unit: str = RECORD,
-) -> dict[str, Any]:
-    """The guarantee of one training run, recomputed from the recorded events, not from the plan.
-
-    Args:
-        n_private: number of private units. unit: `record` or `owner`.
-
-    Raises:
-        PrivacyError: the events cost more than the target. This would be a bug; no result is written.
-    """
-    statement: dict[str, Any] = {
-        "method": method.name,
-        "paper": method.paper,
-        "adjacency": ADJACENCIES[unit],
-        "public": [*PUBLIC_QUANTITIES, COUNTED[unit]],
-        "unit": unit,
-        "n_units": n_private,
-        "n_private": n_private,
-        "n_public": n_public,
-        "noise_source": noise_kind,
-        "seed_kind": SEED_KINDS[noise_kind],
-        "software": _software_versions(),
+RELEASES = list_of(record(purpose=TEXT, noise_multiplier=POSITIVE, sampling_rate=RATE, count=COUNT))
+SELECTION = record(event=one_of("selection"), distribution=TEXT, mean_repetitions=COUNT, runs=list_of(RELEASES))
+TUNING = record(
+    {
+        "factors": list_of(SHARE),
+        "shrink": SHARE,
+        "counts": list_of(NUMBER),
+        "std": AMOUNT,
+        "settings": list_of(by_name(ANY)),
+        "chosen": WHOLE,
     }
-    if budget is None or not method.private:
-        return {**without_noise(method.private), **statement}
-    releases = grouped(events)
-    epsilon = composed_epsilon(releases, budget.delta, budget.accountant)
-    if epsilon > budget.epsilon_target or _sorted_releases(releases) != _sorted_releases(budget.releases):
-        raise PrivacyError(
-            f"the ledger holds {len(events)} releases worth epsilon {rounded_up(epsilon, 9)}; allowed: "
-            f"{sum(release.count for release in budget.releases)} as planned, worth at most "
-            f"{budget.epsilon_target:.9g}; nothing was written; please report this"
+)
+EXTRACTION = record(
+    dict.fromkeys(("preprocessing", "image_size", "normalisation", "precision", "dtype"), ANY),
+    **dict.fromkeys(("extraction_digest", "backbone", "weights", "weights_digest", "tensor"), TEXT),
+    arguments=none_or(by_name(ANY)),
+)
+SOFTWARE = {**by_name(TEXT), "required": ["linprobe"]}
+PUBLISHED = record(
+    what=TEXT,
+    epsilon=AMOUNT,
+    noise_multiplier=POSITIVE,
+    file=none_or(_kind("published_histogram_N.json", type="string", pattern=HISTOGRAM_FILE)),
+)
+
+_PYTHON: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
+
+
+def fits(kind: Kind, value: Any) -> bool:
+    """Whether a JSON value is of a kind. 1.0 is no whole number."""
+    types = kind.get("type", ())
+    if types and not any(_PYTHON[name](value) for name in ([types] if isinstance(types, str) else types)):
+        return False
+    if value is None or isinstance(value, bool):
+        return True
+    if isinstance(value, str):
+        return (
+            value in kind.get("enum", (value,))
+            and len(value) <= kind.get("maxLength", math.inf)
+            and re.fullmatch(kind.get("pattern", "(?s:.*)"), value) is not None
         )
-    return {
-        "guarantee": guarantee_text(epsilon, budget.delta, releases, insecure=insecure, unit=unit),
-        "private": not insecure,
-        "mechanism": mechanism_text(budget.sampling_rate < 1, unit),
-        "epsilon": None if insecure else epsilon,
-        "epsilon_if_seed_were_secret": epsilon if insecure else None,
-        "delta": budget.delta,
-        "epsilon_target": budget.epsilon_target,
-        **gaussian_figures(releases),
-        "noise_multiplier": budget.noise_multiplier,
-        "sampling_rate": budget.sampling_rate,
-        "steps": budget.n_steps,
-        "releases": [asdict(release) for release in releases],
-        "accountant": ACCOUNTANTS[budget.accountant],
-        "cross_check": ACCOUNTANTS[CROSS_CHECKS[budget.accountant]],
-        "accountant_versions": accountant_versions(),
-        **statement,
-    }
-
-
-def without_noise(private: bool) -> dict[str, Any]:
-    """The claims of a run that released nothing with noise: no guarantee, or `private`, private rows were not used."""
-    if not private:
-        return {
-            "guarantee": "not private: the private rows were used without protection",
-            "private": False,
-            "mechanism": "none",
-            **dict.fromkeys(FIGURES),
-        }
-    return {
-        "guarantee": "the private rows were not used: epsilon = 0, delta = 0",
-        "private": True,
-        "mechanism": "none",
-        **dict.fromkeys(FIGURES),
-        "epsilon": 0.0,
-        "delta": 0.0,
-        "gdp_mu": 0.0,
-        "zcdp_rho": 0.0,
-        "steps": 0,
-        "releases": [],
-    }
-
-
-def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
-    """Releases merged by kind and sorted, so that a comparison does not depend on their order."""
-    counts: Counter[tuple[str, float, float]] = Counter()
-    for release in releases:
-        counts[release.purpose, release.noise_multiplier, release.sampling_rate] += release.count
-    return sorted((Releases(*kind, count) for kind, count in counts.items()), key=astuple)
-
-
-def guarantee_text(epsilon: float, delta: float, releases: Sequence[Releases], *, insecure: bool, unit: str) -> str:
-    """The guarantee in one sentence: the headline figures, rounded up, what is protected, and the adjacency."""
-    if insecure:
-        return "not private: the noise came from a seed the user gave"
+    if isinstance(value, int | float):
+        least, most = kind.get("minimum", -math.inf), kind.get("maximum", math.inf)
+        return bool(least <= value <= most and value > kind.get("exclusiveMinimum", -math.inf))
+    if isinstance(value, list):
+        return (
+            kind.get("minItems", 0) <= len(value) <= kind.get("maxItems", math.inf)
+            and all(fits(kind.get("items", ANY), entry) for entry in value)
+            and (not kind.get("uniqueItems") or len(set(value)) == len(value))
+        )
+    named, others = kind.get("properties", {}), kind.get("additionalProperties", ANY)
     return (
-        f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of {PROTECTED[unit]} "
-        f"({gaussian_words(**gaussian_figures(releases))}) under {ADJACENCIES[unit]}"
+        len(value) <= kind.get("maxProperties", math.inf)
+        and all(key in value for key in kind.get("required", ()))
+        and all(others is not False or key in named for key in value)
+        and all(fits(named.get(key, others), entry) for key, entry in value.items())
     )
 
 
-def _software_versions() -> dict[str, str]:
-    """Versions of linprobe, Python, and the libraries whose arithmetic decides the result."""
-    names = ("numpy", "scipy", "scikit-learn", "cryptography")
+def _shown(value: Any) -> str:
+    """A value for an error, cut short."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def digest_of(content: bytes) -> str:
+    """SHA-256 of the content of a file, as the manifest lists it."""
+    return hashlib.sha256(content).hexdigest()
+
+
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
+class DamagedManifestError(DataError):
+    """The manifest is no JSON, lacks a key, or holds a value of another kind."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A histogram of privacy losses released after training: its price, its noise, its file (None if it was lost)."""
+
+    what: str
+    epsilon: float
+    noise_multiplier: float
+    file: str | None
+
+
+@dataclass(frozen=True)
+class NoisyCounts:
+    """Noisy numbers of correct predictions, `right`, and of correct and wrong ones by class, on private test rows."""
+
+    right: float
+    by_class: list[list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyStatement:
+    """The guarantee of a run and how it was reached. The annotated fields are the keys of the JSON object, in order.
+
+    Attributes:
+        absent: keys that are left out while they hold their default: `later` ones of an earlier manifest, and those
+            of other kinds of run.
+    """
+
+    guarantee: Annotated[str, TEXT]
+    private: Annotated[bool, FLAG]
+    mechanism: Annotated[str, TEXT]
+    epsilon: Annotated[float | None, none_or(AMOUNT)]
+    epsilon_if_seed_were_secret: Annotated[float | None, none_or(AMOUNT)] = None
+    delta: Annotated[float | None, none_or(SHARE)]
+    epsilon_target: Annotated[float | None, none_or(AMOUNT)]
+    gdp_mu: Annotated[float | None, none_or(AMOUNT)]
+    zcdp_rho: Annotated[float | None, none_or(AMOUNT)]
+    noise_multiplier: Annotated[float | None, none_or(POSITIVE)]
+    sampling_rate: Annotated[float | None, none_or(RATE)]
+    steps: Annotated[int | None, none_or(WHOLE)]
+    releases: Annotated[tuple[Releases, ...] | None, none_or(RELEASES)]
+    accountant: Annotated[str | None, none_or(TEXT)]
+    cross_check: Annotated[str | None, none_or(TEXT)] = None
+    accountant_versions: Annotated[dict[str, str] | None, by_name(TEXT)] = None
+    method: Annotated[str, TEXT]
+    paper: Annotated[str, TEXT]
+    adjacency: Annotated[str, TEXT]
+    public: Annotated[list[str], list_of(TEXT)]
+    unit: Annotated[str, one_of(*UNITS)] = RECORD
+    n_units: Annotated[int | None, WHOLE] = None
+    n_private: Annotated[int, WHOLE]
+    n_public: Annotated[int, WHOLE]
+    noise_source: Annotated[str, TEXT]
+    seed_kind: Annotated[str, one_of("os", "insecure", "none")]
+    software: Annotated[dict[str, str], SOFTWARE]
+    absent: frozenset[str] = frozenset()
+
+    @classmethod
+    def keys(cls) -> dict[str, Kind]:
+        """The keys of the JSON object, in order, and the kinds of their values."""
+        hints = _HINTS.setdefault(cls, get_type_hints(cls, include_extras=True))
+        return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+
+    @classmethod
+    def is_later(cls, name: str) -> bool:
+        """Whether earlier manifests lack a key; they mean its default."""
+        return cls.__dataclass_fields__[name].default is not MISSING
+
+    def stated(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """The JSON values of the keys that are present; with `names`, of these keys alone."""
+        wanted = self.keys() if names is None else names
+        return {name: _ENCODED.get(name, _as_it_is)(getattr(self, name)) for name in wanted if self.has(name)}
+
+    def has(self, name: str) -> bool:
+        """Whether a key is present."""
+        return name not in self.absent or getattr(self, name) != self.__dataclass_fields__[name].default
+
+    @property
+    def bound(self) -> tuple[float, float]:
+        """Epsilon and delta; for a run with an insecure seed, as if the seed were secret.
+
+        Raises:
+            PrivacyError: the run states none.
+        """
+        epsilon = self.epsilon if self.private else self.epsilon_if_seed_were_secret
+        if epsilon is None or self.delta is None:
+            raise PrivacyError(f"the run is {self.guarantee}, so it has no epsilon; train with a private method")
+        return epsilon, self.delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatement(PrivacyStatement):
+    """How a run was made: rows, options, machine."""
+
+    precision: Annotated[str, TEXT]
+    device: Annotated[str, TEXT]
+    created: Annotated[str, TEXT]
+    n_features: Annotated[int, COUNT]
+    n_classes: Annotated[int, COUNT]
+    class_names: Annotated[list[str], NAMES]
+    class_names_from: Annotated[str, TEXT]
+    task: Annotated[str, one_of(*TASKS)] = MULTICLASS
+    ids_from: Annotated[str | None, TEXT] = None
+    options: Annotated[dict[str, Any], by_name(SCALAR)]
+    preset: Annotated[str, TEXT]
+    centre: Annotated[str, TEXT]
+    features: Annotated[str, TEXT]
+    backbone: Annotated[str, TEXT]
+    extraction: Annotated[dict[str, Any] | None, EXTRACTION] = None
+    public_from: Annotated[str, TEXT]
+    public_shots: Annotated[int | None, none_or(WHOLE)]
+    public_file: Annotated[str | None, none_or(TEXT)]
+    split_seed: Annotated[int, INTEGER]
+    per_owner_rows: Annotated[int | None, none_or(COUNT)] = None
+    class_weights: Annotated[dict[str, float] | None, none_or(by_name(SHARE))] = None
+    public_digest: Annotated[str | None, none_or(DIGEST)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """What a manifest states about test rows; None where nothing was measured or released."""
+
+    test_rows: Annotated[str, one_of("public", "private", "none")]
+    test_accuracy: Annotated[float | None, none_or(SHARE)]
+    test_accuracy_std: Annotated[float | None, none_or(AMOUNT)]
+    test_balanced_accuracy: Annotated[float | None, none_or(SHARE)]
+    test_balanced_accuracy_std: Annotated[float | None, none_or(AMOUNT)] = None
+    test_macro_auroc: Annotated[float | None, none_or(SHARE)] = None
+    test_calibration_error: Annotated[float | None, none_or(SHARE)] = None
+    test_accuracy_per_class: Annotated[dict[str, float | None] | None, none_or(by_name(none_or(SHARE)))]
+    n_test: Annotated[int, WHOLE]
+    test_macro_average_precision: Annotated[float | None, none_or(SHARE)] = None
+    test_label_accuracy: Annotated[float | None, none_or(SHARE)] = None
+    test_counts: Annotated[NoisyCounts | None, none_or(record(right=NUMBER, by_class=list_of(list_of(NUMBER))))] = None
+
+
+OF_LABELS = ("test_label_accuracy", "test_macro_average_precision")  # keys of rows with several labels only
+OF_CLASSES = ("test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class")
+NO_NOISE = frozenset({"epsilon_if_seed_were_secret", "cross_check", "accountant_versions"})
+WITH_NOISE = ("delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Accuracy, RunStatement):
+    """A manifest. Attributes: the keys of the JSON object, whose values `docs/run-folder.md` explains."""
+
+    tuning: Annotated[dict[str, Any] | None, none_or(TUNING)] = None
+    published: Annotated[tuple[Published, ...], list_of(PUBLISHED)]
+    selection: Annotated[SelectionEvent | None, SELECTION] = None
+    run_id: Annotated[str | None, _kind("32 hexadecimal digits", type="string", pattern="^[0-9a-f]{32}$")] = None
+    private_commitment: Annotated[str | None, none_or(DIGEST)]
+    per_record_commitment: Annotated[str | None, none_or(DIGEST)]
+    files: Annotated[dict[str, str], by_name(DIGEST)]
+    manifest_digest: Annotated[str, DIGEST]
+
+    @classmethod
+    def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
+        """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
+        others = () if stated["task"] == MULTILABEL else OF_LABELS
+        absent = privacy.absent | {"selection", "test_counts", *others}
+        parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
+        return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
+
+    @classmethod
+    def read(cls, content: bytes, where: object = MANIFEST) -> Self:
+        """The manifest in the bytes of a file, whose name is `where`.
+
+        Raises:
+            DataError: a manifest of another format. DamagedManifestError: anything else that is no manifest.
+        """
+        try:
+            found = json.loads(
+                content.decode(),
+                object_pairs_hook=_no_repeated_keys,
+                parse_constant=_finite,
+                parse_float=_finite,
+            )
+            written = found.get("format")
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise DamagedManifestError(f"{where} cannot be read ({error}); restore it from a copy") from None
+        if written != MANIFEST_FORMAT:
+            raise DataError(
+                f"{where} has format {_shown(written)}; this linprobe ({__version__}) reads format {MANIFEST_FORMAT}; "
+                "use the version that wrote it"
+            )
+        try:
+            return cls.decoded(found)
+        except ValueError as error:
+            raise DamagedManifestError(f"{where}: {error}; restore it from a copy") from None
+
+    @classmethod
+    def decoded(cls, found: Mapping[str, Any]) -> Self:
+        """The manifest of a JSON object. ValueError, with the name of a key, if a rule of the format is broken."""
+        keys = cls.keys()
+        missing = [name for name in keys if name not in found and not cls.is_later(name)]
+        if missing:
+            raise ValueError(f"it lacks {', '.join(missing[:3])}")
+        unknown = [name for name in found if name not in keys and name != "format"]
+        if unknown:
+            raise ValueError(f"it holds {_shown(unknown[0])}, which is no key of format {MANIFEST_FORMAT}")
+        for name, kind in keys.items():
+            if name in found and not fits(kind, found[name]):
+                raise ValueError(f"{name} is {_shown(found[name])}; allowed: {kind['description']}")
+        _check_together(found)
+        values = {name: _DECODED.get(name, _as_it_is)(value) for name, value in found.items() if name != "format"}
+        return cls(**values, absent=frozenset(keys) - values.keys())
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"format": MANIFEST_FORMAT, **self.stated()}
+
+    def content_digest(self) -> str:
+        """SHA-256 of the JSON object without `manifest_digest`, its keys sorted."""
+        content = {key: value for key, value in self.to_json().items() if key != "manifest_digest"}
+        return digest_of(json.dumps(content, sort_keys=True, ensure_ascii=False).encode())
+
+    def sealed(self, contents: Mapping[str, bytes]) -> Self:
+        """The manifest with fresh digests of the files with these contents, and of itself."""
+        listed = replace(self, files={name: digest_of(content) for name, content in contents.items()})
+        return replace(listed, manifest_digest=listed.content_digest())
+
+    @property
+    def book_id(self) -> str:
+        """The run's name in budget books. Runs of earlier versions have their commitment, which is random too."""
+        return str(self.run_id or self.private_commitment)
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether a row has several labels."""
+        return self.task == MULTILABEL
+
+    @property
+    def histogram_files(self) -> list[str]:
+        """The files of the published histograms that were not lost."""
+        return [release.file for release in self.published if release.file is not None]
+
+
+def _check_together(found: Mapping[str, Any]) -> None:
+    """ValueError if values that are right by themselves cannot stand together."""
+    if found["accountant"] is not None:
+        needed = [*WITH_NOISE, "epsilon" if found["private"] else "epsilon_if_seed_were_secret"]
+        empty = [key for key in needed if found.get(key) is None]
+        if empty:
+            raise ValueError(f"{empty[0]} is null, and noise was released; allowed: its value")
+    unknown = [name for name in found["files"] if name not in NAMED_FILES and not re.fullmatch(HISTOGRAM_FILE, name)]
+    if unknown:
+        raise ValueError(
+            f"files lists {_shown(unknown[0])}, which is no public file of a run; allowed: {', '.join(NAMED_FILES)} "
+            "and published_histogram_N.json"
+        )
+    unlisted = [name for name in RUN_FILES if name not in found["files"]]
+    if unlisted:
+        raise ValueError(f"files has no digest of {', '.join(unlisted)}")
+    if "selection" in found and not {"settings", "chosen"} <= (found.get("tuning") or {}).keys():
+        raise ValueError(f"tuning is {_shown(found.get('tuning'))} beside selection; allowed: with settings and chosen")
+    if len(found["class_names"]) != found["n_classes"]:
+        raise ValueError(f"n_classes is {found['n_classes']} for {len(found['class_names'])} class_names")
+    weights = found.get("class_weights")
+    if weights is not None and list(weights) != found["class_names"]:
+        raise ValueError("class_weights has other classes than class_names")
+    if found["private"] and found["epsilon"] is None:
+        raise ValueError("epsilon is null, and private is true; allowed: a number")
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a manifest. Rules between keys are not in it."""
+    keys = Manifest.keys()
     return {
-        "linprobe": __version__,
-        "python": platform.python_version(),
-        **{name: version(name) for name in names},
+        "$schema": SCHEMA_PAGE,
+        "title": "Manifest of a linprobe run",
+        "type": "object",
+        "properties": {
+            "format": {"description": "version of this layout", "const": MANIFEST_FORMAT},
+            **keys,
+        },
+        "required": ["format", *(name for name in keys if not Manifest.is_later(name))],
+        "additionalProperties": False,
     }
-
-
-def canonical_digest(manifest: dict[str, Any]) -> str:
-    content = {key: value for key, value in manifest.items() if key != "manifest_digest"}
-    return digest_of(json.dumps(content, sort_keys=True, ensure_ascii=False).encode())
-
-
-def run_id_of(manifest: Mapping[str, Any]) -> str:
-    """The id of a finished run. Runs of earlier versions have their commitment, which is random too."""
-    return str(manifest.get("run_id") or manifest["private_commitment"])
-
-
-def seal(manifest: dict[str, Any], contents: Mapping[str, bytes]) -> dict[str, Any]:
-    """The manifest with fresh digests of the files with these contents, and of itself."""
-    sealed = {**manifest, "files": {name: digest_of(content) for name, content in contents.items()}}
-    sealed["manifest_digest"] = canonical_digest(sealed)
-    return sealed
 
 
 def _no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -194,34 +475,33 @@ def _no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _no_such_number(text: str) -> float:
-    raise ValueError(f"{text} is not a number of JSON")
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:SHOWN]} is not a number of JSON")
+    return value
 
 
-def read_manifest(files: RunFiles, damaged: type[LinprobeError] = DataError) -> dict[str, Any]:
-    """The manifest of a run folder.
+def _as_it_is(value: Any) -> Any:
+    return value
 
-    Raises:
-        DataError: not a run folder, or a manifest of another format. `damaged`: an unreadable or incomplete manifest.
-    """
-    path = files.folder / MANIFEST
+
+def _selection(found: dict[str, Any]) -> SelectionEvent:
     try:
-        text = files[MANIFEST].decode()
-        manifest = json.loads(text, object_pairs_hook=_no_repeated_keys, parse_constant=_no_such_number)
-        found = manifest.get("format")
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(
-            f"{files.folder} is not a run folder: it has no {MANIFEST}; give what `linprobe train` printed"
-        ) from None
-    except (ValueError, AttributeError, OSError, RecursionError) as error:
-        raise damaged(f"{path} cannot be read ({error}); restore it from a copy") from None
-    if found != MANIFEST_FORMAT:
-        raise DataError(
-            f"{path} has format {shown(found)}; this linprobe ({__version__}) reads format {MANIFEST_FORMAT}; "
-            "use the version that wrote it"
-        )
-    try:
-        check_keys(manifest)
+        return SelectionEvent.from_dict(found)
     except ValueError as error:
-        raise damaged(f"{path}: {error}; restore it from a copy") from None
-    return dict(manifest)
+        raise ValueError(f"selection: {error}") from None
+
+
+_DECODED: dict[str, Callable[[Any], Any]] = {
+    "releases": lambda found: None if found is None else tuple(Releases(**release) for release in found),
+    "published": lambda found: tuple(Published(**release) for release in found),
+    "selection": _selection,
+    "test_counts": lambda found: None if found is None else NoisyCounts(**found),
+}
+_ENCODED: dict[str, Callable[[Any], Any]] = {
+    "releases": lambda value: None if value is None else [asdict(release) for release in value],
+    "published": lambda value: [asdict(release) for release in value],
+    "selection": lambda value: None if value is None else value.as_dict(),
+    "test_counts": lambda value: None if value is None else asdict(value),
+}

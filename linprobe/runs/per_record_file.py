@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from linprobe.accounting.per_instance import ORDERS, RecordLosses
 from linprobe.atomic_files import open_regular, replace_when_complete
 from linprobe.data.array_files import checked_arrays, read_archive
 from linprobe.errors import DataError, PrivacyError
-from linprobe.runs.run_files import PER_RECORD
+from linprobe.runs.manifest import PER_RECORD
 
 PER_RECORD_ARRAYS = ("id", "mu", "renyi", "key")
 
@@ -33,6 +33,14 @@ class PrivateRecords:
     losses: RecordLosses
 
 
+class PerRecordFile(NamedTuple):
+    """The content of `per_record.npz`: ids and losses in the same order, and the key of the commitments. Private."""
+
+    ids: list[str]
+    losses: RecordLosses
+    key: bytes
+
+
 def commitment(key: bytes, digest: str) -> str:
     """HMAC-SHA256 of a private digest: binds the manifest to the data and reveals nothing without the key."""
     return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
@@ -44,25 +52,25 @@ def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
     return hashlib.sha256("\0".join(ids).encode() + figures).hexdigest()
 
 
-def write_per_record(folder: Path, ids: list[str], losses: RecordLosses, key: bytes) -> None:
-    """Write the private sidecar, mode 0600: record ids, each record's losses, and the data commitment's key."""
+def write_per_record(folder: Path, private: PerRecordFile) -> None:
+    """Write the private sidecar, mode 0600."""
     with replace_when_complete(folder / PER_RECORD, private=True) as stream:
         note = "PRIVATE: derived from private rows without noise; do not publish"
         np.savez(
             stream,
             note=np.array(note),
-            id=np.array(ids, dtype=np.str_),
-            mu=losses.mu,
-            renyi=losses.renyi,
-            key=np.frombuffer(key, dtype=np.uint8),
+            id=np.array(private.ids, dtype=np.str_),
+            mu=private.losses.mu,
+            renyi=private.losses.renyi,
+            key=np.frombuffer(private.key, dtype=np.uint8),
         )
 
 
-def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], RecordLosses, bytes]:
-    """Ids, losses and commitment key from the private sidecar.
+def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
+    """The private sidecar of a run whose manifest states the commitment `committed`.
 
     Raises:
-        DataError: missing or damaged. PrivacyError: not the file that `manifest` commits to.
+        DataError: missing or damaged. PrivacyError: another file than the manifest commits to.
     """
     path = folder / PER_RECORD
     try:
@@ -82,13 +90,7 @@ def read_per_record(folder: Path, manifest: dict[str, Any]) -> tuple[list[str], 
             f"{path} holds {len(ids)} ids, mu of {mu.shape} and renyi of {renyi.shape}; allowed: losses of 0 or more, "
             "one for each id, or none; restore it from a copy"
         )
-    names, losses = ids.tolist(), RecordLosses(mu, renyi)
-    return _committed(path, manifest, names, losses, key.tobytes())
-
-
-def _committed(
-    path: Path, manifest: dict[str, Any], ids: list[str], losses: RecordLosses, key: bytes
-) -> tuple[list[str], RecordLosses, bytes]:
-    if commitment(key, per_record_digest(ids, losses)) != manifest["per_record_commitment"]:
+    found = PerRecordFile(ids.tolist(), RecordLosses(mu, renyi), key.tobytes())
+    if commitment(found.key, per_record_digest(found.ids, found.losses)) != committed:
         raise PrivacyError(f"{path} was edited, or belongs to another run; restore it from a copy")
-    return ids, losses, key
+    return found

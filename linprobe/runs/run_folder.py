@@ -2,7 +2,7 @@
 
 A run with public test rows also has `test_figures.json`, one of `linprobe train` `config.toml`; a signed run has
 `manifest.json.sig`, `README.md` and `claim.yaml`. No pickle anywhere. `per_record.npz` has mode 0600 and must not be
-published.
+published. `RunFolder` reads a run; `new_run_folder`, `write_run` and `write_manifest` make one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from io import BytesIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from linprobe.accounting.events import INHERITED, Releases, grouped
-from linprobe.accounting.ledger import read_ledger
+from linprobe.accounting.events import INHERITED
+from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.atomic_files import (
+    MOST_TEXT,
     PRIVATE_FOLDER,
     held,
     json_text,
+    read_bytes,
     replace_when_complete,
     write_csv,
     write_json,
@@ -37,11 +40,7 @@ from linprobe.atomic_files import (
 from linprobe.data.array_files import checked_arrays, read_archive
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice
 from linprobe.runs.claim import refuse_existing
-from linprobe.runs.diverged import keep_charge
-from linprobe.runs.manifest import MANIFEST_FORMAT, read_manifest, run_id_of, seal
-from linprobe.runs.manifest_check import check_manifest, ledger_of
-from linprobe.runs.per_record_file import PrivateRecords, commitment, per_record_digest, write_per_record
-from linprobe.runs.run_files import (
+from linprobe.runs.manifest import (
     CONFIG,
     HISTORY,
     LEDGER,
@@ -53,78 +52,165 @@ from linprobe.runs.run_files import (
     RUN_FILES,
     SIGNATURE,
     TEST_FIGURES,
-    RunFiles,
+    DamagedManifestError,
+    Manifest,
 )
-from linprobe.runs.signature import sign
-from linprobe.runs.task import task_of
-from linprobe.runs.units import unit_of
+from linprobe.runs.metrics_file import read_test_metrics
+from linprobe.runs.per_record_file import (
+    PerRecordFile,
+    PrivateRecords,
+    commitment,
+    per_record_digest,
+    read_per_record,
+    write_per_record,
+)
+from linprobe.runs.signature import LONGEST_SIGNATURE, sign
 
 CHECKPOINT, RUN_ID = "checkpoint.npz", "run_id"
-MakePages = Callable[[dict[str, Any]], Mapping[str, str]]
+DIVERGED_NOTE = "diverged.json"
+MOST_LINES = 1 << 30  # bytes of a ledger or history: a million steps have a fifth of it
+MOST_WEIGHTS = 1 << 34  # bytes
+MOST_BYTES = {SIGNATURE: LONGEST_SIGNATURE, LEDGER: MOST_LINES, HISTORY: MOST_LINES, MODEL: MOST_WEIGHTS}
+MakePages = Callable[[Manifest], Mapping[str, str]]
 """From a manifest with the digests of all other files: the names of pages and their texts."""
 
 
-@dataclass(frozen=True)
-class LoadedRun:
-    """A run folder in memory.
+class RunFolder:
+    """A run on disk. Each file is opened once, when it is first asked for, and its bytes are kept.
 
-    Attributes:
-        folder: its path. manifest: the JSON object.
-        weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows. A run that votes has a leading
-            axis of voters.
-    """
-
-    folder: Path
-    manifest: dict[str, Any]
-    weights: NDArray[np.float32]
-    bias: NDArray[np.float32]
-
-    @property
-    def task(self) -> str:
-        """`multiclass` or `multilabel`."""
-        return task_of(self.manifest)
-
-    @property
-    def class_names(self) -> list[str]:
-        """Class names in label order."""
-        return list(self.manifest["class_names"])
-
-
-@dataclass(frozen=True)
-class FirstModel:
-    """The initial weights that a run takes from an earlier run.
-
-    Attributes:
-        weights (n_features, n_classes), bias (n_classes,): as in `LoadedRun`; the mean over voters if the run votes.
-        releases: the earlier run's releases, all under the purpose `inherited`.
-        public_digest: of its public rows, None if it had none.
-        unit: its unit of privacy.
-        run_id: its name in budget books. model_digest: of its `model.npz`.
-    """
-
-    weights: NDArray[np.floating]
-    bias: NDArray[np.floating]
-    releases: tuple[Releases, ...]
-    public_digest: str | None
-    unit: str
-    run_id: str
-    model_digest: str
-
-
-@dataclass(frozen=True)
-class FirstRun:
-    """The run folder that `init` names, read once: training, checkpoint and budget book use what was verified.
+    Whoever can write to a folder can exchange a file at any time. A command that opened a file twice could check one
+    content and use another, so it takes every part from one `RunFolder`. `check.verified` judges it.
 
     Attributes:
         folder: its path.
     """
 
-    folder: str | os.PathLike[str]
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._read: dict[str, bytes | OSError] = {}
 
     @cached_property
-    def model(self) -> FirstModel:
-        """`load_first_model`, at the first use."""
-        return load_first_model(self.folder)
+    def names(self) -> frozenset[str]:
+        """The names of everything in the folder; none if there is no such folder.
+
+        Raises:
+            PrivacyError: the folder cannot be listed.
+        """
+        try:
+            return frozenset(path.name for path in self.folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return frozenset()
+        except OSError as error:
+            raise PrivacyError(f"{self.folder} cannot be listed ({error.strerror}); make it readable") from None
+
+    def __getitem__(self, name: str) -> bytes:
+        """The content of a file. `per_record.npz` may be large; `per_record` reads it.
+
+        Raises:
+            OSError: missing, unreadable, too large, or anything but a regular file.
+        """
+        if name not in self._read:
+            try:
+                self._read[name] = read_bytes(self.folder / name, MOST_BYTES.get(name, MOST_TEXT))
+            except OSError as error:
+                self._read[name] = error  # a file that appears later is not part of what is checked
+        found = self._read[name]
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The manifest, not yet compared with anything.
+
+        Raises:
+            DataError: not a run folder, or a manifest of another format. DamagedManifestError: see `Manifest.read`.
+        """
+        path = self.folder / MANIFEST
+        try:
+            return Manifest.read(self[MANIFEST], path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(
+                f"{self.folder} is not a run folder: it has no {MANIFEST}; give what `linprobe train` printed"
+            ) from None
+        except OSError as error:
+            raise DamagedManifestError(f"{path} cannot be read ({error}); restore it from a copy") from None
+
+    @cached_property
+    def _model(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        model, manifest = self.folder / MODEL, self.manifest
+        try:
+            content = self[MODEL]
+        except OSError as error:
+            raise DataError(f"{model} cannot be read ({error.strerror}); restore it from a copy") from None
+        arrays = read_archive(model, ("weights", "bias"), BytesIO(content))
+        votes = int(arrays["weights"].ndim == 3) if "weights" in arrays else 0
+        weights, bias = checked_arrays(model, arrays, weights=(2 + votes, "f"), bias=(1 + votes, "f"))
+        shape = (manifest.n_features, manifest.n_classes)
+        if weights.shape[-2:] != shape or bias.shape != (*weights.shape[:-2], shape[1]) or not weights.size:
+            raise DataError(
+                f"{model} holds weights of {weights.shape} and bias of {bias.shape}; allowed: {shape} and {shape[1:]}, "
+                "as the manifest says; restore it from a copy"
+            )
+        if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
+            raise DataError(f"{model} holds NaN or infinity; restore it from a copy")
+        return weights, bias
+
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """Weights for L2-normalised raw rows, (n_features, n_classes); a run that votes has a leading axis of voters.
+
+        Raises:
+            DataError: a damaged model file, or one of another shape.
+        """
+        return self._model[0]
+
+    @property
+    def bias(self) -> NDArray[np.float32]:
+        """Bias, (n_classes,), with the voters as first axis if the run votes. Raises as `weights`."""
+        return self._model[1]
+
+    @cached_property
+    def test_metrics(self) -> dict[str, Any] | None:
+        """The metrics on public test rows, as `figures_by_task` gives them; None for a run without them.
+
+        Raises:
+            DataError: an unreadable file, or metrics that contradict each other or the manifest.
+        """
+        if TEST_FIGURES not in self.manifest.files:
+            return None
+        path = self.folder / TEST_FIGURES
+        try:
+            content = self[TEST_FIGURES]
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from None
+        return read_test_metrics(content, path, self.manifest)
+
+    @cached_property
+    def per_record(self) -> PerRecordFile:
+        """The private sidecar: ids, losses and the key of the commitment. Raises as `read_per_record`."""
+        return read_per_record(self.folder, self.manifest.per_record_commitment)
+
+    @property
+    def task(self) -> str:
+        """`multiclass` or `multilabel`."""
+        return self.manifest.task
+
+    @property
+    def class_names(self) -> list[str]:
+        """Class names in label order."""
+        return self.manifest.class_names
+
+
+def read_run(folder: str | os.PathLike[str]) -> RunFolder:
+    """A run folder whose manifest and model can be read.
+
+    Raises:
+        DataError: not a run folder, a manifest of another format, or a damaged model file.
+    """
+    run = RunFolder(folder)
+    _ = run.weights
+    return run
 
 
 def unfinished_folders(out: Path, holding: str = CHECKPOINT) -> list[Path]:
@@ -153,8 +239,8 @@ def unfinished_folder(out: Path) -> Path | None:
 
 @contextmanager
 def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `out`, or with `resume` that of an unfinished run if there is one, renamed to `out`
-    when the block succeeds.
+    """A temporary folder beside `out`, renamed to `out` when the block succeeds; with `resume` the folder of an
+    unfinished run if there is one.
 
     On an error or Ctrl-C the folder is removed, with everything computed from private rows, unless it holds a
     checkpoint from which a second attempt may succeed. The ledger of a run that diverged is kept. A killed process
@@ -201,7 +287,7 @@ def new_run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
                     f"run folder {out} was made by another process meanwhile; this run is complete; rename {partial}"
                 ) from None
         except DivergedError as error:
-            kept = keep_charge(partial, out, LEDGER, INHERITED, str(error))
+            kept = _keep_charge(partial, out, str(error))
             if kept is None:
                 _remove(partial, new_parents)
                 raise
@@ -241,29 +327,42 @@ def _remove(partial: Path, new_parents: Iterable[Path]) -> None:
             parent.rmdir()
 
 
-def write_model(
-    folder: Path, weights: NDArray[np.float32], bias: NDArray[np.float32], *, private: bool = False
-) -> None:
-    """Write `model.npz`: weights (n_features, n_classes) and bias (n_classes,), or a stack of voters for each.
+def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
+    """Turn the folder of an unfinished run of `out` into `OUT.diverged` with the ledger and a note only.
 
-    With `private` it has mode 0600: weights of a run without a guarantee may reveal private rows.
+    The owner of the rows saw the divergence, so the releases count.
+
+    Returns:
+        The new folder, `OUT.diverged-2` and so on if there is one already; None if the run released nothing.
     """
-    with replace_when_complete(folder / MODEL, private=private) as stream:
-        np.savez(stream, weights=weights, bias=bias)
-
-
-def write_history(folder: Path, history: list[dict[str, float]]) -> None:
-    """Write `history.csv`, public facts of each step; an empty file for a run without steps."""
-    write_csv(folder / HISTORY, history)
+    released = 1
+    if read_selection(partial / LEDGER) is None:
+        released = sum(event.purpose != INHERITED for event in read_ledger(partial / LEDGER))
+    if not released:
+        return None
+    for path in partial.iterdir():
+        if path.name != LEDGER:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    note = {
+        "what": "the ledger of a training run that diverged; its releases count",
+        "run": str(out),
+        "reason": reason,
+        "releases": released,
+    }
+    write_json(partial / DIVERGED_NOTE, note)
+    folders = (out.with_name(f"{out.name}.diverged" + (f"-{number}" if number > 1 else "")) for number in count(1))
+    kept = next(folder for folder in folders if not folder.exists())
+    partial.rename(kept)
+    return kept
 
 
 def write_manifest(
     folder: Path,
-    manifest: dict[str, Any],
+    manifest: Manifest,
     contents: Mapping[str, bytes],
     signing_key: Ed25519PrivateKey | None = None,
     pages: MakePages | None = None,
-) -> dict[str, Any]:
+) -> Manifest:
     """Write the pages if any are made, then the signature if there is a key for one, then `manifest.json`.
 
     Args:
@@ -271,13 +370,12 @@ def write_manifest(
 
     Returns: the sealed manifest. It lists the pages too, so that its signature covers them.
     """
-    manifest = {"format": MANIFEST_FORMAT, **manifest}
-    made = {} if pages is None else pages(seal(manifest, contents))
+    made = {} if pages is None else pages(manifest.sealed(contents))
     for name, text in made.items():
         with replace_when_complete(folder / name) as stream:
             stream.write(text.encode())
-    sealed = seal(manifest, {**contents, **{name: text.encode() for name, text in made.items()}})
-    text = json_text(sealed)
+    sealed = manifest.sealed({**contents, **{name: text.encode() for name, text in made.items()}})
+    text = json_text(sealed.to_json())
     if signing_key is not None:
         sign(folder, text.encode(), signing_key)
     with replace_when_complete(folder / MANIFEST, "w") as stream:
@@ -290,101 +388,40 @@ def write_run(
     weights: NDArray[np.float32],
     bias: NDArray[np.float32],
     history: list[dict[str, float]],
-    manifest: dict[str, Any],
+    manifest: Manifest,
     private: PrivateRecords | None,
     signing_key: Ed25519PrivateKey | None = None,
-    test_figures: dict[str, Any] | None = None,
+    test_metrics: dict[str, Any] | None = None,
     config: str | None = None,
     pages: MakePages | None = None,
-) -> dict[str, Any]:
+) -> Manifest:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
-    `test_figures` are those of public test rows, as `figures_by_task` gives them; None without public test rows.
+    `weights` (n_features, n_classes) and `bias` (n_classes,), or a stack of voters for each. `history` has the public
+    facts of each step, none for a run without steps.
+    `test_metrics` of public test rows are as `figures_by_task` gives them; None without public test rows.
     `config` is the text of its config file. `pages` makes the pages of a run that is signed.
     The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
     """
-    write_model(folder, weights, bias, private=not manifest["private"])
-    write_history(folder, history)
+    # weights of a run without a guarantee may reveal private rows
+    with replace_when_complete(folder / MODEL, private=not manifest.private) as stream:
+        np.savez(stream, weights=weights, bias=bias)
+    write_csv(folder / HISTORY, history)
     for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
         (folder / name).unlink(missing_ok=True)  # left by a process that was killed
     if config is not None:
         with replace_when_complete(folder / CONFIG, "w") as stream:
             stream.write(config)
-    if test_figures is not None:
-        write_json(folder / TEST_FIGURES, test_figures)
-    private_commitment = per_record_commitment = None
+    if test_metrics is not None:
+        write_json(folder / TEST_FIGURES, test_metrics)
     if private is not None:
         key = secrets.token_bytes(32)
-        private_commitment = commitment(key, private.digest)
-        write_per_record(folder, private.ids, private.losses, key)
-        per_record_commitment = commitment(key, per_record_digest(private.ids, private.losses))
-    commitments = {"private_commitment": private_commitment, "per_record_commitment": per_record_commitment}
-    written, optional = RunFiles(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
+        write_per_record(folder, PerRecordFile(private.ids, private.losses, key))
+        manifest = replace(
+            manifest,
+            private_commitment=commitment(key, private.digest),
+            per_record_commitment=commitment(key, per_record_digest(private.ids, private.losses)),
+        )
+    written, optional = RunFolder(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
     contents = {name: written[name] for name in (*RUN_FILES, *optional)}
-    return write_manifest(folder, {**manifest, **commitments}, contents, signing_key, pages)
-
-
-def load_run(folder: str | os.PathLike[str]) -> LoadedRun:
-    """Load a run folder.
-
-    Raises:
-        DataError: not a run folder, a manifest of another format, or a damaged model file.
-    """
-    files = RunFiles(Path(folder))
-    return loaded(files, read_manifest(files))
-
-
-def loaded(files: RunFiles, manifest: dict[str, Any]) -> LoadedRun:
-    """The run of a folder with this manifest.
-
-    Raises:
-        DataError: a damaged model file, or one of another shape.
-    """
-    model = files.folder / MODEL
-    try:
-        content = files[MODEL]
-    except OSError as error:
-        raise DataError(f"{model} cannot be read ({error.strerror}); restore it from a copy") from None
-    arrays = read_archive(model, ("weights", "bias"), BytesIO(content))
-    votes = int(arrays["weights"].ndim == 3) if "weights" in arrays else 0
-    weights, bias = checked_arrays(model, arrays, weights=(2 + votes, "f"), bias=(1 + votes, "f"))
-    shape = (manifest["n_features"], manifest["n_classes"])
-    if weights.shape[-2:] != shape or bias.shape != (*weights.shape[:-2], shape[1]) or not weights.size:
-        raise DataError(
-            f"{model} holds weights of {weights.shape} and bias of {bias.shape}; allowed: {shape} and {shape[1:]}, as "
-            "the manifest says; restore it from a copy"
-        )
-    if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
-        raise DataError(f"{model} holds NaN or infinity; restore it from a copy")
-    return LoadedRun(files.folder, manifest, weights, bias)
-
-
-def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
-    """The weights of a run and the releases they depend on, for `init`.
-
-    Raises:
-        DataError, PrivacyError: as `load_run` and `check_manifest`. PrivacyError: the run is not private, so a run that
-            starts from it cannot be private either.
-    """
-    files = RunFiles(Path(folder))
-    run = loaded(files, read_manifest(files))
-    events = read_ledger(files.folder / LEDGER, ledger_of(files))
-    check_manifest(run.manifest, files, events)
-    if not run.manifest["private"]:
-        raise PrivacyError(
-            f"init run {folder} is {run.manifest['guarantee'].split(':')[0]}, and so is any run that starts from it; "
-            "give a private run, or init zero, public or text"
-        )
-    weights, bias = run.weights, run.bias
-    if weights.ndim == 3:
-        weights, bias = weights.mean(axis=0), bias.mean(axis=0)
-    inherited = grouped(replace(event, purpose=INHERITED) for event in events)
-    return FirstModel(
-        weights,
-        bias,
-        inherited,
-        run.manifest.get("public_digest"),
-        unit_of(run.manifest),
-        run_id_of(run.manifest),
-        run.manifest["files"][MODEL],
-    )
+    return write_manifest(folder, manifest, contents, signing_key, pages)

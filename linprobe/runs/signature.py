@@ -10,15 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from linprobe.atomic_files import replace_when_complete
-from linprobe.errors import DataError, PrivacyError
-from linprobe.runs.run_files import MANIFEST, SIGNATURE, RunFiles
+from linprobe.errors import DataError
+from linprobe.runs.manifest import SIGNATURE
 
 LONGEST_KEY = 1 << 16  # bytes of a PEM file
+LONGEST_SIGNATURE = 4096  # bytes
 
 
 def private_key(path: Path) -> Ed25519PrivateKey:
@@ -62,33 +63,7 @@ def _read(path: Path, load: Any) -> Any:
         return None
 
 
-def is_signed(files: RunFiles) -> bool:
-    """Whether a run folder has a signature, valid or not."""
-    return SIGNATURE in files.names
-
-
 def sign(folder: Path, manifest: bytes, key: Ed25519PrivateKey) -> None:
     """Sign `manifest`, the future content of `manifest.json`, and write the signature."""
     with replace_when_complete(folder / SIGNATURE) as stream:
         stream.write(key.sign(manifest))
-
-
-def check_signature(files: RunFiles, key: Ed25519PublicKey) -> None:
-    """Check the signature of the manifest.
-
-    Raises:
-        PrivacyError: no signature, or not one of this manifest by this key.
-    """
-    if not is_signed(files):
-        raise PrivacyError(
-            f"run {files.folder} is not signed: it has no {SIGNATURE}; ask its owner for a run made with --sign KEY"
-        )
-    try:
-        key.verify(files[SIGNATURE], files[MANIFEST])
-    except OSError as error:
-        raise PrivacyError(f"the signature of {files.folder} cannot be checked ({error}); do not trust it") from None
-    except InvalidSignature:
-        raise PrivacyError(
-            f"{files.folder / SIGNATURE} is not the signature of {MANIFEST} by this key: the manifest was changed "
-            "after it was signed, or another key signed it; do not trust this run"
-        ) from None

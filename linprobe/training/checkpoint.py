@@ -19,7 +19,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,14 +31,15 @@ from linprobe.accounting.events import GaussianEvent
 from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import replace_when_complete, sync_folder
 from linprobe.data.array_files import read_archive
+from linprobe.data.dataset import Dataset
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.gradients.host import ARITHMETIC
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import ALONE, Group
+from linprobe.plans.settings import Settings
 from linprobe.runs.per_record_file import commitment
 from linprobe.runs.run_folder import CHECKPOINT
-from linprobe.training.settings import Settings
 
 PER_RECORD = ("squared_mu", "levels")
 NEEDED = ("key", "salt", "identity", "private_commitment", "done", "next_step", "draws", "weights", "output", "history")
@@ -203,8 +204,8 @@ class Keeping:
 
     Args:
         folder: of the unfinished run. ledger: of the run.
-        identity: settings and versions. private_digest: of its private rows; called on rank 0 only. Both read rows, so
-            they are called after all checks that need no rows.
+        identity: settings and versions, as `run_identity` gives them. dataset: the rows, which `check_rows` has read.
+        test_rows: whether the run releases something about private test rows.
         every: seconds between checkpoints. group: processes that train together.
     """
 
@@ -212,30 +213,36 @@ class Keeping:
         self,
         folder: Path,
         ledger: Ledger,
-        identity: Callable[[], Mapping[str, Any]],
-        private_digest: Callable[[], str],
+        identity: Mapping[str, Any],
+        dataset: Dataset,
         every: float,
         group: Group = ALONE,
+        *,
+        test_rows: bool = False,
     ) -> None:
         self._folder, self._ledger, self._group, self._every = folder, ledger, group, every
-        self._identity, self._private_digest = identity, private_digest
+        self._identity, self._dataset, self._test_rows = identity, dataset, test_rows
         self._made: Checkpoints | None = None
 
     def check(self) -> None:
-        """Refuse the checkpoint of another run, before the budget book is told anything. Nothing without a checkpoint.
+        """Refuse the checkpoint of another run before anything is charged to the budget book.
 
         Raises:
             DataError, UsageError, PrivacyError: as `check_same_run`.
         """
         path = self._folder / CHECKPOINT
         if path.is_file():
-            check_same_run(path, _read(path), self._identity(), self._private_digest())
+            check_same_run(path, _read(path), self._identity, self._private_digest())
+
+    def _private_digest(self) -> str:
+        digest, features = self._dataset.protected_digest(), self._dataset.features
+        return digest if features is None or not self._test_rows else digest + features.digest("test")
 
     def __call__(self, source: NoiseSource, held: slice) -> Checkpoints:
         """The checkpoints of a run with noise from `source`; `held` is the slice of private rows in this process."""
         digest = self._group.broadcast_text(self._private_digest() if self._group.rank == 0 else "")
         self._made = Checkpoints(
-            self._folder, source, self._ledger, self._identity(), digest, self._every, group=self._group, held=held
+            self._folder, source, self._ledger, self._identity, digest, self._every, group=self._group, held=held
         )
         return self._made
 
@@ -252,29 +259,20 @@ class Keeping:
             self._made.interrupted()
 
 
-def run_identity(
-    settings: Settings,
-    *,
-    precision: str,
-    device: str,
-    public_digest: str | None,
-    text_weights: NDArray[np.floating] | None,
-    unit: str,
-    class_weights: NDArray[np.float64] | None = None,
-) -> dict[str, Any]:
+def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device: str) -> dict[str, Any]:
     """What a resumed run must share with the unfinished one, besides the private rows."""
-    first = None if settings.first_run is None else settings.first_run.model.model_digest
+    text, weights = dataset.text_weights, dataset.weights
     return {
         "method": settings.method.name,
         **settings.parameters,
         "test epsilon": settings.test_epsilon,
         "precision": precision,
         "device": device,
-        "public rows": public_digest,
-        "text weights": None if text_weights is None else hashlib.sha256(text_weights.tobytes()).hexdigest(),
-        "first model": first,
-        "unit": unit,
-        "class weights": None if class_weights is None else class_weights.tolist(),
+        "public rows": dataset.public_digest(),
+        "text weights": None if text is None else hashlib.sha256(text.tobytes()).hexdigest(),
+        "first model": None if settings.first_run is None else settings.first_run.model.model_digest,
+        "unit": dataset.unit,
+        "class weights": None if weights is None else weights.by_class.tolist(),
         "linprobe": __version__,
         "NumPy": np.__version__,
         "arithmetic": ARITHMETIC,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from linprobe.data.precision import Precision
+from linprobe.data.blocks import Precision
 from linprobe.errors import UsageError
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.declaration import Options, refuse_on_gpu

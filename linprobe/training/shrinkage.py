@@ -1,7 +1,7 @@
 """Shrinking the update of a finished run: W_1 + c (W - W_1), for the c that is right most often on private rows.
 
 All candidates depend on the same releases, so they cost nothing; the noisy counts that compare them do
-(`linprobe.mechanisms.right_counts`).
+(`linprobe.mechanisms.correct_predictions`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.errors import ParameterError
-from linprobe.mechanisms.right_counts import right_counts_sensitivity
-
-MOST_FACTORS = 100
+from linprobe.mechanisms.correct_predictions import correct_counts_sensitivity
 
 
 @dataclass(frozen=True)
@@ -36,18 +33,10 @@ class Selected:
         return max(self.counts)
 
 
-def check_shrink(factors: Sequence[float]) -> tuple[float, ...]:
-    """`factors` if they are different numbers from 0 to 1; otherwise ParameterError."""
-    if len(set(factors)) < len(factors) or len(factors) > MOST_FACTORS or not all(0 <= c <= 1 for c in factors):
-        listed = ", ".join(f"{factor:g}" for factor in factors)
-        raise ParameterError(f"shrink is {listed}; allowed: at most {MOST_FACTORS} different numbers from 0 to 1")
-    return tuple(factors)
-
-
 def best_of(
     factors: Sequence[float], released: NDArray[np.float64], noise_multiplier: float, n_private: int
 ) -> Selected:
     """The factor with the largest released count; `released` are right minus wrong rows, halved, shape (k,)."""
     counts = released + n_private / 2
-    std = noise_multiplier * right_counts_sensitivity(len(factors))
+    std = noise_multiplier * correct_counts_sensitivity(len(factors))
     return Selected(factors[int(released.argmax())], tuple(counts.tolist()), std)

@@ -1,19 +1,31 @@
 """Epsilon from releases: known facts, three accountants, exact composition."""
 
+import copy
+import errno
 import json
 import math
+import os
+import pickle
+import sys
 
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
+from hypothesis import given
+from hypothesis import strategies as st
 
 from linprobe.accounting.accountants import (
-    accountants_agree,
+    ACCOUNTANTS,
+    AUTODP,
+    GAUSSIAN,
+    PLD,
+    RENYI,
+    Accountant,
     choose_accountant,
-    composed_epsilon,
     gdp_mu,
     renyi_table,
+    third_opinion,
 )
 from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.ledger import Ledger, read_ledger
@@ -50,8 +62,8 @@ def test_a_sampled_release_has_no_mu() -> None:
 
 @pytest.mark.parametrize("accountant", ["gdp", "pld", "rdp"])
 def test_no_release_costs_nothing_and_a_noiseless_one_everything(accountant: str) -> None:
-    assert composed_epsilon([], 1e-5, accountant) == 0
-    assert composed_epsilon(grouped(events(1.0, 0.0)), 1e-5, accountant) == math.inf
+    assert ACCOUNTANTS[accountant].epsilon([], 1e-5) == 0
+    assert ACCOUNTANTS[accountant].epsilon(grouped(events(1.0, 0.0)), 1e-5) == math.inf
 
 
 # full sums: exact, and confirmed by the privacy-loss distribution
@@ -61,12 +73,54 @@ def test_no_release_costs_nothing_and_a_noiseless_one_everything(accountant: str
 @pytest.mark.parametrize("n_steps", [1, 50, 1000])
 def test_the_two_accountants_agree(mu: float, n_steps: int) -> None:
     composed = grouped(events(*[math.sqrt(n_steps) / mu] * n_steps))
-    assert accountants_agree("gdp", composed_epsilon(composed, 1e-5, "gdp"), composed_epsilon(composed, 1e-5, "pld"))
+    assert GAUSSIAN.agrees(GAUSSIAN.epsilon(composed, 1e-5), PLD.epsilon(composed, 1e-5))
 
 
 def test_the_accountants_are_not_said_to_agree_when_noise_is_half_of_what_is_claimed() -> None:
     claimed, real = sampled(1, 10.0, 50), sampled(1, 5.0, 50)
-    assert not accountants_agree("gdp", composed_epsilon(claimed, 1e-5, "gdp"), composed_epsilon(real, 1e-5, "pld"))
+    assert not GAUSSIAN.agrees(GAUSSIAN.epsilon(claimed, 1e-5), PLD.epsilon(real, 1e-5))
+
+
+# autodp: a third opinion on full sums, and none where it was not measured
+
+
+def one_release(mu: float) -> list[Releases]:
+    return [Releases("gradient", 1 / mu, 1.0, 1)]
+
+
+@given(st.floats(-9, 2.99).map(lambda power: 10**power), st.floats(-300, -0.01).map(lambda power: 10**power))
+def test_autodp_confirms_every_epsilon_of_record(mu: float, delta: float) -> None:
+    opinion = third_opinion(GAUSSIAN, one_release(mu), delta)
+    assert opinion is not None
+    assert AUTODP.agrees(GAUSSIAN.epsilon(one_release(mu), delta), opinion)
+
+
+@pytest.mark.parametrize("factor", [1 - 1e-6, 1 + 1e-6])
+def test_autodp_does_not_confirm_noise_that_is_off_by_a_millionth(factor: float) -> None:
+    for mu in (1e-2, 1.0, 100.0):
+        claimed = GAUSSIAN.epsilon(one_release(mu * factor), 1e-8)
+        assert not AUTODP.agrees(claimed, AUTODP.epsilon(one_release(mu), 1e-8))
+
+
+@pytest.mark.parametrize(
+    "releases", [[], sampled(0.5, 1.0, 1), sampled(1, 0.0, 1), sampled(1, 1e-4, 1), sampled(1, 1e12, 1)], ids=str
+)
+def test_autodp_has_no_opinion_outside_the_measured_range(releases: list[Releases]) -> None:
+    assert not AUTODP.covers(releases)
+    assert third_opinion(GAUSSIAN, releases, 1e-5) is None
+
+
+def test_autodp_has_no_opinion_on_other_accountants_or_where_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert third_opinion(PLD, one_release(1.0), 1e-5) is None
+    assert third_opinion(GAUSSIAN, one_release(1.0), 1e-310) is None
+
+    def fail(sigma: float, delta: float) -> float:
+        raise RuntimeError("Failed to find epsilon")
+
+    monkeypatch.setattr("autodp.dp_bank.get_eps_ana_gaussian", fail)
+    assert third_opinion(GAUSSIAN, one_release(1.0), 1e-5) is None
+    monkeypatch.setitem(sys.modules, "autodp", None)
+    assert not AUTODP.covers(one_release(1.0))
 
 
 # sampled sums: facts from the papers, an integral, and three accountants side by side
@@ -86,12 +140,12 @@ def test_published_settings_cost_what_renyi_accounting_says(
     rate: float, sigma: float, count: int, delta: float, published: float
 ) -> None:
     releases = sampled(rate, sigma, count)
-    renyi = composed_epsilon(releases, delta, "rdp")
+    renyi = RENYI.epsilon(releases, delta)
     assert renyi == pytest.approx(published, rel=0.01)
-    exact = composed_epsilon(releases, delta, "pld")
+    exact = PLD.epsilon(releases, delta)
     assert 0.85 * renyi < exact < renyi
-    assert accountants_agree("pld", exact, renyi)
-    assert accountants_agree("rdp", renyi, exact)
+    assert PLD.agrees(exact, renyi)
+    assert RENYI.agrees(renyi, exact)
 
 
 @pytest.mark.parametrize(("rate", "sigma", "delta"), [(0.1, 1.0, 1e-5), (0.9, 0.7, 1e-3)])
@@ -100,7 +154,7 @@ def test_one_sampled_release_costs_what_its_own_integral_says(rate: float, sigma
     x = np.linspace(-12 * sigma, 1 + 12 * sigma, 1_000_001)
     without = np.exp(-(x**2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
     ratio = 1 - rate + rate * np.exp((2 * x - 1) / (2 * sigma**2))
-    epsilon = composed_epsilon(sampled(rate, sigma, 1), delta, "pld")
+    epsilon = PLD.epsilon(sampled(rate, sigma, 1), delta)
     gains = (without * (ratio - math.exp(epsilon)), without * (1 - math.exp(epsilon) * ratio))
     assert max(np.trapezoid(np.maximum(gain, 0), x) for gain in gains) == pytest.approx(delta, rel=5e-3)
 
@@ -122,35 +176,40 @@ CASES = [
 def test_renyi_never_undercuts_the_distribution_and_sampling_never_costs_more(
     rate: float, sigma: float, count: int, delta: float
 ) -> None:
-    exact = composed_epsilon(sampled(rate, sigma, count), delta, "pld")
-    assert exact <= composed_epsilon(sampled(rate, sigma, count), delta, "rdp")
-    assert exact <= composed_epsilon(sampled(1, sigma, count), delta, "gdp")
+    exact = PLD.epsilon(sampled(rate, sigma, count), delta)
+    assert exact <= RENYI.epsilon(sampled(rate, sigma, count), delta)
+    assert exact <= GAUSSIAN.epsilon(sampled(1, sigma, count), delta)
 
 
 def test_a_mixed_composition_costs_more_than_each_part_and_less_than_their_sum() -> None:
     mean, steps = Releases("mean", 5.0, 1.0, 1), Releases("gradient", 2.0, 0.05, 400)
     for accountant in ("pld", "rdp"):
-        whole = composed_epsilon([mean, steps], 1e-5, accountant)
-        assert composed_epsilon([steps], 1e-5, accountant) < whole
-        assert whole < sum(composed_epsilon([part], 5e-6, accountant) for part in (mean, steps))
+        whole = ACCOUNTANTS[accountant].epsilon([mean, steps], 1e-5)
+        assert ACCOUNTANTS[accountant].epsilon([steps], 1e-5) < whole
+        assert whole < sum(ACCOUNTANTS[accountant].epsilon([part], 5e-6) for part in (mean, steps))
 
 
 @pytest.mark.parametrize("sigma", [0.0, 1e-200, 1e-160, 1e-100, 1e-20, 1e-4, 1.1e-3])
 @pytest.mark.parametrize("rate", [0.1, 1.0])
 def test_noise_too_little_for_the_libraries_never_looks_cheap(rate: float, sigma: float) -> None:
     for accountant in ("pld", "rdp") if rate < 1 else ("gdp", "pld", "rdp"):
-        assert composed_epsilon(sampled(rate, sigma, 3), 1e-5, accountant) > 1e5
+        assert ACCOUNTANTS[accountant].epsilon(sampled(rate, sigma, 3), 1e-5) > 1e5
 
 
 def test_the_accountant_of_record_follows_the_sampling() -> None:
     full, part = Releases("mean", 1.0, 1.0, 1), Releases("gradient", 1.0, 0.5, 1)
-    assert choose_accountant("auto", [full, full]) == "gdp"
-    assert choose_accountant("auto", [full, part]) == "pld"
-    assert choose_accountant("rdp", [full]) == "rdp"
+    assert choose_accountant("auto", [full, full]) is GAUSSIAN
+    assert choose_accountant("auto", [full, part]) is PLD
+    assert choose_accountant("rdp", [full]) is RENYI
     with pytest.raises(ParameterError, match="allowed below 1: pld, rdp"):
         choose_accountant("gdp", [full, part])
     with pytest.raises(ParameterError, match="'moments'; allowed: auto, gdp, pld, rdp"):
         choose_accountant("moments", [full])
+
+
+@pytest.mark.parametrize("accountant", [*ACCOUNTANTS.values(), AUTODP])
+def test_a_copy_of_an_accountant_is_the_accountant(accountant: Accountant) -> None:
+    assert pickle.loads(pickle.dumps(accountant)) is copy.deepcopy(accountant) is accountant
 
 
 @pytest.mark.parametrize(
@@ -168,15 +227,15 @@ def test_the_accountant_of_record_follows_the_sampling() -> None:
     ],
 )
 def test_figures_that_cannot_both_be_right_do_not_agree(accountant: str, record: float, cross_check: float) -> None:
-    assert not accountants_agree(accountant, record, cross_check)
+    assert not ACCOUNTANTS[accountant].agrees(record, cross_check)
 
 
 def test_a_rate_or_a_multiplier_that_hides_most_of_the_cost_is_noticed() -> None:
     rate, sigma, count, factor = 0.05, 0.8, 800, 0.3
-    renyi = composed_epsilon(sampled(rate, sigma, count), 1e-5, "rdp")
-    assert accountants_agree("pld", composed_epsilon(sampled(rate, sigma, count), 1e-5, "pld"), renyi)
+    renyi = RENYI.epsilon(sampled(rate, sigma, count), 1e-5)
+    assert PLD.agrees(PLD.epsilon(sampled(rate, sigma, count), 1e-5), renyi)
     for wrong in (sampled(factor * rate, sigma, count), sampled(rate, sigma / factor, count)):
-        assert not accountants_agree("pld", composed_epsilon(wrong, 1e-5, "pld"), renyi)
+        assert not PLD.agrees(PLD.epsilon(wrong, 1e-5), renyi)
 
 
 # the Renyi divergence of a record with a share of the sensitivity
@@ -232,6 +291,22 @@ def test_reopened_ledger_keeps_what_was_spent(tmp_path) -> None:
         ledger.append(event)
         ledger.close()
     assert Ledger(tmp_path / "ledger.jsonl").events == events(3.0, 4.0)
+
+
+def test_a_line_that_cannot_be_written_leaves_nothing_in_the_ledger(tmp_path, monkeypatch) -> None:
+    ledger, write = Ledger(tmp_path / "ledger.jsonl"), os.write
+    ledger.append(events(3.0)[0])
+
+    def full(descriptor: int, text: bytes) -> int:
+        if len(text) < 50:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, text[:50])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        ledger.append(events(4.0)[0])
+    ledger.close()
+    assert Ledger(tmp_path / "ledger.jsonl").events == events(3.0)
 
 
 GOOD_LINE = (

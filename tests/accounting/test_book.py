@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 
 from linprobe.accounting import book
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import GAUSSIAN, PLD, RENYI
 from linprobe.accounting.book import Cap, Contents, Entry, read_book
 from linprobe.accounting.events import INHERITED, Releases
 from linprobe.accounting.gaussian_dp import epsilon_of
@@ -324,25 +324,25 @@ def test_full_sums_compose_exactly_and_sampled_ones_by_loss_distributions() -> N
     assert spent.epsilon == pytest.approx(epsilon_of(mu, DELTA), rel=1e-9)
     assert 3 < spent.epsilon < 6
     mixed = spending([entry("a"), entry("b", SAMPLED)])
-    assert mixed.epsilon == composed_epsilon([STEPS, SAMPLED], DELTA, "pld")
+    assert mixed.epsilon == PLD.epsilon([STEPS, SAMPLED], DELTA)
     assert (mixed.gdp_mu, mixed.zcdp_rho) == (None, None)
-    assert mixed.epsilon < composed_epsilon([STEPS], DELTA, "gdp") + composed_epsilon([SAMPLED], DELTA, "pld")
+    assert mixed.epsilon < GAUSSIAN.epsilon([STEPS], DELTA) + PLD.epsilon([SAMPLED], DELTA)
 
 
 def test_merging_kinds_does_not_understate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("linprobe.accounting.spending.MOST_KINDS", 3)
     full = [Releases("gradient", sigma, 1.0, 10) for sigma in (7.0, 9.0, 13.0)]
-    direct = composed_epsilon([*full, SAMPLED], DELTA, "pld")
+    direct = PLD.epsilon([*full, SAMPLED], DELTA)
     assert composed([*full, SAMPLED], DELTA)[0] == pytest.approx(direct, rel=1e-4)
     many = [replace(SAMPLED, noise_multiplier=3 + place) for place in range(4)]
     epsilon, accountant = composed(many, DELTA)
-    assert accountant == "rdp"
-    assert epsilon >= composed_epsilon(many, DELTA, "pld")
+    assert accountant is RENYI
+    assert epsilon >= PLD.epsilon(many, DELTA)
 
 
 def test_a_selection_alone_costs_its_own_bound() -> None:
     spent = spending([selection("a")])
-    assert spent.epsilon == selection_epsilon(EVENT, DELTA, "gdp")
+    assert spent.epsilon == selection_epsilon(EVENT, DELTA, GAUSSIAN)
     assert (spent.runs, spent.gdp_mu, spent.zcdp_rho) == (1, None, None)
     assert spent.accountant == "1 private selection by privacy profiles"
 
@@ -351,12 +351,12 @@ def test_selections_and_the_rest_share_delta_and_add_epsilon() -> None:
     entries = [entry("a"), selection("b"), entry("c"), selection("d"), entry("e", SAMPLED)]
     spent = spending(entries)
     rest, _ = composed([STEPS, STEPS, SAMPLED], DELTA / 3)
-    assert spent.epsilon == pytest.approx(rest + 2 * selection_epsilon(EVENT, DELTA / 3, "gdp"), rel=1e-9)
+    assert spent.epsilon == pytest.approx(rest + 2 * selection_epsilon(EVENT, DELTA / 3, GAUSSIAN), rel=1e-9)
     assert spent.epsilon > spending(entries[:3]).epsilon > max(spending([one]).epsilon for one in entries[:2])
     assert (spent.runs, spent.gdp_mu) == (5, None)
     assert spent.accountant.endswith("added to 2 private selections by privacy profiles")
     twice = spending([selection("b"), selection("d")]).epsilon  # no share of delta for an empty rest
-    assert twice == pytest.approx(2 * selection_epsilon(EVENT, DELTA / 2, "gdp"), rel=1e-9)
+    assert twice == pytest.approx(2 * selection_epsilon(EVENT, DELTA / 2, GAUSSIAN), rel=1e-9)
 
 
 @pytest.mark.parametrize("parts", [2, 3, 7, 10, 49])
@@ -398,7 +398,7 @@ def test_delta_and_unit_are_those_that_hold_for_every_run() -> None:
 
 
 def test_a_cap_refuses_what_would_exceed_it() -> None:
-    alone = composed_epsilon([STEPS], DELTA, "gdp")
+    alone = GAUSSIAN.epsilon([STEPS], DELTA)
     refuse_above(Cap(alone, DELTA), Contents(), entry("a"))
     with pytest.raises(
         PrivacyError, match=r"what these rows have spent is 3 in 1 run, with this one it would be 4\.46"

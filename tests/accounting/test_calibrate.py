@@ -9,14 +9,12 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from linprobe.accounting.accountants import composed_epsilon, gdp_mu
+from linprobe.accounting.accountants import ACCOUNTANTS, GAUSSIAN, PLD, RENYI, gdp_mu, round_up, smallest_multiplier
 from linprobe.accounting.calibrate import (
     MAX_STEPS,
     Budget,
     calibrate,
     large_delta,
-    round_up,
-    smallest_multiplier,
 )
 from linprobe.accounting.events import Releases
 from linprobe.accounting.gaussian_dp import epsilon_of, largest_mu
@@ -42,13 +40,13 @@ def independent_epsilon(budget: Budget, accountant: PLDAccountant | RdpAccountan
 
 
 def reached(budget: Budget) -> float:
-    return composed_epsilon(budget.releases, budget.delta, budget.accountant)
+    return budget.accountant.epsilon(budget.releases, budget.delta)
 
 
 def test_calibrated_noise_never_overspends_and_wastes_at_most_a_thousandth() -> None:
     for epsilon, delta, steps in TARGETS:
         budget = calibrate(epsilon=epsilon, delta=delta, n_private=100, steps=steps)
-        assert (budget.n_steps, budget.accountant) == (steps, "gdp")
+        assert (budget.n_steps, budget.accountant) == (steps, GAUSSIAN)
         assert epsilon * (1 - 1e-3) <= epsilon_of(gdp_mu(budget.releases), delta) <= epsilon
 
 
@@ -89,7 +87,7 @@ def test_sampled_noise_never_overspends_by_any_count_and_wastes_at_most_a_thousa
     budget = calibrate(
         epsilon=epsilon, delta=delta, n_private=100, steps=steps, sampling_rate=rate, accountant=accountant
     )
-    assert (budget.n_steps, budget.sampling_rate, budget.accountant) == (steps, rate, accountant)
+    assert (budget.n_steps, budget.sampling_rate, budget.accountant.name) == (steps, rate, accountant)
     assert (1 - 1e-3) * epsilon <= reached(budget) <= epsilon
     theirs = RdpAccountant() if accountant == "rdp" else PLDAccountant(value_discretization_interval=1e-4 * epsilon)
     assert independent_epsilon(budget, theirs) <= epsilon * (1 + 1e-3)
@@ -105,17 +103,19 @@ def test_sampled_steps_never_overspend_and_one_more_would(accountant: str, rate:
     assert budget.noise_multiplier == sigma
     assert reached(budget) <= 3
     more = Releases("gradient", sigma, rate, budget.n_steps + 1)
-    assert composed_epsilon([more], 1e-5, accountant) > 3
+    assert ACCOUNTANTS[accountant].epsilon([more], 1e-5) > 3
 
 
 def test_sampled_steps_take_few_evaluations_of_the_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
 
-    def count(releases: tuple[Releases, ...], delta: float, accountant: str, *, rough: bool = False) -> float:
-        counted.append(releases)
-        return composed_epsilon(releases, delta, accountant, rough=rough)
+    epsilon_of_releases = RENYI.epsilon
 
-    monkeypatch.setattr("linprobe.accounting.calibrate.composed_epsilon", count)
+    def count(releases: tuple[Releases, ...], delta: float, *, rough: bool = False) -> float:
+        counted.append(releases)
+        return epsilon_of_releases(releases, delta, rough=rough)
+
+    monkeypatch.setattr(RENYI, "epsilon", count)
     calibrate(epsilon=2, delta=1e-5, n_private=100, noise_multiplier=2.2, sampling_rate=0.03, accountant="rdp")
     assert 3 <= len(set(counted)) <= 12
 
@@ -124,23 +124,23 @@ def test_sampled_steps_take_few_evaluations_of_the_accountant(monkeypatch: pytes
 def test_a_rough_search_leaves_few_exact_evaluations_and_spends_the_budget(
     monkeypatch: pytest.MonkeyPatch, epsilon: float, rate: float, steps: int
 ) -> None:
-    exact = set()
+    exact, epsilon_of_releases = set(), PLD.epsilon
 
-    def note(releases: tuple[Releases, ...], delta: float, accountant: str, *, rough: bool = False) -> float:
-        if accountant == "pld" and not rough:
+    def note(releases: tuple[Releases, ...], delta: float, *, rough: bool = False) -> float:
+        if not rough:
             exact.add(releases)
-        return composed_epsilon(releases, delta, accountant, rough=rough)
+        return epsilon_of_releases(releases, delta, rough=rough)
 
-    monkeypatch.setattr("linprobe.accounting.calibrate.composed_epsilon", note)
+    monkeypatch.setattr(PLD, "epsilon", note)
     budget = calibrate(epsilon=epsilon, delta=1e-5, n_private=1000, steps=steps, sampling_rate=rate)
     assert len(exact - {()}) <= 3
-    assert epsilon * (1 - 1e-4) <= composed_epsilon(budget.releases, 1e-5, "pld") <= epsilon
+    assert epsilon * (1 - 1e-4) <= PLD.epsilon(budget.releases, 1e-5) <= epsilon
 
 
 def test_sampling_every_row_by_another_accountant_never_overspends_by_the_exact_one() -> None:
     for accountant in ("pld", "rdp"):
         budget = calibrate(epsilon=2, delta=1e-5, n_private=100, steps=20, accountant=accountant)
-        assert budget.accountant == accountant
+        assert budget.accountant.name == accountant
         assert epsilon_of(gdp_mu(budget.releases), 1e-5) <= 2
 
 
@@ -171,7 +171,7 @@ def test_full_sums_beside_others_share_the_squares_of_mu() -> None:
 
 def test_a_sampled_release_beside_full_sums_takes_the_distribution_accountant() -> None:
     sampled = Releases("first model", 2.0, 0.1, 100)
-    assert calibrate(epsilon=3, delta=1e-5, n_private=100, noise_multiplier=9, others=[sampled]).accountant == "pld"
+    assert calibrate(epsilon=3, delta=1e-5, n_private=100, noise_multiplier=9, others=[sampled]).accountant is PLD
     with pytest.raises(ParameterError, match="'gdp'"):
         calibrate(epsilon=3, delta=1e-5, n_private=100, steps=1, others=[sampled], accountant="gdp")
 
@@ -195,14 +195,14 @@ def test_others_that_leave_nothing_are_refused_by_name(accountant: str, sigma: f
 
 def test_smallest_multiplier_finds_a_known_root_from_either_side() -> None:
     for guess in (0.01, 3.0, 500.0):
-        sigma = smallest_multiplier(lambda sigma: 5 / sigma, 2.0, guess)
+        sigma = smallest_multiplier(lambda sigma: 5 / sigma, 2.0, guess, lambda sigma: 5.1 / sigma)
         assert 2.5 <= sigma <= 2.5 * (1 + 1e-4)
 
 
 def test_a_target_no_noise_reaches_is_refused_and_not_searched_for_ever() -> None:
     started = time.perf_counter()
     with pytest.raises(PrivacyError, match="at every noise multiplier up to 1e\\+09"):
-        smallest_multiplier(lambda sigma: 0.1, 0.05, 1.0)
+        smallest_multiplier(lambda sigma: 0.1, 0.05, 1.0, lambda sigma: 0.1)
     assert time.perf_counter() - started < 1
 
 
@@ -279,7 +279,7 @@ def test_a_cost_too_small_for_double_precision_is_not_taken_for_none() -> None:
     # q^2 / sigma^2 is below what a Renyi divergence resolves; the true mu is q sqrt(T) / sigma = 3.8e-6
     hidden = [Releases("gradient", 2658965.0, 0.01, 10**6)]
     for accountant in ("pld", "rdp"):
-        assert composed_epsilon(hidden, 1e-12, accountant) > 1.7e-5
+        assert ACCOUNTANTS[accountant].epsilon(hidden, 1e-12) > 1.7e-5
 
 
 def test_a_budget_on_which_the_accountants_differ_too_much_is_refused_before_it_is_spent() -> None:

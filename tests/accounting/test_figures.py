@@ -8,15 +8,13 @@ import math
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon, gaussian_figures
+from linprobe.accounting.accountants import GAUSSIAN, gaussian_figures
 from linprobe.accounting.events import Releases
-from linprobe.accounting.figures import gaussian_words, rounded_down, rounded_up
-from linprobe.accounting.tradeoff import limit_percent
+from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_down, rounded_up
 from linprobe.cli import run
-from linprobe.commands.compare import footer
-from linprobe.commands.figures import guarantee_rows
-from linprobe.reporting.comparison_table import comparison_table
-from linprobe.runs.manifest import guarantee_text
+from linprobe.cli._figures import guarantee_rows
+from linprobe.reporting.comparison import comparison_table, footer
+from linprobe.runs.guarantee import guarantee_text
 
 AWKWARD = (2.99999999, 3.00000001, 3.0000000000000004, 4.37718123, 1.00000001e-05, 0.1, 1 / 3, 99.9999999, 1e-300)
 
@@ -46,6 +44,7 @@ def test_infinity_and_floats_of_numpy_are_printed():
 def test_attack_limits_are_rounded_up():
     for limit in (0.0540019, 0.07, 0.2900000000000001, 1e-9, 1.0):
         assert float(limit_percent(limit)) >= 100 * limit * (1 - 1e-15)
+    assert [limit_percent(share) for share in (0.0540019, 0.05, 0.00001, 1.0)] == ["5.41", "5.00", "0.01", "100.00"]
 
 
 def test_every_text_with_an_epsilon_states_at_least_the_true_one():
@@ -83,6 +82,6 @@ def test_json_keeps_the_float_that_the_line_rounds_up(capsys):
     assert run([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     releases = [Releases("gradient", 9.8329807, 1.0, 50)]
-    assert found["gdp"] == composed_epsilon(releases, 1e-5, "gdp") < 3
+    assert found["gdp"] == GAUSSIAN.epsilon(releases, 1e-5) < 3
     assert {key: found[key] for key in ("gdp_mu", "zcdp_rho")} == gaussian_figures(releases)
     assert all(float(text) >= found[name] for name, text in lines.items())

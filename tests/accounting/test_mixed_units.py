@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linprobe.accounting import refits
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting import spending as module
+from linprobe.accounting.accountants import GAUSSIAN, PLD
 from linprobe.accounting.book import Cap, Contents, Entry
 from linprobe.accounting.events import OWNER, RECORD, Releases
 from linprobe.accounting.gaussian_dp import epsilon_of
@@ -58,7 +58,7 @@ def test_three_runs_count_with_the_square_of_their_mu_for_a_record(units: tuple[
 def test_runs_of_one_unit_cost_what_they_cost_before() -> None:
     for unit in (RECORD, OWNER):
         spent = spending([entry(unit), entry(unit)])
-        assert spent.epsilon == composed_epsilon([STEPS, STEPS], DELTA, "gdp")
+        assert spent.epsilon == GAUSSIAN.epsilon([STEPS, STEPS], DELTA)
         assert (spent.unit, spent.epsilon_by_unit) == (unit, {unit: spent.epsilon})
     assert spending([]).epsilon_by_unit == {RECORD: 0}
 
@@ -67,7 +67,7 @@ def test_a_selection_by_owner_is_judged_with_half_the_noise_for_a_record() -> No
     halved = replace(EVENT, runs=tuple(of_unit(run, OWNER, RECORD) for run in EVENT.runs))
     assert [release.noise_multiplier for release in halved.releases] == pytest.approx([9.833 / 2, 6.0, 4.5])
     spent = spending([entry(OWNER, event=EVENT), entry(RECORD)])
-    apart = selection_epsilon(halved, DELTA / 2, "gdp") + composed_epsilon([STEPS], DELTA / 2, "gdp")
+    apart = selection_epsilon(halved, DELTA / 2, GAUSSIAN) + GAUSSIAN.epsilon([STEPS], DELTA / 2)
     assert spent.epsilon == pytest.approx(apart, rel=1e-9)
     assert spent.epsilon > 1.5 * spending([entry(RECORD, event=EVENT), entry(RECORD)]).epsilon
     sampled = SelectionEvent(3, ((SAMPLED,), (STEPS,)))
@@ -75,11 +75,11 @@ def test_a_selection_by_owner_is_judged_with_half_the_noise_for_a_record() -> No
 
 
 def test_a_sample_of_people_has_no_epsilon_for_a_record() -> None:
-    assert spending([entry(OWNER, SAMPLED)]).epsilon == composed_epsilon([SAMPLED], DELTA, "pld")
+    assert spending([entry(OWNER, SAMPLED)]).epsilon == PLD.epsilon([SAMPLED], DELTA)
     spent = spending([entry(OWNER, SAMPLED), entry(RECORD)])
     assert (spent.unit, spent.epsilon) == (RECORD, math.inf)
     other = spending([entry(OWNER), entry(RECORD, SAMPLED)])  # here the rows are sampled
-    assert other.epsilon == pytest.approx(composed_epsilon([HALVED, SAMPLED], DELTA, "pld"), rel=1e-4)
+    assert other.epsilon == pytest.approx(PLD.epsilon([HALVED, SAMPLED], DELTA), rel=1e-4)
     assert other.gdp_mu is None
 
 
@@ -120,19 +120,19 @@ def test_the_cap_of_a_book_is_for_every_unit_in_it() -> None:
 def test_fits_by_record_and_by_owner_of_the_same_rows_state_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.arange(10, dtype=np.uint64)
     for first, second in ((RECORD, OWNER), (OWNER, RECORD)):
-        monkeypatch.setattr(refits, "FITS", refits.Fits())
-        assert refits.refit_warning(rows, [STEPS], DELTA, first) is None
-        text = refits.refit_warning(rows[5:], [STEPS], DELTA, second)
+        monkeypatch.setattr(module, "FITS", module.Fits())
+        assert module.refit_warning(rows, [STEPS], DELTA, first) is None
+        text = module.refit_warning(rows[5:], [STEPS], DELTA, second)
         assert text is not None
         assert "together cost epsilon 7.66" in text
         assert "at delta 1e-05 for a record; no epsilon covers a person (a run by record" in text
-        assert refits.refit_warning(rows + 100, [SAMPLED], DELTA, OWNER) is None
-        sampled = refits.refit_warning(rows + 100, [STEPS], DELTA, RECORD)
+        assert module.refit_warning(rows + 100, [SAMPLED], DELTA, OWNER) is None
+        sampled = module.refit_warning(rows + 100, [STEPS], DELTA, RECORD)
         assert sampled is not None
         assert "cost no finite epsilon: no epsilon covers a record (a run by owner took" in sampled
 
 
 def test_a_figure_is_asked_for_by_unit() -> None:
-    assert together([entry(OWNER)], DELTA, OWNER)[0] == composed_epsilon([STEPS], DELTA, "gdp")
+    assert together([entry(OWNER)], DELTA, OWNER)[0] == GAUSSIAN.epsilon([STEPS], DELTA)
     assert together([entry(OWNER)], DELTA, RECORD)[0] == pytest.approx(epsilon_of(2 * MU, DELTA), rel=1e-9)
     assert together([entry(RECORD)], DELTA, OWNER)[0] == math.inf

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import PLD
 from linprobe.accounting.events import Releases
 from linprobe.accounting.gaussian_dp import epsilon_of, holds
 from linprobe.accounting.per_instance import (
@@ -19,7 +19,7 @@ from linprobe.accounting.per_instance import (
     summary,
 )
 from linprobe.mechanisms.gaussian import LEVELS, Contributed
-from linprobe.reporting.pdp_report import sparkline
+from linprobe.publishing.pdp_report import sparkline
 
 
 @given(
@@ -116,7 +116,7 @@ def test_a_share_between_two_levels_is_rounded_up(share) -> None:
 
 def test_a_full_share_costs_the_run_and_no_more_than_it() -> None:
     by_renyi = losses_at(1.0).epsilon(1e-5, math.inf)[0]
-    run = composed_epsilon([STEPS], 1e-5, "pld")
+    run = PLD.epsilon([STEPS], 1e-5)
     assert run <= by_renyi <= 1.5 * run
     np.testing.assert_array_equal(losses_at(1.0).epsilon(1e-5, run), np.full(3, run))
 

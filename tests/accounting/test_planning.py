@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon
-from linprobe.accounting.calibrate import GRADIENT
+from linprobe.accounting.accountants import RENYI
+from linprobe.accounting.calibrate import GOOD_ENOUGH, GRADIENT, PlanRow, epsilons, plan_rates, recommend
 from linprobe.accounting.events import Releases
-from linprobe.accounting.planning import DEFAULT_RATES, GOOD_ENOUGH, PlanRow, account, plan, recommend
 from linprobe.errors import ParameterError, PrivacyError
+from linprobe.options.requests import DEFAULT_RATES
 
 RATES = (0.01, 0.04, 0.16, 0.64)
 PUBLISHED_NOISE = (13.64, 12.31, 11.89, 11.69)
@@ -19,7 +19,7 @@ PUBLISHED_NOISE = (13.64, 12.31, 11.89, 11.69)
 @pytest.fixture(scope="module")
 def published() -> list[PlanRow]:
     """(3, 1e-5) after 60 epochs, by Renyi accounting as in the paper; rates unsorted and one of them twice."""
-    return plan(
+    return plan_rates(
         epsilon=3, delta=1e-5, n_rows=60_000, epochs=60, sampling_rates=(*reversed(RATES), 0.04), accountant="rdp"
     )
 
@@ -41,28 +41,28 @@ def test_every_row_follows_from_its_definition(published: list[PlanRow]) -> None
 
 def test_no_row_overspends_and_none_wastes_a_thousandth(published: list[PlanRow]) -> None:
     for row in published:
-        spent = composed_epsilon([Releases(GRADIENT, row.noise_multiplier, row.sampling_rate, row.steps)], 1e-5, "rdp")
+        spent = RENYI.epsilon([Releases(GRADIENT, row.noise_multiplier, row.sampling_rate, row.steps)], 1e-5)
         assert row.epsilon == spent
         assert 3 * (1 - 1e-3) <= spent <= 3
 
 
 def test_auto_judges_full_sums_exactly_and_samples_by_their_distribution() -> None:
-    sampled, full = plan(epsilon=3, delta=1e-5, n_rows=1000, epochs=60, sampling_rates=(0.1, 1))
+    sampled, full = plan_rates(epsilon=3, delta=1e-5, n_rows=1000, epochs=60, sampling_rates=(0.1, 1))
     assert (sampled.accountant, full.accountant) == ("pld", "gdp")
     assert max(sampled.epsilon, full.epsilon) <= 3
-    (renyi,) = plan(epsilon=3, delta=1e-5, n_rows=1000, epochs=60, sampling_rates=(0.1,), accountant="rdp")
+    (renyi,) = plan_rates(epsilon=3, delta=1e-5, n_rows=1000, epochs=60, sampling_rates=(0.1,), accountant="rdp")
     assert sampled.noise_multiplier < renyi.noise_multiplier
 
 
 def test_steps_are_at_least_one() -> None:
-    (row,) = plan(epsilon=3, delta=1e-5, n_rows=1000, epochs=0.1, sampling_rates=(1,))
+    (row,) = plan_rates(epsilon=3, delta=1e-5, n_rows=1000, epochs=0.1, sampling_rates=(1,))
     assert row.steps == 1
     assert row.noise_multiplier == pytest.approx(1.39059, abs=1e-5)
 
 
 def test_each_row_is_announced() -> None:
     seen: list[int] = []
-    rows = plan(
+    rows = plan_rates(
         epsilon=3, delta=1e-5, n_rows=1000, sampling_rates=(1, 0.9), accountant="rdp", on_row=lambda: seen.append(1)
     )
     assert len(seen) == len(rows) == 2
@@ -103,7 +103,9 @@ def test_the_sentence_says_what_the_choice_costs_and_saves() -> None:
 
 def test_rounded_steps_do_not_change_the_recommendation() -> None:
     # two full-batch steps need sqrt(2) times the noise of one and sum twice the signal: neither is better
-    one, two = (plan(epsilon=3, delta=1e-5, n_rows=1000, epochs=epochs, sampling_rates=(1,))[0] for epochs in (1, 2))
+    one, two = (
+        plan_rates(epsilon=3, delta=1e-5, n_rows=1000, epochs=epochs, sampling_rates=(1,))[0] for epochs in (1, 2)
+    )
     assert one.noise_over_signal == pytest.approx(two.noise_over_signal, rel=1e-6)
     assert recommend([replace(two, sampling_rate=0.9), one])[0].sampling_rate == 0.9
 
@@ -116,8 +118,9 @@ def test_the_papers_advice_of_large_rates_is_followed(published: list[PlanRow]) 
 
 
 def test_account_gives_the_exact_figure_for_full_sums_first() -> None:
-    costs = account(1, 1, 1, 1e-5)
-    assert list(costs) == ["gdp", "pld", "rdp"]
+    costs = epsilons(1, 1, 1, 1e-5)
+    assert list(costs) == ["gdp", "pld", "rdp", "autodp"]
+    assert costs["autodp"] == pytest.approx(costs["gdp"], rel=1e-9)
     assert costs["gdp"] == pytest.approx(4.37718, abs=1e-4)
     assert costs["gdp"] <= costs["pld"] + 1e-6 <= costs["rdp"]
 
@@ -132,7 +135,7 @@ def test_account_gives_the_exact_figure_for_full_sums_first() -> None:
 def test_account_of_samples_gives_the_published_bound_and_a_lower_exact_one(
     rate: float, sigma: float, steps: int, delta: float, renyi: float
 ) -> None:
-    costs = account(rate, sigma, steps, delta)
+    costs = epsilons(rate, sigma, steps, delta)
     assert list(costs) == ["pld", "rdp"]
     assert costs["rdp"] == pytest.approx(renyi, rel=0.01)
     assert costs["pld"] <= costs["rdp"]
@@ -168,12 +171,12 @@ def test_a_plan_that_makes_no_sense_is_refused_before_any_work(change: dict[str,
         raise RuntimeError("a row was worked out")
 
     with pytest.raises(ParameterError, match=words):
-        plan(**{**GOOD_PLAN, **change}, on_row=never)
+        plan_rates(**{**GOOD_PLAN, **change}, on_row=never)
 
 
 def test_a_delta_of_one_over_n_is_a_privacy_refusal() -> None:
     with pytest.raises(PrivacyError, match="1/N"):
-        plan(**{**GOOD_PLAN, "delta": 1e-3})
+        plan_rates(**{**GOOD_PLAN, "delta": 1e-3})
 
 
 @pytest.mark.parametrize(
@@ -191,4 +194,4 @@ def test_a_delta_of_one_over_n_is_a_privacy_refusal() -> None:
 )
 def test_releases_that_make_no_sense_are_refused(values: tuple[float, float, int, float], words: str) -> None:
     with pytest.raises(ParameterError, match=words):
-        account(*values)
+        epsilons(*values)

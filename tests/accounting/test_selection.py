@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import GAUSSIAN, PLD
 from linprobe.accounting.calibrate import calibrate
 from linprobe.accounting.events import Releases
 from linprobe.accounting.gaussian_dp import epsilon_of
@@ -24,8 +24,8 @@ from linprobe.accounting.selection import (
     selection_cross_check,
     selection_deltas,
     selection_epsilon,
+    selection_limit,
 )
-from linprobe.accounting.tradeoff import selection_limit
 from linprobe.errors import ParameterError, PrivacyError
 
 Array = Any
@@ -70,9 +70,9 @@ def test_bound_holds_for_a_gaussian_score(mu: float, mean: int) -> None:
     above = [norm.sf(scores, shift) for shift in (0.0, mu)]
     best = [one / mean / (1 / mean + (1 - 1 / mean) * tail) ** 2 for one, tail in zip(pair, above, strict=True)]
     one_run = event_of(math.sqrt(50) / mu, mean=mean)
-    epsilons = np.linspace(0.05, 1.2, 24) * selection_epsilon(one_run, DELTA, "gdp")
+    epsilons = np.linspace(0.05, 1.2, 24) * selection_epsilon(one_run, DELTA, GAUSSIAN)
     exact = np.array([hockey_stick(*best, epsilon) for epsilon in epsilons])
-    assert np.all(exact <= 1.001 * selection_deltas(one_run, epsilons.tolist(), DELTA, "gdp"))
+    assert np.all(exact <= 1.001 * selection_deltas(one_run, epsilons.tolist(), DELTA, GAUSSIAN))
     assert exact.max() > hockey_stick(*pair, float(epsilons[0]))  # choosing does cost something
 
 
@@ -90,7 +90,7 @@ def test_a_fixed_number_of_runs_breaks_the_bound() -> None:
 def test_selection_is_the_stated_formula_and_costs_more_than_its_run() -> None:
     event = event_of(20.0)
     mu = math.sqrt(50) / 20
-    total = selection_epsilon(event, DELTA, "gdp")
+    total = selection_epsilon(event, DELTA, GAUSSIAN)
     eps_1 = (total - epsilon_of(mu, DELTA / 5)) / 2
     delta_at = norm.cdf(mu / 2 - eps_1 / mu) - math.exp(eps_1) * norm.cdf(-mu / 2 - eps_1 / mu)
     assert delta_at <= math.expm1(eps_1) / 4
@@ -101,9 +101,9 @@ def test_selection_is_the_stated_formula_and_costs_more_than_its_run() -> None:
 @pytest.mark.parametrize("rate", [1.0, 0.15])
 def test_judges_agree_and_the_renyi_bound_is_looser(rate: float) -> None:
     event = event_of(20.0 * rate, rate=rate)
-    total, check = selection_epsilon(event, DELTA, "pld"), selection_cross_check(event, DELTA)
+    total, check = selection_epsilon(event, DELTA, PLD), selection_cross_check(event, DELTA)
     if rate == 1:
-        assert total == pytest.approx(selection_epsilon(event, DELTA, "gdp"), rel=1e-5)
+        assert total == pytest.approx(selection_epsilon(event, DELTA, GAUSSIAN), rel=1e-5)
     assert total < check < 2 * total + 3
 
 
@@ -127,9 +127,9 @@ def test_renyi_bound_is_the_published_one_for_a_gaussian() -> None:
 
 
 def test_several_budgets_cost_as_much_as_the_worst() -> None:
-    both = selection_epsilon(event_of(20.0, 25.0), DELTA, "gdp")
-    assert both == pytest.approx(selection_epsilon(event_of(20.0), DELTA, "gdp"), rel=1e-12)
-    assert both > selection_epsilon(event_of(25.0), DELTA, "gdp")
+    both = selection_epsilon(event_of(20.0, 25.0), DELTA, GAUSSIAN)
+    assert both == pytest.approx(selection_epsilon(event_of(20.0), DELTA, GAUSSIAN), rel=1e-12)
+    assert both > selection_epsilon(event_of(25.0), DELTA, GAUSSIAN)
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 10.0])
@@ -139,12 +139,12 @@ def test_calibration_never_overspends_and_leaves_little(epsilon: float) -> None:
 
     one, judge, event = calibrate_selection(runs_at, mean_repetitions=5, epsilon=epsilon, delta=DELTA)
     assert 0.998 * epsilon <= selection_epsilon(event, DELTA, judge) <= epsilon
-    assert composed_epsilon(event.runs[0], DELTA / 5, judge) <= one
+    assert judge.epsilon(event.runs[0], DELTA / 5) <= one
 
 
 def test_limit_on_attacks_is_between_a_run_and_certainty() -> None:
     event, rates = event_of(20.0), np.array([1e-3, 1e-2, 0.1])
-    limit = selection_limit(event, DELTA, "gdp")(rates)
+    limit = selection_limit(event, DELTA, GAUSSIAN)(rates)
     single = norm.cdf(norm.ppf(rates) + math.sqrt(50) / 20)
     assert np.all(single < limit)
     assert np.all(limit < 1)
@@ -186,5 +186,5 @@ def test_malformed_selection_is_refused(tmp_path: Any, change: dict[str, Any]) -
 
 
 def test_noise_too_small_has_no_epsilon() -> None:
-    assert selection_epsilon(event_of(1e-4), DELTA, "gdp") == math.inf
+    assert selection_epsilon(event_of(1e-4), DELTA, GAUSSIAN) == math.inf
     assert selection_cross_check(event_of(1e-4), DELTA) == math.inf

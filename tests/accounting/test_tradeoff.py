@@ -9,10 +9,9 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import ACCOUNTANTS, GAUSSIAN, tpr_limit
 from linprobe.accounting.events import Releases
 from linprobe.accounting.gaussian_dp import epsilon_of
-from linprobe.accounting.tradeoff import attack_limit, limit_percent, tpr_limit
 
 RATES = np.array([1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9])
 FULL = [Releases("gradient", 9.8329807, 1.0, 50)]
@@ -48,7 +47,7 @@ def test_limit_of_one_pair_at_the_ends() -> None:
 
 def test_limit_of_a_gaussian_run_is_reached_by_the_best_test() -> None:
     """Telling N(mu, 1) from N(0, 1) by a threshold is the worst case; nothing beats it."""
-    limit, mu = attack_limit(FULL, 1e-5, "gdp"), math.sqrt(50) / 9.8329807
+    limit, mu = GAUSSIAN.attack_limit(FULL, 1e-5), math.sqrt(50) / 9.8329807
     thresholds = np.linspace(-3, 4, 15)
     assert limit(norm.sf(thresholds)) == pytest.approx(norm.sf(thresholds - mu), rel=1e-9)
     assert "mu" in limit.source
@@ -57,7 +56,7 @@ def test_limit_of_a_gaussian_run_is_reached_by_the_best_test() -> None:
 @pytest.mark.parametrize("mu", [0.03, 0.7, 5.0])
 def test_mu_gives_the_tighter_limit_and_the_curve_is_close_to_it(mu: float) -> None:
     releases = [Releases("gradient", 1 / mu, 1.0, 1)]
-    by_mu, by_curve = (attack_limit(releases, 1e-5, judge)(RATES) for judge in ("gdp", "pld"))
+    by_mu, by_curve = (ACCOUNTANTS[judge].attack_limit(releases, 1e-5)(RATES) for judge in ("gdp", "pld"))
     assert np.all(by_mu <= by_curve)
     assert np.all(by_mu <= tpr_limit(RATES, epsilon_of(mu, 1e-5), 1e-5))
     assert by_curve == pytest.approx(by_mu, rel=0.01)
@@ -74,18 +73,14 @@ def poisson_attack(sigma: float, rate: float, steps: int, fpr: float) -> float:
 
 @pytest.mark.parametrize("judge", ["pld", "rdp"])
 def test_limit_of_a_sampled_run_bounds_an_attack_and_is_below_that_of_one_pair(judge: str) -> None:
-    limit = attack_limit(SAMPLED, 1e-5, judge)
+    limit = ACCOUNTANTS[judge].attack_limit(SAMPLED, 1e-5)
     found = [poisson_attack(3.1197602, 0.15, 200, fpr) for fpr in RATES]
     assert np.all(limit(RATES) >= found)
-    one_pair = tpr_limit(RATES, composed_epsilon(SAMPLED, 1e-5, judge), 1e-5)
+    one_pair = tpr_limit(RATES, ACCOUNTANTS[judge].epsilon(SAMPLED, 1e-5), 1e-5)
     assert np.all(limit(RATES) <= one_pair + 1e-12)
     assert limit(0.01) < one_pair[2] / 3
     assert "epsilon and delta" in limit.source
 
 
 def test_without_releases_the_limit_is_guessing() -> None:
-    assert attack_limit([], 1e-5, "gdp")(RATES).tolist() == RATES.tolist()
-
-
-def test_per_cent_are_rounded_up() -> None:
-    assert [limit_percent(share) for share in (0.0540019, 0.05, 0.00001, 1.0)] == ["5.41", "5.00", "0.01", "100.00"]
+    assert GAUSSIAN.attack_limit([], 1e-5)(RATES).tolist() == RATES.tolist()

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linprobe.commands._row_sources import open_features
-from linprobe.commands.attack import threshold_auc
+from linprobe.data.dataset import open_features
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.evaluation.attack import threshold_auc
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
 
@@ -121,7 +121,7 @@ def test_voters_and_public_shots_are_taken_into_account(cli: Cli, private_file: 
     for words in ([], ["--lira", "--shadows", "4", "--jobs", "1"]):
         result = result_of(cli("attack", "run", "--json", "--resamples", "0", *words))
         assert (result["members"], result["non_members"]) == (392, 120)
-    run = run_folder.load_run(tmp_path / "run")
+    run = run_folder.read_run(tmp_path / "run")
     assert run.weights.ndim == 3
     with open_features(private_file) as features:
         found = threshold_auc(features, run)
@@ -197,7 +197,7 @@ def test_a_run_that_started_from_another_has_no_shadows(
         (["--lira", "--shadows", "9"], ["shadows is 9", "even"]),
         (["--lira", "--jobs", "0"], ["jobs is 0"]),
         (["--resamples", "7"], ["resamples is 7", "100"]),
-        (["--resamples", "-1"], ["resamples is -1", "100"]),
+        (["--resamples", "-1"], ["resamples is -1", "0 or more"]),
         (["--plot", "roc.pdf"], ["roc.pdf", ".png"]),
     ],
 )

@@ -7,8 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.methods import METHODS
 from linprobe.native import LIBRARY
+from linprobe.options.declaration import declared
+from linprobe.options.requests import AuditRequest
 from tests.cli.outcomes import Cli, result_of
 
 AUDIT = ["audit", "--method", "noisy-gd", "--eps", "3", "--runs", "20", "--canaries", "50"]
@@ -105,3 +109,15 @@ def test_wrong_requests_are_one_line(
     cli: Cli, refused: Callable[..., None], words: list[str], status: int, said: list[str]
 ) -> None:
     refused(cli("audit", *words), status, said)
+
+
+def test_stated_defaults_and_limits_are_those_of_the_audit() -> None:
+    options = declared(AuditRequest)
+    default, *others = options["steps"].unset.split("; ")
+    stated = {"all rows": int(default), **{words.split()[-1]: int(words.split()[0]) for words in others}}
+    for method in METHODS.values():
+        if method.spends and not method.one_step:
+            kind = method.name if method.name in stated else "all rows" if method.sampling is None else "sampling"
+            assert stated[kind] == method.default_steps, method.name
+    assert options["runs"].least == 2 * len(HOST_PATHS)
+    assert options["runs"].after.endswith(f" {2 * len(HOST_PATHS + DEVICE_PATHS)}")

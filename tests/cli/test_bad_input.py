@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from linprobe.data.public_shots import public_shots
+from linprobe.data.dataset import public_shots
 from linprobe.errors import DivergedError
 from tests.conftest import write_features
 
@@ -389,7 +389,7 @@ def test_a_run_that_diverged_before_any_release_leaves_nothing(
     def train(*_: Any, **__: Any) -> None:
         raise DivergedError("training diverged")
 
-    monkeypatch.setattr("linprobe.training.engine.train", train)
+    monkeypatch.setattr("linprobe.training.train.execute", train)
     assert cli("train", features_file, *NOISY, "--out", "deep/run").status == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -11,7 +11,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,7 @@ from linprobe.accounting.gaussian_dp import epsilon_of
 from linprobe.accounting.spending import refuse_above
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.row_commitment import raw_row_commitment
+from linprobe.data.row_digests import Commitment
 from linprobe.runs import run_folder
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.planted import no_locks
@@ -97,7 +96,7 @@ def test_a_cap_refuses_before_training_and_leaves_nothing(
     cli: Cli, refused: Cli, features_file: Path, tmp_path: Path
 ) -> None:
     assert cli("train", features_file, *FEW, "--cap", "3", "--out", "a").status == 0
-    with mock.patch("linprobe.training.engine.prepare_units", side_effect=AssertionError("a row was read")):
+    with mock.patch("linprobe.training.execute.prepare_shard", side_effect=AssertionError("a row was read")):
         refused(cli("train", features_file, *FEW, "--cap", "4.4", "--out", "b"), 4, ["cap is epsilon 4.4", "4.46"])
         found = spent(cli, features_file, "--set-cap", "4.4")
         assert (found["cap"], found["cap_delta"], found["runs"]) == (4.4, 1e-5, 1)
@@ -119,7 +118,7 @@ def test_compare_stops_at_the_cap(cli: Cli, refused: Cli, features_file: Path) -
 
 def test_compare_charges_every_run(cli: Cli, features_file: Path) -> None:
     words = ["compare", features_file, "--methods", "noisy-gd:steps=3", "--eps", "2", "--seeds", "3", "--jobs", "2"]
-    with mock.patch("linprobe.commands.compare.accuracy_against_epsilon", return_value=None):
+    with mock.patch("linprobe.evaluation.compare.accuracy_against_epsilon", return_value=None):
         compared = result_of(cli(*words, "--no-baselines", "--out", "compared", "--json"))
     found = spent(cli, features_file)
     assert found["runs"] == 3
@@ -170,7 +169,10 @@ def made_old(own_books: Path, source: Path) -> Path:
     (path,) = [path for path in books(own_books) if path.read_text().startswith('{"book": 2}')]
     with FeatureFile(source) as features:
         key = bytes.fromhex((own_books / "key").read_text())
-        old = own_books / f"{raw_row_commitment(key, (rows for rows, _ in features.blocks('train')))}.jsonl"
+        commitment = Commitment(key, scaled=False)
+        for rows, _ in features.blocks("train"):
+            commitment.add(rows)
+        old = own_books / f"{commitment.value()}.jsonl"
     old.write_text(path.read_text().replace('{"book": 2}', '{"book": 1}', 1))
     path.unlink()
     return old
@@ -193,7 +195,7 @@ def test_a_book_of_version_0_2_is_found_and_goes_on(
     found = spent(cli, four)
     assert [Path(entry["name"]).name for entry in found["entries"]] == ["a", "b", "c"]
     assert found["epsilon"] > before > 5.6
-    with mock.patch("linprobe.commands._budget_book.raw_row_commitment", side_effect=AssertionError("no old book")):
+    with mock.patch("linprobe.data.row_digests._raw_bytes", side_effect=AssertionError("no old book")):
         assert spent(cli, features_file) == found
 
 
@@ -234,34 +236,33 @@ def test_a_histogram_is_charged_to_the_book_of_its_run(
     assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
     after = spent(cli, features_file)
     assert after["runs"] == before["runs"]
-    manifest = json.loads((run_copy / "manifest.json").read_text())
+    published = run_copy.with_name(f"{run_copy.name}.published-1")
+    manifest = json.loads((published / "manifest.json").read_text())
     (entry,) = (entry for entry in after["entries"] if entry["run"] == manifest["run_id"])
     assert entry["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
     assert after["epsilon"] > before["epsilon"]
     spent(cli, features_file, "--set-cap", after["epsilon"])
     above = ["cap is epsilon", f"have spent is {after['epsilon']:.6g}"[:-2], "--publish-epsilon, or raise the cap"]
     for words in ((), ("--dry-run",)):
-        refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5", *words), 4, above)
-    assert len((run_copy / "ledger.jsonl").read_text().splitlines()) == sum(
-        release["count"] for release in manifest["releases"]
-    )
-    assert cli("verify", run_copy).status == 0
-    new = cli("pdp-report", run_copy, "--publish-epsilon", "0.5", "--book", "new.jsonl")
+        refused(cli("pdp-report", published, "--publish-epsilon", "0.5", *words), 4, above)
+    second = run_copy.with_name(f"{run_copy.name}.published-2")
+    assert not second.exists()
+    new = cli("pdp-report", published, "--publish-epsilon", "0.5", "--book", "new.jsonl")
     assert new.status == 0  # a book that did not know the run
     found = spent(cli, Path("new.jsonl"))
-    manifest = json.loads((run_copy / "manifest.json").read_text())
+    manifest = json.loads((second / "manifest.json").read_text())
     assert found["epsilon"] == pytest.approx(manifest["epsilon"], rel=1e-9)
 
 
-def test_a_run_folder_that_cannot_be_written_is_told_before_the_charge(
+def test_a_place_that_cannot_be_written_is_told_before_the_charge(
     cli: Cli, refused: Cli, run_copy: Path, own_books: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_only(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    monkeypatch.setattr(Path, "mkdir", read_only)
     before = [path.read_bytes() for path in sorted(own_books.iterdir())]
-    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 1, ["copied_run", "nothing was charged", "copy"])
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 1, ["copied_run.published-1", "cannot be made"])
     assert [path.read_bytes() for path in sorted(own_books.iterdir())] == before
 
 
@@ -289,7 +290,7 @@ def test_a_run_that_diverged_counts_with_what_it_released(cli: Cli, features_fil
 
 
 KILLED_AT = {
-    "before a row is read": "linprobe.training.engine.prepare_units",
+    "before a row is read": "linprobe.training.execute.prepare_shard",
     "before the first noise": "linprobe.mechanisms.gaussian.GaussianMechanism._noised",
     "before the manifest": "linprobe.runs.run_folder.write_manifest",
 }
@@ -377,7 +378,7 @@ def test_runs_at_the_same_time_keep_the_cap_without_locks(
         refuse_above(*given, **more)
         time.sleep(0.5)  # so that all are here at once
 
-    monkeypatch.setattr("linprobe.commands._budget_book.refuse_above", check)
+    monkeypatch.setattr("linprobe.training.charge.refuse_above", check)
     words = ["train", features_file, *FEW, "--eps", "1", "--cap", "2"]  # three runs cost 1.84, four 2.17
     children = [start_copy(lambda n=n: int(cli(*words, "--out", f"run{n}").status)) for n in range(5)]
     assert sorted(ended(child) for child in children) == [0, 0, 0, 4, 4]
@@ -465,7 +466,7 @@ def test_private_test_rows_are_charged_with_the_run(cli: Cli, tmp_path: Path) ->
 
 def test_the_default_place_follows_the_standard(shell: Callable[..., Any], features_file: Path, tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": "", "HOME": str(tmp_path / "home")}
-    program = "from linprobe.commands._budget_book import books_folder; print(books_folder())"
+    program = "from linprobe.training.charge import books_folder; print(books_folder())"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **env}, timeout=60
     )

@@ -13,7 +13,7 @@ import pytest
 from linprobe import DPSGDF, AdaMix, FullyPrivate, NoisyGD, OnlyPublic, Prototypes
 from linprobe.data.row_weights import class_weights
 from linprobe.errors import DataError, ParameterError, UsageError
-from linprobe.runs.run_folder import load_run
+from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.conftest import gaussian_rows
 
@@ -22,23 +22,22 @@ LIRA = ["--lira", "--shadows", "4", "--jobs", "1", "--resamples", "0"]
 
 
 def weights_of(folder: str) -> dict[str, float] | None:
-    found: dict[str, float] | None = load_run(Path(folder)).manifest["class_weights"]
-    return found
+    return read_run(Path(folder)).manifest.class_weights
 
 
 def test_the_manifest_states_the_weights_and_the_budget_is_the_same(cli: Cli, features_file: Path) -> None:
     assert cli("train", features_file, *GD).status == 0
     assert weights_of("run") is None
-    plain = load_run(Path("run")).manifest
+    plain = read_run(Path("run")).manifest
     words = [*GD[:-1], "weighted", "--class-weight", "bee=0,cat=4,dog=2"]
     assert cli("train", features_file, *words).status == 0
     assert weights_of("weighted") == {"ant": 0.25, "bee": 0.0, "cat": 1.0, "dog": 0.5}
-    weighted = load_run(Path("weighted")).manifest
+    weighted = read_run(Path("weighted")).manifest
     for name in ("epsilon", "noise_multiplier", "releases", "n_private"):
-        assert weighted[name] == plain[name]
+        assert getattr(weighted, name) == getattr(plain, name)
     assert cli("verify", "weighted", "--features", features_file).status == 0
     losses = result_of(cli("pdp-report", "weighted", "--json"))
-    assert losses["max"] <= weighted["epsilon"]
+    assert losses["max"] <= weighted.bound[0]
     lowest = result_of(cli("pdp-report", "run", "--json"))["quantiles"]["0.05"]
     # a fourth of the rows are bees: they add nothing and lose what rounding costs
     assert losses["quantiles"]["0.05"] < 0.3 * lowest

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.cli import program
 from linprobe.methods import METHODS
-from linprobe.options.declaration import REQUESTS
-from linprobe.training import engine
+from linprobe.training import train as train_command
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
 from tests.conftest import gaussian_rows
 
@@ -45,7 +45,7 @@ TRAIN_KEYS = BUDGET_KEYS | {
     "seconds",
 }
 EPSILON_WITHOUT_NOISE = {"only-public": 0.0, "zero-shot": 0.0, "non-private": None}
-COMMANDS = list(REQUESTS)
+COMMANDS = list(program().commands)
 
 
 # pipes and processes
@@ -370,17 +370,17 @@ def test_the_second_of_two_trains_into_one_folder_is_refused_before_it_reads_or_
     refused: Callable[..., None],
 ) -> None:
     words = ["--method", "noisy-gd", "--eps", "3", "--steps", "1", "--out", "deep/run"]
-    seconds, train = [], engine.train
+    seconds, train = [], train_command.execute
 
     def meanwhile(*arguments: Any, **named: Any) -> Any:
-        monkeypatch.setattr(engine, "train", train)
+        monkeypatch.setattr(train_command, "execute", train)
         before = sorted((tmp_path / "deep").iterdir())
         seconds.append(cli("train", features_file, *words))
         seconds.append(cli("train", "no-such-file.h5", *words))  # refused before any file is opened
         assert sorted((tmp_path / "deep").iterdir()) == before
         return train(*arguments, **named)
 
-    monkeypatch.setattr(engine, "train", meanwhile)
+    monkeypatch.setattr(train_command, "execute", meanwhile)
     assert cli("train", features_file, *words).status == 0
     for second in seconds:
         refused(second, 2, ["deep/run", "another process", "nothing was read or spent", "another name"])
@@ -403,8 +403,8 @@ def test_a_folder_that_appears_while_training_leaves_the_finished_run(
         (tmp_path / "run" / "file").touch()
         return train(*arguments, **named)
 
-    train = engine.train
-    monkeypatch.setattr(engine, "train", meanwhile)
+    train = train_command.execute
+    monkeypatch.setattr(train_command, "execute", meanwhile)
     outcome = cli("train", features_file, "--method", "noisy-gd", "--eps", "3", "--steps", "1", "--out", "run")
     assert outcome.status == 2
     kept = re.search(r"this run is complete; rename (\S+)$", outcome.stderr.strip())

@@ -16,19 +16,25 @@ import h5py
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.accounting.spending import spending
-from linprobe.commands import _comparison_folder, compare
-from linprobe.commands.train import train_on
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.run_files import RunFiles
+from linprobe.evaluation import compare, comparison_folder
+from linprobe.runs.run_folder import RunFolder
+from linprobe.training.train import train_on
 from tests.cli.outcomes import Cli, result_of
 
 PNG = b"\x89PNG"
 QUICK = ["--methods", "noisy-gd:steps=3", "--eps", "3", "--jobs", "1"]
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures have no pixels, which take most of the time of a small comparison; one test draws them."""
+    if request.function is not test_compare_makes_every_run_and_tabulates_them:
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, stream, **how: stream.write(PNG))
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -104,7 +110,7 @@ def test_footer_composes_the_ledgers_of_all_runs(cli: Cli, features_file: Path, 
     compared = result_of(cli("compare", features_file, *words, "--out", "cmp", "--json"))
     events = [event for path in (tmp_path / "cmp/runs").glob("*/ledger.jsonl") for event in read_ledger(path)]
     assert compared["composed"]["private_runs"] == 8
-    assert compared["composed"]["epsilon"] == pytest.approx(composed_epsilon(grouped(events), 1e-5, "gdp"))
+    assert compared["composed"]["epsilon"] == pytest.approx(GAUSSIAN.epsilon(grouped(events), 1e-5))
     assert compared["composed"]["epsilon"] > 1
     assert compared["composed"]["not_private_runs"] == 1  # nothing varies with the seed without shots
 
@@ -339,11 +345,11 @@ def test_a_run_finished_by_somebody_else_still_counts(
 def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: Counter[str] = Counter()
 
-    def counted(files: RunFiles) -> dict[str, Any]:
-        read[files.folder.name] += 1
-        return read_manifest(files)
+    def counted(folder: Path) -> RunFolder:
+        read[folder.name] += 1
+        return RunFolder(folder)
 
-    monkeypatch.setattr(_comparison_folder, "read_manifest", counted)
+    monkeypatch.setattr(comparison_folder, "RunFolder", counted)
     words = ["--methods", "noisy-gd:steps=2", "--jobs", "1", "--seeds", "2", "--out", "cmp", "--eps"]
     for epsilons, runs in (("1", 4), ("1,2", 6)):
         read.clear()

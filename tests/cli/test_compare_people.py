@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from tests.cli.outcomes import Cli, result_of
@@ -36,7 +36,7 @@ def test_every_run_protects_people_and_takes_the_same_public_people(cli: Cli, ow
     assert manifests[0]["n_units"] < PEOPLE
     spent = [event for run in compared["runs"][:3] for event in read_ledger(Path(run["run"], "ledger.jsonl"))]
     assert compared["composed"]["unit"] == "owner"
-    assert compared["composed"]["epsilon"] == pytest.approx(composed_epsilon(grouped(spent), 1e-5, "gdp"))
+    assert compared["composed"]["epsilon"] == pytest.approx(GAUSSIAN.epsilon(grouped(spent), 1e-5))
     assert len(compared["attacks"]) == 5
     assert (
         "for a person private in all of them" in cli("compare", owned, *words, "--unit", "owner", "--out", "cmp").stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from linprobe.commands._dry_run import bytes_in_words, seconds_in_words
+from linprobe.plans.words import bytes_in_words, seconds_in_words
 from tests.cli.outcomes import Cli, result_of
 
 Refused = Callable[..., Any]
@@ -171,11 +171,10 @@ def test_a_histogram_costs_what_its_dry_run_says(
     for name in ("other", "run"):
         assert cli(*train, "--out", name).status == 0
     assert cli("pdp-report", "run", "--book", "book.jsonl", "--publish-epsilon", "0.2").status == 0
-    words = ("pdp-report", "run", "--publish-epsilon", "0.5", "--book", "book.jsonl", "--csv", "losses.csv")
+    words = ("pdp-report", "run.published-1", "--publish-epsilon", "0.5", "--book", "book.jsonl", "--csv", "losses.csv")
     held = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     told = result_of(cli(*words, "--dry-run", "--json"))
     shown = cli(*words, "--dry-run").stdout
-    refused(cli(*words, "--recover", "--dry-run"), 2, ["--recover"])
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == held
     done = result_of(cli(*words, "--json"))["published"]
     assert (told["noise_std"], told["file"]) == (done["noise_std"], done["file"])
@@ -183,8 +182,9 @@ def test_a_histogram_costs_what_its_dry_run_says(
     spent = result_of(cli("budget", "book.jsonl", "--json"))
     assert (told["together"]["runs"], told["together"]["epsilon"]) == (2, pytest.approx(spent["epsilon"]))
     changed = {path.name for path, content in held.items() if path.read_bytes() != content}
-    assert changed == {"book.jsonl", "ledger.jsonl", "manifest.json"}
-    assert all(name in shown for name in (*changed, "losses.csv: private", done["file"], "epsilon 0.5 at delta 1e-05"))
+    assert changed == {"book.jsonl"}
+    made = ("run.published-2: the run with published_histogram_2.json", "losses.csv: private")
+    assert all(words in shown for words in (*changed, *made, "epsilon 0.5 at delta 1e-05"))
     assert told["private_files"] == ["losses.csv"]
     assert "quantiles" not in told
 

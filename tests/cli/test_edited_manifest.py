@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.runs.manifest import read_manifest
-from linprobe.runs.manifest_keys import KEYS, check_keys
-from linprobe.runs.run_files import RunFiles
+from linprobe.atomic_files import json_text
+from linprobe.errors import DataError
+from linprobe.runs.manifest import Manifest, fits
 from tests.cli.outcomes import Cli
 from tests.hostile.kinds import random_edit, write_runs
 from tests.hostile.runs import ABSENT, VALUES, sealed
@@ -32,6 +33,7 @@ READING = (
     ("train", "rows.h5", "--method", "noisy-gd", "--init", "r", "--steps", "1", "--eps", "5", "--out", "next"),
 )
 KINDS = ("plain", "people", "selected", "private test rows")
+READ = (*KINDS, "shrunk", "seeded", "not private", "public rows only")
 EDITS = 12  # of each kind of run
 
 
@@ -39,25 +41,47 @@ EDITS = 12  # of each kind of run
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path]]:
     """A folder with feature files, and a run of each kind in it. Do not change them."""
     folder = tmp_path_factory.mktemp("kinds")
-    return folder, write_runs(folder, KINDS)
+    return folder, write_runs(folder, READ)
 
 
-def test_every_key_of_every_kind_of_run_has_its_kind_of_value(kinds: tuple[Path, dict[str, Path]]) -> None:
+def test_a_manifest_that_is_read_and_written_is_the_same(kinds: tuple[Path, dict[str, Path]]) -> None:
     for run in kinds[1].values():
-        assert set(read_manifest(RunFiles(run))) <= set(KEYS)
+        content = (run / "manifest.json").read_bytes()
+        assert json_text(Manifest.read(content).to_json()).encode() == content
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda text: text.replace('"n_test"', '"epsilon": 1, "n_test"'), "'epsilon' occurs twice"),
+        (lambda text: text.replace('"n_test"', '"surprise": 1, "n_test"'), "'surprise', which is no key"),
+        (lambda text: text.replace('"noise_multiplier": ', '"noise_multiplier": NaN, "x": ', 1), "NaN is not a number"),
+        (lambda text: text.replace('"std": ', '"std": 1e999, "x": '), "1e999 is not a number"),
+        (lambda text: text.replace('"steps": 3', '"steps": 3.0'), "steps is 3.0; allowed: a whole number"),
+        (lambda text: text.replace('"format": 3', '"format": 4'), "has format 4"),
+        (lambda text: "[" * 100_000, "cannot be read"),
+    ],
+)
+def test_the_decoder_refuses_what_json_or_a_reader_could_take_for_something_else(
+    kinds: tuple[Path, dict[str, Path]], edit: Callable[[str], str], said: str
+) -> None:
+    text = (kinds[1]["shrunk"] / "manifest.json").read_text()
+    assert edit(text) != text
+    with pytest.raises(DataError, match=re.escape(said)):
+        Manifest.read(edit(text).encode())
 
 
 def test_a_value_of_another_kind_is_refused_by_the_name_of_its_key(
     kinds: tuple[Path, dict[str, Path]],
 ) -> None:
     for run in kinds[1].values():
-        manifest = read_manifest(RunFiles(run))
-        for key, kind in KEYS.items():
-            wrong = [value for value in VALUES if not kind.holds(value)]
-            for value in [*wrong, *([ABSENT] if kind.needed else [])]:
+        manifest = json.loads((run / "manifest.json").read_text())
+        for key, kind in Manifest.keys().items():
+            wrong = [value for value in VALUES if not fits(kind, value)]
+            for value in [*wrong, *([] if Manifest.is_later(key) else [ABSENT])]:
                 changed = {name: entry for name, entry in {**manifest, key: value}.items() if entry is not ABSENT}
                 with pytest.raises(ValueError, match=rf"\b{key}\b"):
-                    check_keys(changed)
+                    Manifest.decoded(changed)
 
 
 @pytest.mark.parametrize("kind", KINDS)

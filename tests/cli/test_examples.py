@@ -1,89 +1,91 @@
-"""Every example of every help text runs, in the order of the help text, on small files with the names that it uses."""
+"""Every example of every help text runs on small data, in a folder with the files that it names."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from PIL import Image
 
-from linprobe.options.declaration import REQUESTS
+from linprobe.cli import program, run
+from linprobe.cli._command import EXAMPLES
 from tests.cli.outcomes import Cli
-from tests.extraction.samples import write_images
 
-PEOPLE, ROWS_EACH, SPECIES = 60, 3, ("ant", "bee")
-QUICK = {  # flags that only make a command faster
-    "train": ["--steps", "2"],
-    "tune": ["--steps", "2"],
-    "compare": ["--seeds", "1", "--jobs", "1"],
+QUICKER = {  # further words by command or example, as examples show defaults
+    "attack runs/first --lira --shadows 8": ["--jobs", "1"],
     "audit": ["--runs", "12", "--canaries", "10", "--steps", "2"],
-    "attack": ["--resamples", "0"],
+    "compare": ["--seeds", "1", "--jobs", "1"],
+    "plan": ["--q", "0.5,1", "--accountant", "rdp"],
 }
-
-
-def arrays(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (count, 8) of two classes, and labels."""
-    labels = np.arange(count) % 2
-    return (np.eye(2, 8)[labels] + 0.3 * np.random.default_rng(seed).normal(size=(count, 8))).astype("f4"), labels
-
-
-@pytest.fixture
-def files(tmp_path: Path, cli: Cli) -> Path:
-    """The files that examples take as given."""
-    (x, y), (x_test, y_test) = arrays(PEOPLE * ROWS_EACH, 0), arrays(40, 1)
-    owners = np.repeat([f"person {person}" for person in range(PEOPLE)], ROWS_EACH)
-    given = {"X_test": x_test, "y_test": y_test, "class_names": np.array(SPECIES)}
-    np.savez(
-        tmp_path / "arrays.npz",
-        X_train=x,
-        y_train=y,
-        X_public=x_test[:8],
-        y_public=y_test[:8],
-        owner_train=owners,
-        **given,
-    )
-    for name in ("train", "test"):
-        lines = [",".join(map(str, [*row, SPECIES[label]])) for row, label in zip(*arrays(20, 2), strict=True)]
-        header = ",".join([*(f"f{column}" for column in range(8)), "species"])
-        (tmp_path / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
-    np.savez(tmp_path / "later.npz", X_train=x + 1, y_train=y, **given)
-    for name in ("later", "new"):
-        assert cli("import", "later.npz", "--out", f"{name}.h5").status == 0
-    key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (tmp_path / "key.pem").write_bytes(key)
-    return tmp_path
-
-
-def run_examples(cli: Cli, command: str) -> None:
-    """Run the examples of a command; a redirection and a slow size are left out."""
-    for example in REQUESTS[command].examples:
-        words = shlex.split(example.split(" > ")[0])
-        more = [] if "--help" in words else QUICK.get(command, [])
-        outcome = cli(*words, *more)
-        assert outcome.status == 0, f"linprobe {example}\n{outcome.stderr}"
-        assert outcome.stdout
-
-
-def test_examples_of_all_commands_but_extract_run(cli: Cli, files: Path) -> None:
-    for command in REQUESTS:
-        if command != "extract":
-            run_examples(cli, command)
-
-
-def test_examples_of_extract_run(cli: Cli, tmp_path: Path) -> None:
-    write_images(tmp_path / "photos", {"train": 12, "test": 6})
-    write_images(tmp_path / "new", {"": 2})
-    first, second = REQUESTS["extract"].examples
-    assert cli(*shlex.split(first)).status == 0
-    trained = cli("train", "photos.h5", "--method", "noisy-gd", "--eps", "3", "--steps", "2", "--out", "runs/first")
-    assert trained.status == 0, trained.stderr
-    assert cli(*shlex.split(second)).status == 0
+COMMANDS = program().commands
+SHOWN = [(command, example) for command in COMMANDS for example in EXAMPLES[command]]
 
 
 def test_every_command_has_an_example() -> None:
-    for name, request in REQUESTS.items():
-        assert request.examples, name
-        assert all(example.split()[0] == name for example in request.examples)
+    assert set(EXAMPLES) == set(COMMANDS)
+    assert all(
+        examples and all(example.split()[0] == name for example in examples) for name, examples in EXAMPLES.items()
+    )
+
+
+def _images(folder: Path, g: np.random.Generator) -> None:
+    folder.mkdir(parents=True)
+    for number in range(6):
+        pixels = g.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{folder.parent.name}{folder.name}{number}.png")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Arrays, tables, feature files with owners, a run on one of them, and the result of an attack on the run."""
+    folder, g = tmp_path_factory.mktemp("examples"), np.random.default_rng(7)
+    arrays: dict[str, Any] = {"class_names": np.array(["setosa", "virginica"])}
+    for group, count in {"train": 240, "test": 60, "public": 12}.items():
+        labels = np.arange(count) % 2
+        arrays |= {f"X_{group}": (g.normal(size=(count, 6)) + labels[:, None]).astype(np.float32), f"y_{group}": labels}
+        with (folder / f"{group}.csv").open("w") as stream:
+            stream.write("a,b,species\n")
+            stream.writelines(f"{g.normal()},{g.normal()},{('setosa', 'virginica')[label]}\n" for label in labels)
+    np.savez(folder / "arrays.npz", **arrays, owner_train=np.arange(240) // 2)
+    for name in ("features", "later", "new"):
+        assert run(["import", str(folder / "arrays.npz"), "--out", str(folder / f"{name}.h5")]) == 0
+    words = ["--method", "noisy-gd", "--eps", "3", "--steps", "3", "--out", str(folder / "runs" / "first")]
+    assert run(["train", str(folder / "features.h5"), *words]) == 0
+    attacked = ["--resamples", "0", "--out", str(folder / "attack.json")]
+    assert run(["attack", str(folder / "runs" / "first"), *attacked]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of images, and a run on features of one of them."""
+    folder, g = tmp_path_factory.mktemp("photographs"), np.random.default_rng(8)
+    for group in ("train", "test"):
+        for name in ("cat", "dog"):
+            _images(folder / "photos" / group / name, g)
+    _images(folder / "new" / "unlabelled", g)
+    features = str(folder / "extracted.h5")
+    assert run(["extract", str(folder / "photos"), "--backbone", "scattering", "--out", features]) == 0
+    words = ["--method", "noisy-gd", "--eps", "3", "--steps", "3", "--out", str(folder / "runs" / "first")]
+    assert run(["train", features, *words]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(("command", "example"), SHOWN, ids=[example for _, example in SHOWN])
+def test_an_example_runs(command: str, example: str, cli: Cli, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    prepared: Path = request.getfixturevalue("photographs" if command == "extract" else "files")
+    words = shlex.split(example.split(" > ")[0])
+    made = [tmp_path / words[place + 1] for place, word in enumerate(words) if word in ("--out", "--html")]
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    for path in made:
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+    outcome = cli(*words, *QUICKER.get(example, QUICKER.get(command, ())))
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.stdout
+    assert "--dry-run" in words or all(path.exists() for path in made)

@@ -45,7 +45,7 @@ def test_an_output_that_cannot_be_made_is_refused(
     def read_only(*_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("linprobe.extraction.extract.locked", read_only)
+    monkeypatch.setattr("linprobe.extraction.run.locked", read_only)
     outcome = cli("extract", images, *SMALL, "--out", "f.h5")
     assert outcome.status == 1
     assert "give --out a writable place" in outcome.stderr.splitlines()[-1]
@@ -153,7 +153,7 @@ BAD_COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {
     "argument without key": (["{images}", *SMALL, "--backbone-arg", "=L"], 2, ["'=L'", "KEY=VALUE"]),
     "batch size a word": (["{images}", *SMALL, "--batch-size", "many"], 2, ["'many'", "auto"]),
     "batch size below 1": (["{images}", *SMALL, "--batch-size", "-3"], 2, ["'-3'", "above 0"]),
-    "batch size 0": (["{images}", *SMALL, "--batch-size", "0"], 2, ["batch size is 0"]),
+    "batch size 0": (["{images}", *SMALL, "--batch-size", "0"], 2, ["batch-size is 0"]),
     "unknown device": (["{images}", *SMALL[:-1], "abacus"], 2, ["'abacus'", "cpu"]),
     "absent device": (["{images}", *SMALL[:-1], "cuda:99"], 2, ["cuda:99", "allowed here"]),
     "out is a folder": (["{images}", *SMALL, "--out", "."], 2, ["is a folder"]),

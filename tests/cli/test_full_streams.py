@@ -44,8 +44,11 @@ MADE: dict[str, tuple[tuple[str, ...], str, list[str]]] = {
     "report": (("report", "{run}", "--html", "made.html"), "made.html", ["the page is complete in made.html", NAME]),
     "pdp-report --publish-epsilon": (
         ("pdp-report", "{run}", "--publish-epsilon", "0.5"),
-        "{run}/published_histogram_1.json",
-        ["the histogram is complete in {run}/published_histogram_1.json", "linprobe pdp-report {run} prints again"],
+        "{run}.published-1/published_histogram_1.json",
+        [
+            "run {run}.published-1 is complete and states the cost of the histogram",
+            "linprobe pdp-report {run} prints again",
+        ],
     ),
     "pdp-report --csv --json": (
         ("pdp-report", "{run}", "--csv", "made", "--json"),
@@ -191,17 +194,16 @@ def test_a_log_that_fills_up_does_not_end_a_run(given: Callable[..., Outcome], m
 
 @needs_full
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_processes_end_with_the_right_status(
-    shell: Callable[..., Any], tmp_path: Path, features_file: Path, unbuffered: str
-) -> None:
+def test_processes_end_with_the_right_status(shell: Callable[..., Any], tmp_path: Path, unbuffered: str) -> None:
     """Python flushes the streams once more at its end, and would make 120 of the status."""
-    train = f"linprobe train {features_file} {' '.join(GD)} --quiet --book {{0}}.book --out {{0}}"
+    np.savez(tmp_path / "rows.npz", X_train=np.eye(4), y_train=np.arange(4), X_test=np.eye(4) + 1, y_test=np.arange(4))
+    made = "linprobe import rows.npz --quiet --out {0}"
     redirected = {"a": "> /dev/full", "b": "2> /dev/full", "c": "> /dev/full 2> /dev/full", "d": "2>&-"}
-    script = "\n".join(f"{train.format(out)} {where}; echo {out} $?" for out, where in redirected.items())
-    outcome = shell(script=f"{script}\n{train.format('e')} | head -c 0", env={"PYTHONUNBUFFERED": unbuffered})
+    script = "\n".join(f"{made.format(out)} {where}; echo {out} $?" for out, where in redirected.items())
+    outcome = shell(script=f"{script}\n{made.format('e')} | head -c 0", env={"PYTHONUNBUFFERED": unbuffered})
     assert outcome.stdout.split() == ["a", "1", "b", "b", "0", "c", "1", "d", "d", "0"]
     assert outcome.status == 0
     first, last = outcome.stderr.splitlines()
-    assert first.startswith("linprobe: error: the run is complete in a; only its name")
-    assert last.startswith("linprobe: the run is complete in e; only its name")
-    assert all((tmp_path / out / "manifest.json").is_file() for out in "abcde")
+    assert first.startswith("linprobe: error: the feature file is complete in a; only its name")
+    assert last.startswith("linprobe: the feature file is complete in e; only its name")
+    assert all((tmp_path / out).is_file() for out in "abcde")

@@ -144,7 +144,7 @@ def test_everything_of_an_unfinished_extraction_is_private(tmp_path: Path) -> No
     folder = tmp_path / "a.h5.partial"
     sizes, dtype = {"train": 4}, np.dtype(np.float16)
     with locked(folder):
-        Partial.begin(folder, {"backbone": "pixels"}, sizes, 3, dtype)
+        Partial(folder, sizes, 3, dtype).begin({"backbone": "pixels"})
         with Partial(folder, sizes, 3, dtype) as partial:
             partial.skip("train", 0, "train/one.png", "damaged")
         assert mode(folder) == 0o700

@@ -12,15 +12,15 @@ import h5py
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.methods import METHODS
-from linprobe.runs.run_folder import load_run
-from linprobe.training.engine import Sources
+from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import write_sealed
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
 
@@ -75,10 +75,10 @@ def test_every_method_protects_people(trained, cli, owned, method) -> None:
 
 def test_the_run_states_whom_it_protects(trained, cli, owned) -> None:
     trained("--method", "noisy-gd", "--unit", "owner", "--out", "run")
-    manifest = load_run(Path("run")).manifest
-    assert "people, each with all of their private rows" in manifest["guarantee"]
-    assert "all private rows of one person" in manifest["adjacency"]
-    assert "number of people with private rows" in manifest["public"]
+    manifest = read_run(Path("run")).manifest
+    assert "people, each with all of their private rows" in manifest.guarantee
+    assert "all private rows of one person" in manifest.adjacency
+    assert "number of people with private rows" in manifest.public
     told = cli("pdp-report", "run", "--csv", "each.csv")
     assert told.stdout.startswith(f"people            {PEOPLE}\n")
     lines = Path("each.csv").read_text().splitlines()
@@ -115,10 +115,10 @@ def test_the_record_is_the_default_and_the_run_says_what_it_means_for_people(cli
     outcome = json.loads(done.stdout)
     assert (outcome["unit"], outcome["n_units"]) == ("record", 400)
     note = next(line for line in done.stderr.splitlines() if "protects single rows" in line)
-    releases = [Releases(**release) for release in load_run(Path("run")).manifest["releases"]]
+    releases = read_run(Path("run")).manifest.releases or ()
     for k in (2, 5, 10):
         group = [Releases(one.purpose, one.noise_multiplier / k, 1.0, one.count) for one in releases]
-        epsilon = composed_epsilon(group, 1e-5, "gdp")
+        epsilon = GAUSSIAN.epsilon(group, 1e-5)
         assert f"{k} rows" in note
         assert any(0 <= float(word) - epsilon < 1e-3 * epsilon for word in note.split() if _number(word))
     asked = cli("train", owned, "--method", "noisy-gd", "--eps", 3, "--steps", 5, "--unit", "record", "--out", "other")
@@ -179,20 +179,20 @@ def _number(word: str) -> bool:
 
 
 def test_a_cap_bounds_the_rows_of_a_person(trained, cli, owned, monkeypatch) -> None:
-    from linprobe.training import engine
+    from linprobe.training import train as command
 
-    seen: list[Sources] = []
-    run = engine.train
+    seen: list[Dataset] = []
+    run = command.execute
 
-    def watched(sources: Sources, *given: Any, **more: Any) -> Any:
-        seen.append(sources)
-        return run(sources, *given, **more)
+    def watched(plan: Any, dataset: Dataset, *given: Any) -> Any:
+        seen.append(dataset)
+        return run(plan, dataset, *given)
 
-    monkeypatch.setattr(engine, "train", watched)
+    monkeypatch.setattr(command, "execute", watched)
     words = ("--method", "noisy-gd", "--steps", 2, "--unit", "owner")
     trained(*words, "--out", "all")
     trained(*words, "--out", "two", "--per-owner-rows", 2)
-    whole, two = (np.diff(sources.bounds) for sources in seen)
+    whole, two = (np.diff(dataset.bounds) for dataset in seen)
     assert whole.sum() == seen[0].private.n_rows == 400
     assert np.array_equal(two, np.minimum(whole, 2))
     assert seen[1].private.n_rows == two.sum()

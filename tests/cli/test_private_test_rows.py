@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.mechanisms.held_out_counts import SENSITIVITY, NoisyTest
-from linprobe.training import engine
+from linprobe.mechanisms.correct_predictions import SENSITIVITY, NoisyTest
+from linprobe.training import execute
 from tests.cli.outcomes import write_sealed
 from tests.conftest import gaussian_rows
 
@@ -104,13 +104,13 @@ def test_one_test_row_moves_what_is_noised_by_at_most_the_sensitivity(
     cli: Callable[..., Any], private_test: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sums: list[Any] = []
-    counted = engine.held_out_counts
+    counted = execute.held_out_counts
 
     def watched(cells: Any) -> Any:
         sums.append(counted(cells))
         return sums[-1]
 
-    monkeypatch.setattr(engine, "held_out_counts", watched)
+    monkeypatch.setattr(execute, "held_out_counts", watched)
     seeded = [*TRAIN, "--noise-seed", "1", "--insecure-seed", "--test-epsilon", "1", "--out"]
     assert cli(*seeded, "all").status == 0
     with np.load(tmp_path / "rows.npz") as rows:
@@ -176,7 +176,7 @@ def test_a_run_that_is_resumed_releases_the_accuracy_of_the_same_rows(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    released = engine._released_counts
+    released = execute._test
 
     def killed_after(*given: Any) -> NoisyTest:
         values.append(released(*given))
@@ -185,7 +185,7 @@ def test_a_run_that_is_resumed_releases_the_accuracy_of_the_same_rows(
     values: list[NoisyTest] = []
     words = [*TRAIN, "--test-epsilon", "1", "--checkpoint", "0", "--out", "run"]
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_released_counts", killed_after)
+        patch.setattr(execute, "_test", killed_after)
         assert cli(*words).status != 0
     (partial,) = tmp_path.glob(".run.*.partial")
     refused(cli(*words, "--resume", "--test-epsilon", "2"), 2, ["test epsilon 1.0"])

@@ -194,7 +194,7 @@ def test_signature_and_histogram_leave_with_a_signed_run(cli: Cli, refused: Refu
     words = ["--method", "noisy-gd", "--eps", "3", "--steps", "2", "--sign", "key.pem"]
     assert cli("train", features_file, *words, "--out", "run").status == 0
     assert cli("pdp-report", "run", "--publish-epsilon", "0.5", "--sign", "key.pem").status == 0
-    assert cli("release", "run", "--out", "pub", "--public-key", "public.pem").status == 0
+    assert cli("release", "run.published-1", "--out", "pub", "--public-key", "public.pem").status == 0
     assert {path.name for path in Path("pub").iterdir()} == FILES | {"manifest.json.sig", "published_histogram_1.json"}
     assert cli("verify", "pub", "--public-key", "public.pem").status == 0
     assert "published_histogram_1.json" in Path("pub/README.md").read_text()
@@ -213,5 +213,5 @@ def test_verify_needs_only_what_the_light_install_holds(trained_run: Path) -> No
     )
     assert done.stdout == "verified\n"
     loaded = set(done.stderr.splitlines()[-1].split())
-    absent = {"torch", "torchvision", "timm", "open_clip", "PIL", "sklearn", "matplotlib", "jinja2", "joblib", "autodp"}
+    absent = {"torch", "torchvision", "timm", "open_clip", "PIL", "sklearn", "matplotlib", "jinja2", "joblib"}
     assert not loaded & (absent | {"safetensors", "pandas"})

@@ -96,14 +96,15 @@ def test_figures_of_single_records_are_on_no_page(cli: Cli, run_copy: Path) -> N
 
 def test_published_histogram_is_drawn_and_tabled(cli: Cli, run_copy: Path) -> None:
     published = result_of(cli("pdp-report", run_copy, "--publish-epsilon", "0.5", "--json"))["published"]
-    text = page_of(cli, run_copy)
+    run = Path(published["run"])
+    text = page_of(cli, run)
     assert text.count("<svg") == 3  # the limit on attacks, the confusion matrix, the histogram
     for count in published["noisy_counts"]:
         assert f"<td>{count:,}</td>" in text
     assert "published histogram of privacy losses" in text
     assert "--publish-epsilon" not in text
-    assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
-    assert "histogram 2" in page_of(cli, run_copy)
+    assert cli("pdp-report", run, "--publish-epsilon", "0.5").status == 0
+    assert "histogram 2" in page_of(cli, run.with_suffix(".published-2"))
 
 
 def test_histogram_the_ledger_did_not_pay_for_is_refused(cli: Cli, refused: Cli, run_copy: Path) -> None:
@@ -121,9 +122,10 @@ def test_histogram_the_ledger_did_not_pay_for_is_refused(cli: Cli, refused: Cli,
 @pytest.mark.parametrize("damage", ["no digest", "no counts", "one edge too few"])
 def test_damaged_histogram_is_refused(cli: Cli, refused: Cli, run_copy: Path, damage: str) -> None:
     assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
-    path = run_copy / "published_histogram_1.json"
+    run = run_copy.with_name(f"{run_copy.name}.published-1")
+    path = run / "published_histogram_1.json"
     histogram = json.loads(path.read_text())
-    files = json.loads((run_copy / "manifest.json").read_text())["files"]
+    files = json.loads((run / "manifest.json").read_text())["files"]
     if damage == "no counts":
         del histogram["noisy_counts"]
     if damage == "one edge too few":
@@ -132,8 +134,8 @@ def test_damaged_histogram_is_refused(cli: Cli, refused: Cli, run_copy: Path, da
     files[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     if damage == "no digest":
         del files[path.name]
-    reseal(run_copy, files=files)
-    refused(cli("report", run_copy, "--html", "page.html"), 4 if damage == "no digest" else 3, [path.name])
+    reseal(run, files=files)
+    refused(cli("report", run, "--html", "page.html"), 4 if damage == "no digest" else 3, [path.name])
 
 
 # invalid runs

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import PLD, RENYI
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.cli import run
@@ -80,7 +80,7 @@ def test_a_sampled_run_records_its_rate_and_the_accountants_that_judged_it(cli: 
     assert "Renyi" in manifest["cross_check"]
     events = read_ledger(sampled_run / "ledger.jsonl")
     assert len(events) == manifest["steps"]
-    assert manifest["epsilon"] == composed_epsilon(grouped(events), 1e-5, "pld")
+    assert manifest["epsilon"] == PLD.epsilon(grouped(events), 1e-5)
     verified = result_of(cli("verify", sampled_run, "--json"))
     assert verified["epsilon"] <= verified["epsilon_cross_check"] <= 1.3 * verified["epsilon"]
 
@@ -171,14 +171,15 @@ def test_no_record_of_a_sampled_run_is_reported_above_the_run(cli: Cli, sampled_
 def test_publishing_a_histogram_of_a_sampled_run_is_charged_and_verified(cli: Cli, sampled_copy: Path) -> None:
     spent = manifest_of(sampled_copy)["epsilon"]
     published = result_of(cli("pdp-report", sampled_copy, "--publish-epsilon", "0.5", "--json"))["published"]
-    manifest = manifest_of(sampled_copy)
+    run = Path(published["run"])
+    manifest = manifest_of(run)
     assert spent < manifest["epsilon"] == published["epsilon_of_run_now"] < spent + 0.5
     assert [release["purpose"] for release in manifest["releases"]] == ["gradient", "histogram"]
     assert manifest["releases"][1]["sampling_rate"] == 1
     assert abs(sum(published["noisy_counts"]) - 400) < 6 * 20**0.5 * published["noise_std"]
-    verified = result_of(cli("verify", sampled_copy, "--json"))
+    verified = result_of(cli("verify", run, "--json"))
     assert verified["epsilon"] == manifest["epsilon"]
-    assert result_of(cli("pdp-report", sampled_copy, "--json"))["max"] <= manifest["epsilon"]
+    assert result_of(cli("pdp-report", run, "--json"))["max"] <= manifest["epsilon"]
 
 
 def test_a_run_that_follows_no_record_verifies_and_says_how_to_get_a_report(
@@ -248,7 +249,7 @@ def test_a_second_run_inherits_the_releases_and_stays_within_its_budget(
     assert (steps["purpose"], steps["count"]) == ("gradient", 40)
     events = read_ledger(Path("second/ledger.jsonl"))
     assert [event.step for event in events] == list(range(first["steps"] + 40))
-    assert 2.99 < composed_epsilon(grouped(events), 1e-5, "rdp") == second["epsilon"] <= 3
+    assert 2.99 < RENYI.epsilon(grouped(events), 1e-5) == second["epsilon"] <= 3
     assert cli("verify", "second", "--features", features_file).status == 0
     report = result_of(cli("pdp-report", "second", "--json"))
     # every record is charged the whole of the first run
@@ -306,7 +307,7 @@ def test_a_published_histogram_is_inherited_too(
 ) -> None:
     shutil.copytree(cheap_run, "first")
     assert cli("pdp-report", "first", "--publish-epsilon", "0.5").status == 0
-    command = ["--method", "noisy-gd", "--centre", "none", "--eps", "3", "--init", "first"]
+    command = ["--method", "noisy-gd", "--centre", "none", "--eps", "3", "--init", "first.published-1"]
     assert cli("train", features_file, *command, "--out", "second").status == 0
     second = manifest_of(Path("second"))
     assert [release["count"] for release in second["releases"]] == [50, 1, 50]

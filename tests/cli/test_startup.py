@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from linprobe import cli
+
 NUMERICAL = {"numpy", "scipy", "sklearn", "h5py", "torch"}
-UNUSED_BY_TRAIN = {"torch", "dp_accounting", "matplotlib", "open_clip", "PIL", "pandas"}
+UNUSED_BY_TRAIN = {"torch", "dp_accounting", "autodp", "matplotlib", "open_clip", "PIL", "pandas"}
 UNUSED_BY_SMALL_COMMANDS = {"scipy.special", "scipy.optimize", "scipy.linalg", "scipy.stats", "sklearn", "flint"}
 PROGRAM = """
 import sys
@@ -42,13 +44,13 @@ def test_help_loads_no_numerical_library(words: list[str]) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on all rows of the built-in digits."""
     folder = tmp_path_factory.mktemp("startup") / "run"
-    loaded_by("train", "--method", "noisy-gd", "--eps", "3", "--steps", "2", "--out", folder)
+    assert cli.run(["train", "--method", "noisy-gd", "--eps", "3", "--steps", "2", "--out", str(folder)]) == 0
     return folder
 
 
 def test_what_computes_no_epsilon_loads_no_scientific_library(run: Path, features_file: Path) -> None:
     loaded = loaded_by("methods", "THEN", "info", features_file, "THEN", "info", run)
-    assert {"linprobe.commands.methods", "linprobe.commands.info"} <= loaded
+    assert {"linprobe.methods", "linprobe.extraction.info"} <= loaded
     assert not loaded & (UNUSED_BY_TRAIN | UNUSED_BY_SMALL_COMMANDS)
 
 
@@ -56,20 +58,24 @@ def test_predictions_and_accuracies_load_no_scientific_library(run: Path, tmp_pa
     rows = tmp_path / "rows.npy"
     np.save(rows, np.ones((3, 64), dtype=np.float32))
     loaded = loaded_by("evaluate", run, "THEN", "predict", run, rows)
-    assert {"linprobe.commands.evaluate", "linprobe.commands.predict"} <= loaded
+    assert {"linprobe.evaluation.evaluate", "linprobe.evaluation.predict"} <= loaded
     assert not loaded & (UNUSED_BY_TRAIN | UNUSED_BY_SMALL_COMMANDS)
 
 
 def test_accounting_loads_no_learning_library(run: Path, tmp_path: Path) -> None:
     account = ["account", "--q", 1, "--sigma", 5, "--steps", 10, "--delta", "1e-5"]
     loaded = loaded_by("verify", run, "THEN", "report", run, "--html", tmp_path / "page.html", "THEN", *account)
-    assert {f"linprobe.commands.{name}" for name in ("verify", "report", "account")} <= loaded
-    assert not loaded & ((UNUSED_BY_TRAIN | {"sklearn", "h5py"}) - {"dp_accounting"})
+    assert {"linprobe.runs.verify", "linprobe.publishing.report", "linprobe.accounting.account"} <= loaded
+    assert not loaded & ((UNUSED_BY_TRAIN | {"sklearn", "h5py"}) - {"dp_accounting", "autodp"})
+
+
+def test_accounting_of_samples_loads_no_third_library() -> None:
+    assert "autodp" not in loaded_by("account", "--q", 0.1, "--sigma", 5, "--steps", 10, "--delta", "1e-5")
 
 
 def test_training_on_digits_loads_only_what_it_needs(tmp_path: Path) -> None:
     loaded = loaded_by("train", "--method", "adamix", "--eps", "3", "--steps", "2", "--out", tmp_path / "run")
-    assert "linprobe.training.engine" in loaded
+    assert "linprobe.training.execute" in loaded
     assert not loaded & (UNUSED_BY_TRAIN | {"sklearn", "scipy.stats"})
 
 

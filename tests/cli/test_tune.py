@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.selection import selection_epsilon
-from linprobe.commands import train as train_command
-from linprobe.commands._training_rows import count_private
 from linprobe.data.sources import ArraySource
 from linprobe.errors import DivergedError, ParameterError
 from linprobe.gradients.geometry import Scale
-from linprobe.mechanisms import private_selection as mechanism
-from linprobe.mechanisms.right_counts import right_counts
+from linprobe.mechanisms import correct_predictions as mechanism
+from linprobe.mechanisms.correct_predictions import correct_counts
 from linprobe.methods import adadps
-from linprobe.training import engine
+from linprobe.metrics.scores import count_private
+from linprobe.training import execute as execution
+from linprobe.training import tune as tune_command
 from tests.cli.outcomes import Cli, result_of, weights_of, write_sealed
 
 GRID = ["--method", "noisy-gd", "--steps", "3", "--grid", "score_noise=0.3,1", "--grid", "clip_norm=0.1,0.5"]
@@ -64,7 +65,7 @@ def test_the_best_count_chooses_the_weights(cli: Cli, features_file: Path, monke
         candidates.append(weights)
         return (400 if len(candidates) == 2 else 0), 400
 
-    monkeypatch.setattr(train_command, "count_private", prefer_the_second)
+    monkeypatch.setattr(execution, "count_private", prefer_the_second)
     result = result_of(cli("tune", features_file, *SHRINK, "--eps", "9", "--out", "run", "--json"))
     assert result["tuning"]["shrink"] == 0.5
     assert np.array_equal(weights_of(Path("run")), candidates[1])
@@ -78,7 +79,7 @@ def test_an_empty_place_changes_the_counts_by_at_most_the_sensitivity(n_models: 
     models = [(rng.standard_normal((5, 3)).astype(np.float32), np.float32([1, 0, 0])) for _ in range(n_models)]
 
     def counts(rows: Any) -> Any:
-        return right_counts([count_private(*model, ArraySource(rows, y), None) for model in models], 30)
+        return correct_counts([count_private(*model, ArraySource(rows, y), None) for model in models], 30)
 
     whole = counts(x)
     for place in range(30):
@@ -93,7 +94,7 @@ def test_the_selection_costs_what_was_asked_and_verifies(cli: Cli, selected: Pat
     assert event is not None
     manifest = json.loads((selected / "manifest.json").read_text())
     assert 0.998 * 2 < manifest["epsilon"] <= 2
-    assert manifest["epsilon"] == selection_epsilon(event, 1e-5, "gdp")
+    assert manifest["epsilon"] == selection_epsilon(event, 1e-5, GAUSSIAN)
     assert event.mean_repetitions == 4
     checked = result_of(cli("verify", selected, "--features", features_file, "--json"))
     assert checked["epsilon"] == manifest["epsilon"] < checked["epsilon_cross_check"]
@@ -156,7 +157,7 @@ def test_nothing_tells_how_many_runs_there_were(
 
 
 def test_files_carry_the_time_of_the_end(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train, ends = engine.train, []
+    train, ends = tune_command.execute, []
 
     def slow(*arguments: Any, **named: Any) -> Any:
         trained = train(*arguments, **named)
@@ -164,22 +165,22 @@ def test_files_carry_the_time_of_the_end(cli: Cli, features_file: Path, monkeypa
         ends.append(time.time() - 0.02)  # the clock of files is coarse
         return trained
 
-    monkeypatch.setattr(engine, "train", slow)
+    monkeypatch.setattr(tune_command, "execute", slow)
     assert cli("tune", features_file, *GRID, "--eps", "2", "--out", "run").status == 0
     assert min(path.stat().st_mtime for path in [Path("run"), *Path("run").iterdir()]) >= ends[-1]
 
 
 def test_a_run_that_diverges_loses_in_silence(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism, "geometric", lambda mean: 12)
-    train = engine.train
+    train = tune_command.execute
 
-    def diverging(sources: Any, settings: Any, *arguments: Any, **named: Any) -> Any:
-        if settings.options.score_noise == 1:
+    def diverging(plan: Any, *arguments: Any, **named: Any) -> Any:
+        if plan.settings.options.score_noise == 1:
             np.float32(1e38) * np.float32(1e38)  # warns of an overflow
             raise DivergedError("training diverged")
-        return train(sources, settings, *arguments, **named)
+        return train(plan, *arguments, **named)
 
-    monkeypatch.setattr(engine, "train", diverging)
+    monkeypatch.setattr(tune_command, "execute", diverging)
     outcome = cli("tune", features_file, *GRID, "--eps", "2", "--out", "run", "--json")
     assert "diverged" not in outcome.stderr
     assert "overflow" not in outcome.stderr
@@ -216,7 +217,7 @@ def test_a_selected_divergence_is_charged(cli: Cli, features_file: Path, monkeyp
     def diverging(*_: Any, **__: Any) -> Any:
         raise DivergedError("training diverged")
 
-    monkeypatch.setattr(engine, "train", diverging)
+    monkeypatch.setattr(tune_command, "execute", diverging)
     outcome = cli("tune", features_file, *GRID, "--eps", "2", "--out", "run")
     assert outcome.status == 1
     assert "selected run diverged" in outcome.stderr
@@ -234,7 +235,7 @@ def test_the_charge_is_on_disk_before_the_first_run(
         found.extend(read_selection(path) for path in tmp_path.glob(".run.*.partial/ledger.jsonl"))
         raise DivergedError("training diverged")
 
-    monkeypatch.setattr(engine, "train", look)
+    monkeypatch.setattr(tune_command, "execute", look)
     cli("tune", features_file, *GRID, "--eps", "2", "--out", "run")
     assert found
     assert None not in found

@@ -11,11 +11,12 @@ from unittest import mock
 
 import pytest
 
+from linprobe.accounting.accountants import GAUSSIAN
 from linprobe.accounting.book import read_book
 from linprobe.accounting.selection import selection_epsilon
 from linprobe.errors import DivergedError
-from linprobe.mechanisms import private_selection as mechanism
-from linprobe.training import engine
+from linprobe.mechanisms import correct_predictions as mechanism
+from linprobe.training import tune as tune_command
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.processes import ended, start_copy
 
@@ -52,7 +53,7 @@ def test_a_selection_and_a_run_share_delta_and_add_epsilon(cli: Cli, features_fi
     assert event is not None
     first = spent(cli, features_file, "--delta", "5e-6")["entries"][0]["epsilon"]
     assert "2 runs on these rows together cost epsilon" in second.stderr
-    assert found["epsilon"] > first + selection_epsilon(event, 1e-5, "gdp")
+    assert found["epsilon"] > first + selection_epsilon(event, 1e-5, GAUSSIAN)
     assert (found["runs"], found["gdp_mu"]) == (2, None)
     third = cli("train", features_file, *FEW, "--out", "c")
     assert "3 runs on these rows" in third.stderr
@@ -61,7 +62,7 @@ def test_a_selection_and_a_run_share_delta_and_add_epsilon(cli: Cli, features_fi
 def test_a_cap_refuses_a_selection_before_its_first_run(
     cli: Cli, refused: Cli, features_file: Path, tmp_path: Path
 ) -> None:
-    with mock.patch.object(engine, "train", side_effect=AssertionError("a row was read")):
+    with mock.patch.object(tune_command, "execute", side_effect=AssertionError("a row was read")):
         refused(cli("tune", features_file, *GRID, "--cap", "1.5", "--out", "new/a"), 4, ["cap is epsilon 1.5"])
         spent(cli, features_file, "--set-cap", "1.9")
         refused(cli("tune", features_file, *GRID, "--out", "a"), 4, ["cap is epsilon 1.9", "nothing was spent"])
@@ -98,7 +99,7 @@ def test_a_selection_counts_in_full_however_it_ends(cli: Cli, features_file: Pat
         raise KeyboardInterrupt if end == "interrupted" else DivergedError("training diverged")
 
     def tune() -> int:
-        with mock.patch.object(engine, "train", side_effect=stop):
+        with mock.patch.object(tune_command, "execute", side_effect=stop):
             return int(cli("tune", features_file, *GRID, "--out", "a").status)
 
     status = ended(start_copy(tune))
@@ -111,7 +112,7 @@ def test_a_selection_counts_in_full_however_it_ends(cli: Cli, features_file: Pat
 def test_the_book_does_not_tell_the_number_of_runs(
     cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines, train = [], engine.train
+    lines, train = [], tune_command.execute
     for runs in (1, 4):
         ends: list[int] = []
 
@@ -122,7 +123,7 @@ def test_the_book_does_not_tell_the_number_of_runs(
             return trained
 
         monkeypatch.setattr(mechanism, "geometric", lambda mean, runs=runs: runs)
-        monkeypatch.setattr(engine, "train", counted)
+        monkeypatch.setattr(tune_command, "execute", counted)
         assert cli("tune", features_file, *GRID, "--book", "own.jsonl", "--out", "a").status == 0
         assert len(ends) == runs
         assert Path("own.jsonl").stat().st_mtime >= Path("a/model.npz").stat().st_mtime

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.book import read_book
-from linprobe.commands._training_rows import count_private
 from linprobe.data.sources import ArraySource
-from linprobe.mechanisms.right_counts import right_counts
-from linprobe.runs.run_folder import load_run
+from linprobe.mechanisms.correct_predictions import correct_counts
+from linprobe.metrics.scores import count_private
+from linprobe.runs.run_folder import read_run
 from tests.cli.outcomes import Cli, result_of, write_sealed
 from tests.cli.test_owners import PEOPLE, write_owned
 
@@ -40,7 +40,7 @@ def test_a_person_changes_the_counts_by_at_most_the_sensitivity(n_models: int) -
 
     def counts(keep: Any, sizes: Any) -> Any:
         part = np.concatenate([[0], np.cumsum(sizes)])
-        return right_counts([count_private(*model, ArraySource(x[keep], y[keep]), part) for model in models], 6)
+        return correct_counts([count_private(*model, ArraySource(x[keep], y[keep]), part) for model in models], 6)
 
     whole, alone = counts(np.ones(n, dtype=bool), SIZES), []
     for person, size in enumerate(SIZES):
@@ -51,7 +51,7 @@ def test_a_person_changes_the_counts_by_at_most_the_sensitivity(n_models: int) -
         np.testing.assert_array_equal(change, alone[-1])  # nobody else counts otherwise
         blank = x.copy()
         blank[mine] = 0
-        empty = right_counts([count_private(*model, ArraySource(blank, y), bounds) for model in models], 6)
+        empty = correct_counts([count_private(*model, ArraySource(blank, y), bounds) for model in models], 6)
         np.testing.assert_array_equal(whole.value - empty.value, alone[-1])
     assert max(np.abs(one).max() for one in alone) == 0.5
 
@@ -61,8 +61,8 @@ def test_the_choice_protects_people(cli: Cli, owned: Path, words: list[str]) -> 
     result = result_of(cli("tune", owned, *words, *PRIVATE, "--out", "run"))
     assert (result["unit"], result["n_units"]) == ("owner", PEOPLE)
     assert result["epsilon"] <= 3
-    manifest = load_run(Path("run")).manifest
-    assert "people, each with all of their private rows" in manifest["guarantee"]
+    manifest = read_run(Path("run")).manifest
+    assert "people, each with all of their private rows" in manifest.guarantee
     assert cli("verify", "run", "--features", owned).status == 0
     assert cli("attack", "run", "--resamples", 0).status == 0
     assert cli("report", "run", "--html", "page.html").status == 0

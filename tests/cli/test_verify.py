@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.accounting.accountants import AUTODP
 from linprobe.accounting.figures import rounded_up
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
@@ -49,9 +50,21 @@ def test_good_run_is_verified_with_and_without_its_features(cli: Cli, trained_ru
     result = result_of(cli("verify", trained_run, "--features", features_file, "--json"))
     assert result["verified"] is True
     assert result["epsilon"] == pytest.approx(result["epsilon_cross_check"], rel=2e-3)
+    assert result["epsilon"] == pytest.approx(result["epsilon_autodp"], rel=1e-9)
     assert "trained on" in result["data"]
-    assert cli("verify", trained_run).stdout == "verified\n"
+    outcome = cli("verify", trained_run)
+    assert outcome.stdout == "verified\n"
+    assert f", autodp {rounded_up(result['epsilon_autodp'])})" in outcome.stderr
     assert (result["private"], result["refused"], result["delta"]) == (True, None, 1e-5)
+
+
+def test_a_run_that_autodp_judges_otherwise_is_refused_and_one_that_it_cannot_judge_is_not(
+    cli: Cli, refused: Cli, trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AUTODP, "epsilon", lambda releases, delta: 3.1)
+    refused(cli("verify", trained_run), 4, ["(autodp) finds epsilon 3.1"])
+    monkeypatch.setattr(AUTODP, "epsilon", lambda releases, delta: math.nan)
+    assert result_of(cli("verify", trained_run, "--json"))["epsilon_autodp"] is None
 
 
 REFUSED: dict[str, list[str]] = {
@@ -298,25 +311,38 @@ def test_report_of_a_seeded_run_says_that_nothing_holds(cli: Cli, features_file:
     assert "NOT PRIVATE" in (tmp_path / "r.svg").read_text()
 
 
-def test_publishing_the_histogram_is_charged_and_composes(cli: Cli, run_copy: Path) -> None:
-    before = json.loads((run_copy / "manifest.json").read_text())
-    spent, target = before["epsilon"], before["epsilon_target"]
+def test_publishing_the_histogram_makes_a_run_that_is_charged_and_composes(cli: Cli, run_copy: Path) -> None:
+    whole = {path.name: path.read_bytes() for path in run_copy.iterdir()}
+    before = json.loads(whole["manifest.json"])
+    spent, target, run = before["epsilon"], before["epsilon_target"], run_copy
     for count in (1, 2):
-        outcome = cli("pdp-report", run_copy, "--publish-epsilon", "0.5", "--json")
+        outcome = cli("pdp-report", run, "--publish-epsilon", "0.5", "--json")
         published = result_of(outcome)["published"]
-        manifest = json.loads((run_copy / "manifest.json").read_text())
+        run = run_copy.with_name(f"{run_copy.name}.published-{count}")
+        assert published["run"] == str(run)
+        assert Path(published["file"]) == run / f"published_histogram_{count}.json"
+        manifest = json.loads((run / "manifest.json").read_text())
+        assert manifest["run_id"] == before["run_id"]
         assert published["epsilon_of_run_now"] == manifest["epsilon"]
         assert spent < manifest["epsilon"] < spent + 0.5
         target += 0.5
         assert manifest["epsilon_target"] == pytest.approx(target)
         assert len(published["noisy_counts"]) == 20
-        events = [json.loads(line) for line in (run_copy / "ledger.jsonl").read_text().splitlines()]
+        events = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
         assert [event["purpose"] for event in events] == ["gradient"] * 50 + ["histogram"] * count
-        verified = result_of(cli("verify", run_copy, "--json"))
+        verified = result_of(cli("verify", run, "--features", before["features"], "--json"))
         assert verified["epsilon"] == pytest.approx(manifest["epsilon"])
         assert verified["releases"] == 50 + count
+        assert stat.S_IMODE((run / "per_record.npz").stat().st_mode) == 0o600
         spent = manifest["epsilon"]
-    assert len(json.loads((run_copy / "manifest.json").read_text())["published"]) == 2
+    assert len(manifest["published"]) == 2
+    assert {path.name: path.read_bytes() for path in run_copy.iterdir()} == whole
+
+
+def test_a_second_histogram_is_published_from_the_run_with_the_first(cli: Cli, refused: Cli, run_copy: Path) -> None:
+    first = run_copy.with_name(f"{run_copy.name}.published-1")
+    assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
+    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 2, [f"linprobe pdp-report {first}"])
 
 
 def test_nothing_is_published_from_an_edited_run(cli: Cli, refused: Cli, run_copy: Path) -> None:
@@ -382,73 +408,43 @@ def test_a_public_row_that_is_private_too_is_refused(
 
 
 KILLED = {
-    "before the histogram is written": "linprobe.commands._published_histogram.write_json",
-    "before the manifest is written": "linprobe.runs.run_folder.write_manifest",
+    "before the noise": "linprobe.mechanisms.gaussian.GaussianMechanism._noised",
+    "before the histogram is written": "linprobe.publishing.histogram._write",
+    "before the manifest is written": "linprobe.publishing.histogram.write_manifest",
 }
 
 
 @pytest.mark.parametrize("moment", KILLED)
-def test_a_publication_that_was_killed_is_charged_and_recovered(
-    cli: Cli, refused: Cli, run_copy: Path, moment: str
+def test_a_publication_that_was_killed_is_charged_and_leaves_the_run_as_it_was(
+    cli: Cli, run_copy: Path, features_file: Path, moment: str
 ) -> None:
-    before = json.loads((run_copy / "manifest.json").read_text())
+    before = result_of(cli("budget", features_file, "--json"))["epsilon"]
     program = (
         "import os, signal, sys; from unittest import mock; from linprobe.cli import run\n"
-        f"with mock.patch({KILLED[moment]!r}, lambda *_: os.kill(os.getpid(), signal.SIGKILL)):\n"
+        f"with mock.patch({KILLED[moment]!r}, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)):\n"
         f"    run(['pdp-report', {str(run_copy)!r}, '--publish-epsilon', '0.5'])"
     )
     killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert killed.returncode == -9, killed
-    assert '"purpose": "histogram"' in (run_copy / "ledger.jsonl").read_text()
-    for words in (["verify"], ["pdp-report"], ["report", "--html", "page.html"]):
-        refused(cli(words[0], run_copy, *words[1:]), 4, ["charged for a histogram", f"{run_copy} --recover"])
-    refused(cli("pdp-report", run_copy, "--publish-epsilon", "0.5"), 4, ["--recover"])
-
-    outcome = cli("pdp-report", run_copy, "--recover")
-    assert outcome.status == 0, outcome
-    after = json.loads((run_copy / "manifest.json").read_text())
-    assert f"epsilon {rounded_up(after['epsilon'])}" in outcome.stderr
-    assert before["epsilon"] < after["epsilon"] <= after["epsilon_target"]
-    assert after["epsilon_target"] == pytest.approx(before["epsilon_target"] + 0.5)
-    (listed,) = after["published"]
-    expected = "published_histogram_1.json" if "manifest" in moment else None
-    assert listed["file"] == expected
+    (partial,) = run_copy.parent.glob(f".{run_copy.name}.published-1.*.partial")
+    assert '"purpose": "histogram"' in (partial / "ledger.jsonl").read_text()
     assert cli("verify", run_copy).status == 0
-    assert cli("report", run_copy, "--html", "page.html").status == 0
-    refused(cli("pdp-report", run_copy, "--recover"), 2, ["nothing to recover"])
-    assert cli("pdp-report", run_copy, "--publish-epsilon", "0.1").status == 0
-    assert cli("verify", run_copy).status == 0
+    charged = result_of(cli("budget", features_file, "--json"))["epsilon"]
+    assert charged > before
+    assert cli("pdp-report", run_copy, "--publish-epsilon", "0.5").status == 0
+    assert cli("verify", f"{run_copy}.published-1").status == 0
+    assert result_of(cli("budget", features_file, "--json"))["epsilon"] > charged
 
 
-@pytest.mark.parametrize("damage", ["model", "manifest", "training line", "line before"])
-def test_recovery_accepts_no_other_change(cli: Cli, refused: Cli, run_copy: Path, damage: str) -> None:
-    lines = (run_copy / "ledger.jsonl").read_text().splitlines()
-    event = json.loads(lines[-1])
-    extra = json.dumps({**event, "step": event["step"] + 1, "purpose": "histogram", "sampling_rate": 1.0})
-    if damage == "training line":
-        extra = json.dumps({**event, "step": event["step"] + 1})
-    if damage == "line before":
-        lines = [*lines[:-1]]
-    (run_copy / "ledger.jsonl").write_text("\n".join([*lines, extra]) + "\n")
-    if damage == "model":
-        (run_copy / "model.npz").write_bytes(b"another")
-    if damage == "manifest":
-        _edit_manifest(run_copy, sealed=False, epsilon=1.0, guarantee="(1, 1e-05)-differential privacy")
-    before = (run_copy / "manifest.json").read_bytes()
-    if damage == "model":
-        refused(cli("pdp-report", run_copy, "--recover"), 3, ["model.npz"])
-    else:
-        assert cli("pdp-report", run_copy, "--recover").status in (2, 4)
-    assert (run_copy / "manifest.json").read_bytes() == before
-    assert cli("verify", run_copy).status == 4
-
-
-def test_a_torn_line_of_a_killed_publication_is_recovered_without_a_charge(cli: Cli, run_copy: Path) -> None:
-    before = json.loads((run_copy / "manifest.json").read_text())
-    with (run_copy / "ledger.jsonl").open("a") as ledger:
-        ledger.write('{"event": "gaussian", "purpose": "his')
-    (run_copy / ".published_histogram_1.json.0123abcd.partial").write_text("{")
-    assert cli("verify", run_copy).status == 4
-    assert cli("pdp-report", run_copy, "--recover").status == 0
-    assert json.loads((run_copy / "manifest.json").read_text())["epsilon"] == before["epsilon"]
-    assert cli("verify", run_copy).status == 0
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_run_that_version_0_2_left_half_published_is_refused_with_what_to_do(
+    cli: Cli, refused: Cli, run_copy: Path, torn: bool
+) -> None:
+    path = run_copy / "ledger.jsonl"
+    event = json.loads(path.read_text().splitlines()[-1])
+    line = json.dumps({**event, "step": event["step"] + 1, "purpose": "histogram", "sampling_rate": 1.0}) + "\n"
+    with path.open("a") as ledger:
+        ledger.write(line[:40] if torn else line)
+    said = ["charged for a histogram", "with linprobe 0.2.1", f"{run_copy} --recover"]
+    for words in (["verify"], ["pdp-report"], ["pdp-report", "--publish-epsilon", "1"], ["report", "--html", "p.html"]):
+        refused(cli(words[0], run_copy, *words[1:]), 4, said)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from linprobe.data.array_import import import_arrays, read_arrays
+from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.public_shots import public_shots
 from linprobe.errors import DataError, LinprobeError, UsageError
 
 RNG = np.random.default_rng(3)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from linprobe.data.feature_file import SCHEMA_VERSION, FeatureFile
 from linprobe.data.feature_reader import Description
-from linprobe.data.feature_scan import scan
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.row_checks import check_rows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError
 
@@ -62,7 +62,7 @@ def test_what_is_written_is_read_back(
     labels = rng.integers(0, len(NAMES), n_rows)
     path = write(tmp_path / "f.h5", rows, labels, ids[:n_rows], block=block, dtype=dtype)
     with FeatureFile(path) as features:
-        scan(features)
+        check_rows(features)
         read = list(features.blocks("train", block_rows=block))
         assert np.array_equal(np.concatenate([x for x, _ in read]), rows)
         assert read[0][0].dtype == dtype
@@ -229,7 +229,7 @@ def test_damaged_file_is_refused_with_the_reason(editable: Path, damage: str) ->
 
     def read_all() -> None:
         with FeatureFile(editable) as features:
-            scan(features)
+            check_rows(features)
 
     with pytest.raises(DataError) as caught:
         read_all()
@@ -243,7 +243,7 @@ def test_rows_that_are_not_finite_are_counted_and_the_first_five_named(editable:
         for row in bad:
             file["train/x"][row, row % 10] = value
     with FeatureFile(editable) as features, pytest.raises(DataError, match="7 rows with NaN") as caught:
-        scan(features)
+        check_rows(features)
     assert "[2, 30, 31, 200, 201]" in str(caught.value)
 
 
@@ -251,7 +251,7 @@ def test_text_weights_that_are_not_finite_are_refused(editable: Path) -> None:
     with h5py.File(editable, "r+") as file:
         file["text/weights"][3, 1] = np.nan
     with FeatureFile(editable) as features, pytest.raises(DataError, match="text/weights"):
-        scan(features)
+        check_rows(features)
 
 
 def test_missing_foreign_and_truncated_files_are_told_apart(tmp_path: Path, features_file: Path) -> None:
@@ -280,7 +280,7 @@ def test_damaged_rows_are_refused_while_scanning(tmp_path: Path) -> None:
         stream.seek(offset)
         stream.write(b"\1\2\3")
     with FeatureFile(path) as features, pytest.raises(DataError, match="train/x cannot be read"):
-        scan(features)
+        check_rows(features)
 
 
 def _failing_blocks(error: BaseException) -> Iterator[Any]:

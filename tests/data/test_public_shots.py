@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.data.public_shots import public_shots
+from linprobe.data.dataset import public_shots
 from linprobe.errors import DataError
 
 NAMES = ("ant", "bee", "cat")

@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from linprobe.data import rows as rows_module
 from linprobe.data import sources
 from linprobe.data.preprocessing import Preprocessing, normalise_rows, row_norms
-from linprobe.data.rows import SHARD_ROWS, ArrayRows, StreamedRows, join, prepare
-from linprobe.data.sources import BLOCK_ROWS, ArraySource, ChainedSource, block_sizes
+from linprobe.data.rows import FAR, ArrayRows, Preparation, Rows, StreamedRows, join, prepare
+from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, ArraySource, ChainedSource, block_sizes
 from linprobe.errors import UsageError
 from linprobe.estimators import (
     DPSGD,
@@ -27,9 +27,9 @@ from linprobe.estimators import (
     NoisyGD,
     NonPrivate,
 )
-from linprobe.evaluation.metrics import class_scores
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms
+from linprobe.metrics.scores import class_scores
 from linprobe.parallel import available_memory
 
 RNG = np.random.default_rng(11)
@@ -195,6 +195,65 @@ def test_streamed_rows_are_the_rows_in_memory(name: str, monkeypatch: pytest.Mon
             assert np.array_equal(left.x, right.x)
             assert np.array_equal(left.y, right.y)
             assert np.array_equal(left.norms, right.norms)
+
+
+@pytest.mark.parametrize("size", [1, 700, 1024, 2500])
+@pytest.mark.parametrize("available", [0, 1 << 40])
+def test_rows_prepared_while_others_read_them_are_those_prepared(
+    size: int, available: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(available_memory, "available", lambda: available)
+    source, how = ArraySource(RAW, LABELS), (PREPROCESSINGS["intercept"], "float16")
+    preparation = Preparation(source, *how)
+    assert preparation.in_memory == bool(available)
+    for start in range(0, len(RAW), size):
+        preparation.add(RAW[start : start + size], LABELS[start : start + size])
+    assert type(preparation.rows()) is type(prepare(source, *how))
+    for left, right in zip(preparation.rows().blocks(), prepare(source, *how).blocks(), strict=True):
+        assert np.array_equal(left.x, right.x)
+        assert np.array_equal(left.y, right.y)
+        assert np.array_equal(left.norms, right.norms)
+
+
+def test_rows_of_which_some_were_not_added_are_refused() -> None:
+    preparation = Preparation(ArraySource(RAW, LABELS), Preprocessing())
+    preparation.add(RAW[:10], LABELS[:10])
+    with pytest.raises(ValueError, match="10 of 2500"):
+        preparation.rows()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("sampled", [None, True, False])
+def test_places_are_empty_whatever_changes_rows_or_samples_them(streamed: bool, sampled: bool | None) -> None:
+    """`sampled` says whether the sample is observed; its mask has every place, as if it had been forgotten."""
+    source, present = ArraySource(RAW, LABELS), np.arange(len(RAW)) % 3 > 0
+    rows: Rows = ArrayRows(RAW, LABELS)
+    if streamed:
+        rows = StreamedRows(source.blocks, len(RAW), 6, Preprocessing())
+    rows = rows.emptied(present).translated(np.ones(6), 1.0)
+    if sampled is not None:
+        rows = rows.sample(present | True, 0.5, observed=sampled)
+    for block in rows.blocks():
+        here = present[block.start : block.start + len(block.y)]
+        assert not block.x[~here].any()
+        assert (block.norms[~here] == FAR).all()
+        assert (block.norms[here] < 1e4).all()
+        assert block.x[here].any(axis=1).all()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_people_who_are_absent_have_no_rows(streamed: bool) -> None:
+    bounds, present = np.arange(0, len(RAW) + 1, 5), np.arange(500) % 3 > 0
+    rows: Rows = ArrayRows(normalise_rows(RAW), LABELS)
+    if streamed:
+        rows = StreamedRows(ArraySource(RAW, LABELS).blocks, len(RAW), 6, Preprocessing())
+    left = ArrayRows(normalise_rows(RAW)[np.repeat(present, 5)], LABELS[np.repeat(present, 5)])
+    expected = left.of_people(np.append(0, np.cumsum(5 * present)))
+    for other in (rows.of_people(bounds).emptied(present), rows.of_people(bounds).emptied(present, np.ones(6))):
+        for found, wanted in zip(other.blocks(), expected.blocks(), strict=True):
+            assert found.start == wanted.start
+            assert np.array_equal(found.bounds, wanted.bounds)
+            assert np.array_equal(found.x, wanted.x)
 
 
 def test_chained_and_joined_rows_keep_their_order() -> None:

@@ -14,8 +14,8 @@ import pytest
 from linprobe.data.array_import import import_arrays
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
-from linprobe.data.feature_scan import scan
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.row_checks import check_rows
 from linprobe.errors import DataError
 from linprobe.progress import Silent
 
@@ -47,7 +47,7 @@ def imported(folder: Path, test: Any, train: Any = TRAIN, **more: Any) -> list[s
 def score(folder: Path) -> None:
     """Do with the imported file what every command does that scores its test rows."""
     with FeatureFile(folder / "a.h5") as features:
-        scan(features)
+        check_rows(features)
         if features.equal is not None:
             features.equal.refuse_many()
 
@@ -141,7 +141,7 @@ def test_the_built_in_digits_hold_no_digit_twice(tmp_path: Path) -> None:
 
     write_digits(tmp_path / "digits.h5")
     with FeatureFile(tmp_path / "digits.h5") as features:
-        scan(features)
+        check_rows(features)
         assert features.equal is None
 
 
@@ -195,7 +195,7 @@ def test_one_data_set_under_two_names_is_refused(tmp_path: Path, link: str) -> N
 def test_two_data_sets_in_the_same_bytes_are_refused(tmp_path: Path, chunks: bool, shift: int) -> None:
     path = contiguous(tmp_path / "f.h5", chunks=chunks)
     with FeatureFile(path) as whole:
-        scan(whole)
+        check_rows(whole)
     with h5py.File(path) as file:
         places = [
             one.id.get_chunk_info(0).byte_offset if chunks else one.id.get_offset()

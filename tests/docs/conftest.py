@@ -14,7 +14,7 @@ import pytest
 
 SERVER = """
 import contextlib, gc, io, os, socket, sys
-import linprobe.estimators, linprobe.commands.train, linprobe.commands.compare, linprobe.reporting.plots
+import linprobe.estimators, linprobe.training.train, linprobe.evaluation.compare, linprobe.reporting.plots
 import dp_accounting.pld
 from linprobe.cli import run
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

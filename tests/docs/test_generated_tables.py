@@ -1,4 +1,4 @@
-"""The tables of docs/python.md and docs/methods/README.md are what the generator writes."""
+"""The tables of docs/python.md and docs/methods/README.md, and the manifest's schema, are what the generator writes."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ GENERATOR = load_script(DOCS / "generate_tables.py")
 def test_tables_are_those_of_the_generator(page: Path) -> None:
     written = page.read_text(encoding="utf-8")
     assert written == GENERATOR.render(page), f"{page} is out of date; run: python docs/generate_tables.py"
+
+
+def test_the_schema_is_that_of_the_code() -> None:
+    written = GENERATOR.SCHEMA.read_text(encoding="utf-8")
+    assert written == GENERATOR.schema(), f"{GENERATOR.SCHEMA} is out of date; run: python docs/generate_tables.py"

@@ -1,7 +1,10 @@
-"""The map in docs/README.md matches the code, and every folder has a floor."""
+"""The map in docs/README.md matches the code, every folder has a floor, and CI notices circles of imports."""
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -35,3 +38,25 @@ def test_every_room_has_a_floor(house: ModuleType) -> None:
 
 def test_every_folder_says_what_it_holds(house: ModuleType) -> None:
     assert all(room.words for room in house.rooms().values() if room.path.endswith("/"))
+
+
+def test_ci_notices_a_circle_of_imports_behind_type_checking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
+    loader = SourceFileLoader("ci_house", str(SCRIPT.parents[1] / ".ci" / "house"))
+    script = module_from_spec(spec_from_loader("ci_house", loader))
+    loader.exec_module(script)
+    texts = {
+        "": "",
+        "above": "from linprobe.room import below",
+        "room": "",
+        "room.below": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from linprobe.above import Name",
+        "alone": "def late():\n    import linprobe.above",
+    }
+    files = {name: tmp_path / f"{number}.py" for number, name in enumerate(texts)}
+    for name, path in files.items():
+        path.write_text(texts[name])
+    assert script.circles(files) == [["above", "room.below"]]
+    files["room.below"].write_text("from linprobe import alone")
+    assert script.circles(files) == [["above", "alone", "room.below"]]
+    files["room.below"].write_text("import linprobe.room")
+    assert script.circles(files) == []

@@ -10,13 +10,13 @@ import pytest
 
 from linprobe.accounting.accountants import ACCOUNTANTS
 from linprobe.accounting.calibrate import GRADIENT
+from linprobe.accounting.events import INHERITED
 from linprobe.cli import run
 from linprobe.methods import METHODS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DPSGDFOptions
-from linprobe.runs.run_folder import INHERITED
-from linprobe.runs.unsealed import HISTOGRAM
-from linprobe.training.settings import SELECTION, TEST_ACCURACY
+from linprobe.plans.settings import SELECTION, TEST_ACCURACY
+from linprobe.runs.check import HISTOGRAM
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "features" / "README.md"]

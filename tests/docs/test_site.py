@@ -34,7 +34,7 @@ def pages() -> ModuleType:
         ("extraction.md", "[files](../features/README.md#a)", "[files](feature-files.md#a)"),
         ("methods/adamix.md", "[map](../README.md)", "[map](../map.md)"),
         ("contributing.md", "[map](docs/README.md)", "[map](map.md)"),
-        ("release.md", "[list](../requirements-verify.txt)", "[list](files/requirements-verify.txt)"),
+        ("release.md", "[list](../pyproject.toml)", "[list](files/pyproject.toml)"),
         ("scaling.md", "[figures](../benchmarks/speed)", "figures"),
         ("scaling.md", "[gone](../nowhere.md)", "[gone](../nowhere.md)"),
         ("scaling.md", "    [code](../features/README.md)", "    [code](../features/README.md)"),

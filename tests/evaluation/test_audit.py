@@ -14,18 +14,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from linprobe.accounting.accountants import composed_epsilon
+from linprobe.accounting.accountants import PLD
 from linprobe.accounting.events import Releases
-from linprobe.commands.audit import audit, check_audit
-from linprobe.data.rows import ArrayRows, StreamedRows
+from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.audit import Trials, play
 from linprobe.evaluation.audit_bounds import ALL, lower_bounds
+from linprobe.evaluation.audit_command import audit, check_audit
 from linprobe.evaluation.audit_paths import HOST_PATHS
 from linprobe.gradients.clipped_sum import _Worker, clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS, Schedule
 from linprobe.methods.private_mean import MEAN
 from linprobe.options.requests import AuditRequest
@@ -39,9 +38,8 @@ UNOBSERVED = set(PATHS) - OBSERVED
 
 
 def audited(method: str, epsilon: float, mechanism: Any = GaussianMechanism, **sizes: Any) -> dict[str, Any]:
-    given = {"runs": 24, "canaries": 80, "confidence": 0.95, "insecure_seed": SEED, **sizes}
-    request = AuditRequest(method=method, epsilon=epsilon, **given)
-    return audit(request, Silent(), mechanism=mechanism)
+    request = AuditRequest(method, epsilon, **{"runs": 24, "canaries": 80, "confidence": 0.95, **sizes})
+    return audit(request, Silent(), mechanism=mechanism, insecure_seed=SEED)
 
 
 def toy_rows(n_rows: int) -> ArrayRows:
@@ -62,7 +60,7 @@ def played(method: str, schedule: Schedule, **options: Any) -> Trials:
 @cache
 def claim_on_samples() -> float:
     """Epsilon, about 3, of dp-sgd at `SAMPLES`; noise known beforehand saves the search for it."""
-    return composed_epsilon((Releases("gradient", SAMPLES.noise_multiplier, SAMPLES.sampling_rate, 50),), DELTA, "pld")
+    return PLD.epsilon((Releases("gradient", SAMPLES.noise_multiplier, SAMPLES.sampling_rate, 50),), DELTA)
 
 
 def audited_samples(runs: int = 12, canaries: int = 20, **options: Any) -> list[dict[str, Any]]:
@@ -122,13 +120,6 @@ class SharedNoise(GaussianMechanism):
 
     def release(self, clipped: Any, noise_multiplier: float, **others: Any) -> Release:
         return super().release(clipped, noise_multiplier / self._group.size**2, **others)
-
-
-class AllRows(SampledRows):
-    """The sum of all rows, whatever the sample."""
-
-    def lazy_blocks(self) -> Any:
-        return self._rows.lazy_blocks()
 
 
 class Cyclic:
@@ -208,10 +199,12 @@ def test_fixed_batches_claimed_as_samples_are_caught() -> None:
 
 @pytest.mark.parametrize("concerned", [OBSERVED, UNOBSERVED], ids=["observed", "unobserved"])
 def test_all_rows_summed_whatever_the_sample_are_caught(concerned: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(*given: Any, observed: bool) -> SampledRows:
-        return (AllRows if observed == (concerned == OBSERVED) else SampledRows)(*given, observed=observed)
+    sample = Rows.sample
 
-    monkeypatch.setattr("linprobe.methods._base.SampledRows", chosen)
+    def all_rows(rows: Rows, mask: Any, rate: float, *, observed: bool) -> Rows:
+        return sample(rows, mask | (observed == (concerned == OBSERVED)), rate, observed=observed)
+
+    monkeypatch.setattr(Rows, "sample", all_rows)
     tests = audited_samples()
     assert caught(tests, claim_on_samples()) == concerned
     assert max(test["epsilon_lower_bound"] for test in tests) > 5 * claim_on_samples()
@@ -225,7 +218,7 @@ def test_a_mask_lost_on_the_way_into_the_sum_is_caught(monkeypatch: pytest.Monke
 
 
 def test_rows_in_memory_that_do_not_look_at_the_mask_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArrayRows, "sampled_blocks", lambda self, sampled: self.lazy_blocks())
+    monkeypatch.setattr(ArrayRows, "_sampled", lambda self, sampled: self._whole())
     assert caught(audited_samples(), claim_on_samples()) == {"memory, unobserved", "two ranks, unobserved"}
 
 
@@ -264,7 +257,7 @@ def test_scores_are_the_canarys_share_in_units_of_the_noise_and_nothing_else() -
         ({"device": "gpu"}, ParameterError, "device is 'gpu'"),
         ({"method": "dp-sgd", "device": "cuda"}, UsageError, "on a GPU: noisy-gd"),
         ({"canaries": 5}, ParameterError, "allowed: 10 to 1000"),
-        ({"confidence": 1.0}, ParameterError, "allowed: at least 0.5, below 1"),
+        ({"confidence": 1.0}, ParameterError, "at least 0.5, below 1"),
         ({"confidence": float("nan")}, ParameterError, "confidence is nan"),
         ({"sampling_rate": 0.5}, UsageError, "does nothing for noisy-gd"),
         ({"runs": 10_000, "canaries": 1000}, ParameterError, "allowed: a product of at most"),

@@ -9,19 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import Rows
-from linprobe.data.rows import ArrayRows, StreamedRows, TranslatedRows
-from linprobe.data.shards import ShardRows
+from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.evaluation.audit import play
-from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS, AuditedRun, Path, Places, rows_on
+from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS, Path, Places, rows_on
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
-from linprobe.methods import METHODS, Schedule
-from linprobe.parallel.process_group import ALONE, Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.methods import METHODS, Run, Schedule
+from linprobe.parallel.process_group import ALONE, Group, in_group
 
 N, WIDTH, CLASSES, SEED = 200, 7, 3, 5
 GENERATOR = np.random.default_rng(SEED)
@@ -39,19 +36,18 @@ def places() -> Places:
     return Places(x, generator.integers(CLASSES, size=N), present)
 
 
-def run_of(path: Path, present: NDArray[np.bool_] | None, group: Group, rate: float) -> AuditedRun:
+def run_of(path: Path, group: Group, rate: float) -> Run:
     source = NoiseSource(SEED)
     mechanism = GaussianMechanism(source, lambda event: None, group=group)
     sampler = PoissonSampler(source, rate)
-    return AuditedRun(Schedule(1, 0.0, 0.0, rate), mechanism, int, sampler, path.observed, group=group, present=present)
+    return Run(Schedule(1, 0.0, 0.0, rate), mechanism, int, sampler, path.observed, group=group)
 
 
 def summed(path: Path, given: Places, rate: float, change: Any, geometry: Geometry) -> NDArray[np.float64]:
     """The clipped sum of a step on a path, without noise."""
 
     def member(group: Group) -> NDArray[np.float64]:
-        rows, present = rows_on(path, given, group, sampled=rate < 1)
-        run = run_of(path, present, group, rate)
+        rows, run = rows_on(path, given, group), run_of(path, group, rate)
         weights = WEIGHTS if change is None else np.concatenate([WEIGHTS, WEIGHTS[:1]])
         return run.gradient(rows if change is None else change(rows), weights, 0.3, geometry=geometry)
 
@@ -59,7 +55,7 @@ def summed(path: Path, given: Places, rate: float, change: Any, geometry: Geomet
 
 
 def translated(rows: Rows) -> Rows:
-    return TranslatedRows(rows, np.full(WIDTH, 0.2), 1.0)
+    return rows.translated(np.full(WIDTH, 0.2), 1.0)
 
 
 @pytest.mark.parametrize("path", HOST_PATHS, ids=str)
@@ -82,18 +78,14 @@ def test_rows_and_blocks_are_those_of_train() -> None:
         for rate in (1.0, 0.4):
 
             def member(group: Group, path: Path = path, rate: float = rate) -> tuple[Any, Any]:
-                rows, present = rows_on(path, given, group, sampled=rate < 1)
-                return rows, run_of(path, present, group, rate).batch(rows)
+                rows = rows_on(path, given, group)
+                return rows, run_of(path, group, rate).batch(rows)
 
             for rows, blocks in in_group(path.n_ranks, member):
                 assert blocks.observed == (path.observed or rate == 1)
                 assert (rows.n_rows, blocks.n_rows, blocks.sampling_rate) == (N, N, rate)
-                assert isinstance(rows, ShardRows) == (path.rows == "two ranks")
-                if path.observed:
-                    kind = {"streamed": StreamedRows, "two ranks": ShardRows}.get(path.rows, ArrayRows)
-                    assert type(rows) is kind
-                if rate < 1:
-                    assert type(getattr(blocks, "_blocks", blocks)) is SampledRows
+                assert (rows.n_local < N) == (path.rows == "two ranks")
+                assert type(rows) is type(blocks) is (StreamedRows if path.rows == "streamed" else ArrayRows)
 
 
 def test_ranks_share_the_places_in_whole_words_of_the_sampler() -> None:

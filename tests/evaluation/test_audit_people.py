@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.commands.audit import audit, check_audit
+from linprobe.data.rows import Rows
 from linprobe.errors import ParameterError
+from linprobe.evaluation.audit_command import audit, check_audit
 from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
-from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods import METHODS
 from linprobe.options.requests import AuditRequest
-from linprobe.parallel.process_group import Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import Group, in_group
 from linprobe.progress import Silent
 from tests.evaluation.test_audit import audited_samples, caught, claim_on_samples
 from tests.planted import clip_by_row
@@ -25,9 +24,9 @@ SPENDING = [name for name, method in METHODS.items() if method.spends]
 
 
 def audited(method: str, **given: Any) -> dict[str, Any]:
-    asked = {"epsilon": 3.0, "runs": 12, "canaries": 60, "confidence": 0.95, "insecure_seed": 5, "unit": "owner"}
+    asked = {"epsilon": 3.0, "runs": 12, "canaries": 60, "confidence": 0.95, "unit": "owner"}
     steps = {} if METHODS[method].one_step else {"steps": 10}
-    return audit(AuditRequest(**{"method": method, **asked, **steps, **given}), Silent())
+    return audit(AuditRequest(method, **{**asked, **steps, **given}), Silent(), insecure_seed=5)
 
 
 @pytest.mark.parametrize("method", [name for name in SPENDING if METHODS[name].sampling is None])
@@ -54,7 +53,8 @@ def test_clipping_by_rows_is_found_on_every_path_of_samples(monkeypatch: pytest.
 
 
 def test_a_sum_over_all_people_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SampledRows, "lazy_blocks", lambda self: self._rows.lazy_blocks())
+    sample = Rows.sample
+    monkeypatch.setattr(Rows, "sample", lambda self, mask, rate, **how: sample(self, mask | True, rate, **how))
     assert caught(audited_samples(people=PEOPLE), claim_on_samples())
 
 
@@ -66,8 +66,7 @@ def test_absent_people_have_no_rows(path: Path) -> None:
     places = Places(x, np.zeros(len(x), dtype=np.int64), present, bounds)
 
     def member(group: Group) -> Any:
-        rows, kept = rows_on(path, places, group, sampled=False)
-        assert kept is None
+        rows = rows_on(path, places, group)
         assert rows.n_rows == len(SIZES)
         blocks = list(rows.blocks())
         return rows.first, np.concatenate([np.diff(block.bounds) for block in blocks]), sum(b.x.sum(0) for b in blocks)

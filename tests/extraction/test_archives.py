@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from linprobe.errors import DataError, LinprobeError, UsageError
-from linprobe.extraction.decoding import UnreadableImage
-from linprobe.extraction.images import open_source
+from linprobe.extraction.sources import open_source
+from linprobe.extraction.sources.base import UnreadableImage
 from tests.extraction.samples import CLASSES, classes_of, contents, encoded, listed, photo, run_extract
 
 

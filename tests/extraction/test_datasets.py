@@ -12,9 +12,8 @@ import torchvision
 from PIL import Image
 
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.decoding import UnreadableImage
-from linprobe.extraction.images import open_source
-from linprobe.extraction.sources import datasets
+from linprobe.extraction.sources import datasets, open_source
+from linprobe.extraction.sources.base import UnreadableImage
 from linprobe.extraction.sources.datasets import DATASETS, Entry
 from tests.extraction.samples import ids_of, labels_of, photo, rows_of, run_extract
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from linprobe.extraction import decoding
-from linprobe.extraction.decoding import CONVERSIONS, UnreadableImage, decode
+from linprobe.extraction import images
+from linprobe.extraction.images import CONVERSIONS, decode
+from linprobe.extraction.sources.base import UnreadableImage
 from tests.extraction.samples import encoded, photo
 
 ORIENTATION = 0x0112
@@ -199,7 +200,7 @@ def test_a_file_that_cannot_be_shown_is_unreadable_with_the_reason(case: str) ->
 
 
 def test_the_limit_on_pixels_is_the_last_size_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "MAX_PIXELS", 400)
+    monkeypatch.setattr(images, "MAX_PIXELS", 400)
     assert made(encoded(photo(0, 20, 20)))[0].shape == (20, 20, 3)
     assert "21 x 20 pixels" in reason(encoded(photo(0, 21, 20)))
 

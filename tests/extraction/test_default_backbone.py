@@ -12,10 +12,11 @@ import pytest
 import torch
 import torchvision
 
-import linprobe.extraction.extract as extraction
+import linprobe.extraction.run
 from linprobe.cli import run
 from linprobe.errors import DataError
 from linprobe.extraction.backbones import load_default
+from linprobe.extraction.extract import extract
 from linprobe.extraction.request import ExtractRequest
 from tests.extraction.samples import Notes, contents, run_extract
 from tests.processes import ended, free_port, start_copy
@@ -80,7 +81,7 @@ def test_whoever_asks_for_resnet50_gets_no_other_network(
 ) -> None:
     request = ExtractRequest(source=str(images), out=tmp_path / "f.h5", device="cpu", **options)
     with pytest.raises(DataError, match=r"of resnet50 are not at .* cannot be fetched"):
-        extraction.extract(request, Notes())
+        extract(request, Notes())
     assert not (tmp_path / "f.h5").exists()
 
 
@@ -99,7 +100,7 @@ def test_the_first_of_several_processes_decides_for_all(images: Path, offline: P
     def work(rank: int) -> int:
         os.environ |= {**group, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         if rank > 0:
-            extraction.load_default = refuse  # type: ignore[assignment]
+            linprobe.extraction.run.load_default = refuse  # type: ignore[assignment]
         return run(command)
 
     children = [start_copy(lambda rank=rank: work(rank)) for rank in range(2)]

@@ -577,10 +577,10 @@ def test_the_digest_follows_network_and_preprocessing_and_not_how_it_ran(images:
     [
         ({"dtype": "int8"}, ["dtype is 'int8'", "float16, float32"]),
         ({"precision": "half"}, ["precision is 'half'", "bfloat16"]),
-        ({"on_error": "ignore"}, ["on error is 'ignore'", "fail, skip"]),
-        ({"batch_size": 0}, ["batch size is 0", "from 1 to"]),
-        ({"workers": -1}, ["workers is -1", "from 0 to"]),
-        ({"augment_views": -1}, ["augment views is -1"]),
+        ({"on_error": "ignore"}, ["on-error is 'ignore'", "fail, skip"]),
+        ({"batch_size": 0}, ["batch-size is 0", "1 to"]),
+        ({"workers": -1}, ["workers is -1", "0 to 1024"]),
+        ({"augment_views": -1}, ["augment-views is -1"]),
         ({"timeout": 0.0}, ["timeout is 0"]),
         ({"timeout": float("nan")}, ["timeout is nan"]),
     ],
@@ -631,5 +631,6 @@ def test_no_file_that_is_not_a_feature_file_is_replaced(images: Path, tmp_path: 
     with pytest.raises(UsageError, match="is no feature file"):
         run_extract(images, tmp_path / "thesis.h5", overwrite=True)
     assert (tmp_path / "thesis.h5").read_text() == "years of work"
+    (tmp_path / "thesis.npz").write_text("years of work")
     with pytest.raises(UsageError, match="would replace the images"):
-        run_extract(tmp_path / "thesis.h5", tmp_path / "thesis.h5", overwrite=True)
+        run_extract(tmp_path / "thesis.npz", tmp_path / "thesis.npz", overwrite=True)

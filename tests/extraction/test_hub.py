@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 from linprobe.errors import DataError
-from linprobe.extraction.backbones import _hub, load_backbone
+from linprobe.extraction.backbones import load_backbone, weights
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_hub_that_answers_is_used(server: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server}")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with _hub.hub_or_cache() as reason:
+    with weights.hub_or_cache() as reason:
         assert (reason, constants.HF_HUB_OFFLINE) == (None, False)
 
 
@@ -53,13 +53,13 @@ def test_a_proxy_is_asked_in_place_of_the_hub(server: int, monkeypatch: pytest.M
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{server}")
-    with _hub.hub_or_cache() as reason:
+    with weights.hub_or_cache() as reason:
         assert reason is None
 
 
 def test_the_users_own_switch_stays_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with _hub.hub_or_cache() as reason:
+    with weights.hub_or_cache() as reason:
         assert reason == "HF_HUB_OFFLINE is set"
     assert constants.HF_HUB_OFFLINE is True
 
@@ -73,8 +73,8 @@ def test_a_name_server_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPa
         raise OSError
 
     monkeypatch.setattr(socket, "create_connection", hang)
-    monkeypatch.setattr(_hub, "LONGEST", 0.01)
-    with _hub.hub_or_cache() as reason:
+    monkeypatch.setattr(weights, "LONGEST", 0.01)
+    with weights.hub_or_cache() as reason:
         assert reason == "huggingface.co cannot be reached"
         assert constants.HF_HUB_OFFLINE is True
     ended.set()

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from linprobe.errors import DataError, LinprobeError, UsageError
-from linprobe.extraction.decoding import UnreadableImage
-from linprobe.extraction.images import open_source
-from linprobe.extraction.sources.base import Strings
+from linprobe.extraction.sources import open_source
+from linprobe.extraction.sources.base import Strings, UnreadableImage
 from tests.extraction.samples import CLASSES, classes_of, listed, photo, write_images
 
 

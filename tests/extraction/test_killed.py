@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import linprobe.cli._terminal
-import linprobe.commands.extract  # noqa: F401 (so that no copy of this process has to)
+import linprobe.extraction.extract  # noqa: F401 (so that no copy of this process has to)
 from linprobe.cli import run
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.extraction import partial

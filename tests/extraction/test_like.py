@@ -15,8 +15,8 @@ import pytest
 import timm
 import torch
 
-from linprobe.commands.extract import extract
 from linprobe.errors import DataError, UsageError
+from linprobe.extraction.extract import extract
 from linprobe.extraction.request import ExtractRequest
 from tests.conftest import Outcome, write_features
 from tests.extraction.samples import CLASSES, Notes, contents, rows_of, run_extract
@@ -28,7 +28,7 @@ Refused = Callable[..., None]
 def extract_like(source: Path, like: Path, out: Path, **options: Any) -> Notes:
     """Extract in this process with `--like`."""
     notes = Notes()
-    assert extract(ExtractRequest(str(source), out=out, device="cpu", **options), notes, like) is not None
+    assert extract(ExtractRequest(str(source), like=like, out=out, device="cpu", **options), notes) is not None
     return notes
 
 

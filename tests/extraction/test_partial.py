@@ -24,7 +24,7 @@ ROWS = np.random.default_rng(0).random((7, WIDTH)).astype(DTYPE)
 
 def begin(folder: Path, settings: dict[str, Any] = ASKED) -> bool:
     folder.mkdir(exist_ok=True)
-    return Partial.begin(folder, settings, SIZES, WIDTH, DTYPE)
+    return Partial(folder, SIZES, WIDTH, DTYPE).begin(settings)
 
 
 def opened(folder: Path, rank: int = 0) -> Partial:
@@ -153,7 +153,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path, change: dict[str, An
 
 def test_starting_again_gives_up_other_settings_and_goes_on_with_the_same(tmp_path: Path) -> None:
     def again(settings: dict[str, Any]) -> bool:
-        return Partial.begin(tmp_path / "p", settings, SIZES, WIDTH, DTYPE, overwrite=True)
+        return Partial(tmp_path / "p", SIZES, WIDTH, DTYPE).begin(settings, overwrite=True)
 
     begin(tmp_path / "p")
     with opened(tmp_path / "p") as partial:

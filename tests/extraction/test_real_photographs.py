@@ -12,7 +12,8 @@ from PIL import Image
 from safetensors.torch import load_file
 from torchvision import transforms
 
-from linprobe.commands.train import TrainRequest, train
+from linprobe.options.requests import TrainRequest
+from linprobe.training.train import train
 from tests.extraction.samples import Notes, ids_of, labels_of, rows_of, run_extract
 
 ARCHIVE = "flowers-images.tar"

@@ -15,13 +15,7 @@ from PIL import Image
 
 from linprobe.errors import LinprobeError, UsageError
 from linprobe.extraction.backbones import load_backbone
-from linprobe.extraction.backbones.scattering import (
-    GROUPS,
-    MAPS,
-    VARIANCE_FLOOR,
-    Scattering,
-    coefficients,
-)
+from linprobe.extraction.backbones.scattering import GROUPS, MAPS, VARIANCE_FLOOR, Scattering, coefficients
 from tests.extraction.samples import photo, rows_of, run_extract, write_images
 
 REFERENCE = Path(__file__).with_name("kymatio.npz")

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction import text
-from linprobe.extraction.text import text_weights
+from linprobe.extraction import run
+from linprobe.extraction.run import text_weights
 from tests.extraction.samples import TINY_CLIP, run_extract, write_images
 
 CLASSES = ("red ant", "bee", "wild_cat")
@@ -46,7 +46,7 @@ def test_how_many_prompts_are_encoded_at_once_does_not_matter(monkeypatch: pytes
         calls.append(len(prompts))
         return encode(prompts)
 
-    monkeypatch.setattr(text, "PROMPTS_AT_ONCE", 5)
+    monkeypatch.setattr(run, "PROMPTS_AT_ONCE", 5)
     assert np.array_equal(text_weights(counted, names, ("a {}", "b {}")), whole)
     assert calls == [5, 5, 5, 5, 5, 1]
 

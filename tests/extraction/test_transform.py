@@ -17,8 +17,8 @@ from timm.data import create_transform, resolve_model_data_config
 
 from linprobe.errors import ParameterError, UsageError
 from linprobe.extraction.backbones import load_backbone, resnet
-from linprobe.extraction.decoding import UnreadableImage
-from linprobe.extraction.transform import INTERPOLATIONS, ImageTransform
+from linprobe.extraction.images import INTERPOLATIONS, ImageTransform
+from linprobe.extraction.sources.base import UnreadableImage
 from tests.extraction.samples import TINY_CLIP, photo
 
 SIZES = [(301, 243), (150, 411), (97, 64)]  # larger than a crop, tall, smaller than a crop

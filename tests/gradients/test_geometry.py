@@ -13,9 +13,8 @@ from linprobe.data.rows import ArrayRows
 from linprobe.errors import LinprobeError, ParameterError
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
-from linprobe.gradients.loss import loss_and_gradient, residuals, second_moment
+from linprobe.gradients.loss import loss_and_gradient, mean_squared_gradient, residuals
 from linprobe.gradients.rounding import arithmetic
-from linprobe.mechanisms.sampling import SampledRows
 
 N, D, C = 23, 9, 5
 LOSSES = ("softmax", "squared")
@@ -87,7 +86,7 @@ def test_clipped_sums_are_sums_of_clipped_per_example_gradients(kind, loss, clip
 def test_second_moment_is_the_mean_square_of_per_example_gradients(loss) -> None:
     x, y, weights, gradients = problem(loss)
     expected = (gradients**2).mean(axis=0)
-    np.testing.assert_allclose(second_moment(ArrayRows(x, y, 4), weights, loss), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(mean_squared_gradient(ArrayRows(x, y, 4), weights, loss), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_second_moment_is_finite_until_weights_diverge() -> None:
@@ -96,10 +95,10 @@ def test_second_moment_is_finite_until_weights_diverge() -> None:
     large = 1e7 * weights
     residuals_there = x @ large.astype(np.float32)  # so large that the targets do not matter
     expected = np.square(x.astype(np.float64)).T @ np.square(residuals_there.astype(np.float64)) / len(x)
-    np.testing.assert_allclose(second_moment(rows, large, "squared"), expected, rtol=1e-4)
+    np.testing.assert_allclose(mean_squared_gradient(rows, large, "squared"), expected, rtol=1e-4)
     for bad in (1e10, np.nan):
         with pytest.raises(LinprobeError, match="training diverged"):
-            second_moment(rows, np.full(weights.shape, bad), "squared")
+            mean_squared_gradient(rows, np.full(weights.shape, bad), "squared")
 
 
 def moved_by(geometry, x, y, weights, clip_norm, removed: int, loss: str = "softmax", block_rows: int = 1024):
@@ -108,7 +107,7 @@ def moved_by(geometry, x, y, weights, clip_norm, removed: int, loss: str = "soft
     others = np.arange(len(x)) != removed
     whole, without = (
         clipped_sum(
-            SampledRows(ArrayRows(x, y, block_rows), joined, 0.5, observed=True),
+            ArrayRows(x, y, block_rows).sample(joined, 0.5, observed=True),
             weights,
             clip_norm,
             geometry=geometry,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from linprobe.data.precision import narrowed
+from linprobe.data.blocks import narrowed
 from linprobe.data.rows import ArrayRows
 from linprobe.data.sources import ArraySource
 from linprobe.errors import UsageError

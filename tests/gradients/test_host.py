@@ -13,19 +13,10 @@ import numpy as np
 import pytest
 
 from linprobe import native
-from linprobe.data import unit_rows
-from linprobe.data.precision import (
-    CACHE_LINE,
-    STORAGE,
-    StoredRows,
-    Translation,
-    aligned_empty,
-    narrowed,
-    widened,
-)
+from linprobe.data import blocks
+from linprobe.data.blocks import CACHE_LINE, STORAGE, StoredRows, Translation, aligned_empty, narrowed, widened
 from linprobe.gradients import host
-from linprobe.gradients.backend import ClippedBlock, ClippingProducts, Part, Products
-from linprobe.gradients.blas import NumpyProducts
+from linprobe.gradients.backend import NumpyProducts, Part, Products
 from linprobe.gradients.host import FEW_CLASSES, products
 from linprobe.gradients.kernel import FusedProducts, KernelProducts
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
@@ -87,15 +78,15 @@ class Clipped(NamedTuple):
 
 def clipped(taken: Products, *given: Any, **how: Any) -> Clipped:
     total = unrounded(taken)
-    assert isinstance(taken, ClippingProducts)
+    assert isinstance(taken, KernelProducts)
     block = taken.add_clipped(total, *given, **how)
-    return Clipped(total.total, *block)
+    return Clipped(total.total, block.r_norms, block.factors, block.scores)
 
 
 def clipped_sample(taken: Products, *given: Any) -> Any:
     """The sum of the clipped gradients of a sample whose other rows are not observed."""
     total = unrounded(taken)
-    assert isinstance(taken, ClippingProducts)
+    assert isinstance(taken, KernelProducts)
     taken.add_chosen(total, taken.chosen(*given))
     return total.total
 
@@ -201,7 +192,7 @@ def test_a_sample_is_clipped_where_it_lies_as_if_it_were_copied(
 def test_scores_of_a_row_have_the_same_bits_at_every_position(n_classes: int, n_features: int) -> None:
     x = normal(300, n_features)
     taken = products(normal(n_classes, n_features))
-    assert isinstance(taken, ClippingProducts)
+    assert isinstance(taken, KernelProducts)
     scores = taken.scores(x)
     for _ in range(5):
         chosen = RNG.permutation(300)[: RNG.integers(1, 300)]
@@ -272,7 +263,7 @@ def test_the_copies_for_narrower_vectors_do_the_same(
 ) -> None:
     """One library serves all processors: it asks for AVX-512 and AVX2 at run time."""
     library = narrow_kernel(widest, tmp_path)
-    for module in (host, unit_rows):
+    for module in (host, blocks):
         monkeypatch.setattr(module, "LIBRARY", library)
     for n_features, n_classes in test_kernel_people.SHAPES:
         people = test_kernel_people.block_of(test_kernel_people.SIZES, n_features, n_classes)
@@ -389,7 +380,7 @@ def test_scores_of_parts_are_taken_on_the_way(first: int) -> None:
         np.testing.assert_allclose(scores, x[:, of_part] @ part.products._weights.T, rtol=1e-4, atol=1e-4)
 
 
-def same_bits(one: ClippedBlock, other: ClippedBlock) -> bool:
+def same_bits(one: Clipped, other: Clipped) -> bool:
     pairs = zip([*one[:3], *one.scores], [*other[:3], *other.scores], strict=True)
     return all(np.array_equal(left, right, equal_nan=True) for left, right in pairs)
 
@@ -546,7 +537,7 @@ def test_few_classes_are_clipped_in_one_pass(monkeypatch: pytest.MonkeyPatch) ->
     counts = (0, 1, FEW_CLASSES, FEW_CLASSES + 1)
     taken = [products(normal(n_classes, 9)) for n_classes in counts]
     assert [type(chosen) for chosen in taken] == [NumpyProducts, FusedProducts, FusedProducts, KernelProducts]
-    assert [isinstance(chosen, ClippingProducts) for chosen in taken] == [False, True, True, True]
+    assert [isinstance(chosen, KernelProducts) for chosen in taken] == [False, True, True, True]
 
 
 @pytest.mark.skipif(host.LIBRARY is None, reason="the kernel is not built")

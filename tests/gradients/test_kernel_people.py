@@ -9,19 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data import unit_rows
-from linprobe.data.blocks import Block
-from linprobe.data.precision import STORAGE, narrowed, widened
+from linprobe.data import blocks
+from linprobe.data.blocks import PAIRED_ROWS, STORAGE, Block, narrowed, pairs_of, widened
 from linprobe.data.preprocessing import normalise_rows, row_norms
 from linprobe.data.rows import ArrayRows
-from linprobe.data.unit_rows import PAIRED_ROWS, UnitRows, pairs_of
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.host import products
 from linprobe.gradients.kernel import KernelProducts
 from linprobe.gradients.loss import residuals
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum
-from linprobe.mechanisms.sampling import SampledRows
 
 pytestmark = pytest.mark.skipif(host.LIBRARY is None, reason="the kernel is not built")
 SIZES = (1, 0, 3, PAIRED_ROWS, PAIRED_ROWS + 1, 10, 0, 16, 12, 1, 2000, *[2] * 40, 16, 16, 1)
@@ -151,10 +148,10 @@ def test_inner_products_of_the_kernel_are_those_of_numpy(monkeypatch: pytest.Mon
     for precision in STORAGE:
         block = block_of(SIZES, 77, 3, precision=precision)
         pairs = pairs_of(block.bounds)
-        found = unit_rows.inner_products(block.stored, pairs)
+        found = blocks.inner_products(block.stored, pairs)
         with monkeypatch.context() as patch:
-            patch.setattr(unit_rows, "LIBRARY", None)
-            np.testing.assert_allclose(found, unit_rows.inner_products(block.stored, pairs), rtol=1e-12, atol=1e-12)
+            patch.setattr(blocks, "LIBRARY", None)
+            np.testing.assert_allclose(found, blocks.inner_products(block.stored, pairs), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("c", [5, 60])
@@ -169,7 +166,7 @@ def test_what_would_leave_memory_is_refused(c: int) -> None:
         {"weights": np.ones(5)},
         {"sampled": np.ones(2, bool)},
         {"stored": block.stored[:, :-1]},
-        {"pairs": replace(unit_rows.paired(block), inner=np.zeros(3))},
+        {"pairs": replace(blocks.paired(block), inner=np.zeros(3))},
     ]
     for change in wrong:
         with pytest.raises(ValueError, match="fit"):
@@ -192,15 +189,14 @@ def test_a_person_who_leaves_a_sample_takes_one_gradient_with_them(d: int, c: in
     sums = []
     for present in (True, False):
         joined[1500] = present
-        rows = UnitRows(ArrayRows(x, y), bounds)
-        batch = SampledRows(rows, joined, rate, observed=False)
+        rows = ArrayRows(x, y).of_people(bounds)
+        batch = rows.sample(joined, rate, observed=False)
         sums.append(clipped_sum(batch, weights_of(d, c).T.astype(np.float64), 0.5, per_record=False).value)
         x[bounds[1500] : bounds[1501]] = 5  # outside the sample, rows may hold anything
     whole, without = sums
     alone = clipped_sum(
-        UnitRows(
-            ArrayRows(block.stored[bounds[1500] : bounds[1501]], y[bounds[1500] : bounds[1501]]),
-            np.array([0, sizes[1500]]),
+        ArrayRows(block.stored[bounds[1500] : bounds[1501]], y[bounds[1500] : bounds[1501]]).of_people(
+            np.array([0, sizes[1500]])
         ),
         weights_of(d, c).T.astype(np.float64),
         0.5,

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 from linprobe.data.rows import ArrayRows
-from linprobe.data.shards import ShardRows
-from linprobe.data.unit_rows import UnitRows
-from linprobe.gradients import newton_sum as module
+from linprobe.gradients import second_order as module
 from linprobe.gradients.loss import residuals
-from linprobe.gradients.newton_sum import newton_sum, parts_of
-from linprobe.gradients.second_moment import lower_triangle
+from linprobe.gradients.second_order import lower_triangle, newton_sum, parts_of
 from linprobe.methods.dp_newton import LARGEST_Q
 
 D, C, SCALE = 7, 3, 2.0
@@ -45,7 +42,7 @@ def unpacked(value: np.ndarray) -> np.ndarray:
 def test_it_is_the_sum_of_jointly_clipped_gradients_and_hessians(clip_norm, sizes) -> None:
     bounds = np.concatenate([[0], np.cumsum(sizes)])
     x, y, weights = rows_of(bounds[-1])
-    rows = ArrayRows(x, y) if max(sizes) == 1 else UnitRows(ArrayRows(x, y), bounds)
+    rows = ArrayRows(x, y) if max(sizes) == 1 else ArrayRows(x, y).of_people(bounds)
     found = newton_sum(rows, weights, clip_norm, SCALE)
     expected = np.zeros(D * C + C * D * D)
     for first, stop in itertools.pairwise(bounds):
@@ -75,7 +72,7 @@ def test_one_person_moves_the_sum_by_at_most_the_sensitivity(removed) -> None:
     keep = np.repeat(np.arange(4) != removed, sizes)
     without = np.where(np.arange(4) == removed, 0, sizes)
     whole, gone = (
-        newton_sum(UnitRows(ArrayRows(x[mask], y[mask]), np.append(0, np.cumsum(counts))), weights, 0.5, SCALE)
+        newton_sum(ArrayRows(x[mask], y[mask]).of_people(np.append(0, np.cumsum(counts))), weights, 0.5, SCALE)
         for mask, counts in ((np.ones_like(keep), sizes), (keep, without))
     )
     assert np.linalg.norm(whole.value - gone.value) <= 0.5 * whole.contributions[removed] <= 0.5
@@ -84,7 +81,7 @@ def test_one_person_moves_the_sum_by_at_most_the_sensitivity(removed) -> None:
 def test_rows_of_one_person_that_cancel_keep_their_bound() -> None:
     x, y, weights = rows_of(2)
     x[1], y[:] = -x[0], 0  # equal and opposite gradients at zero weights
-    rows = UnitRows(ArrayRows(x, y), np.array([0, 2]))
+    rows = ArrayRows(x, y).of_people(np.array([0, 2]))
     found = newton_sum(rows, 0 * weights, 0.1, 1e-9)
     assert np.linalg.norm(found.value) < 1e-9
     assert found.contributions[0] >= 1 / module.MOST_CANCELLATION
@@ -98,7 +95,7 @@ def test_the_sum_has_the_same_bits_for_any_number_of_threads_and_shards(monkeypa
     seen: list[list[np.ndarray]] = []
     for first, stop in ((0, 4096), (4096, 5000)):
         seen.append([])
-        shard = ShardRows(ArrayRows(x[first:stop], y[first:stop]), first, len(x))
+        shard = ArrayRows(x[first:stop], y[first:stop]).as_shard(first, len(x))
         newton_sum(shard, weights, 0.5, SCALE, all_reduce=lambda total: seen[-1].append(total) or total)
     sums = iter([one + other for one, other in zip(*seen, strict=True)])
     reduced = newton_sum(ArrayRows(x, y), weights, 0.5, SCALE, all_reduce=lambda total: next(sums)).value

@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.data.precision import STORAGE, narrowed
-from linprobe.data.rows import SHARD_ROWS, ArrayRows, TranslatedRows
-from linprobe.data.shards import ShardRows
-from linprobe.data.sources import BLOCK_ROWS
+from linprobe.data.blocks import STORAGE, narrowed
+from linprobe.data.rows import ArrayRows
+from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.gradients.rounding import SAMPLED_STEPS, SUM_ROWS, TYPICAL_ROWS, UNIT_PLACES, Sample, arithmetic
-from linprobe.mechanisms.sampling import SampledRows
 
 RNG = np.random.default_rng(8)
 
@@ -137,7 +135,7 @@ def test_a_sampled_sum_of_the_kernel_is_that_of_numpy(
     few: bool, observed: bool, geometry: str, precision: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, weights = ArrayRows(narrowed(X, precision), Y), RNG.standard_normal((40, 5))
-    sampled = SampledRows(rows, RNG.random(6000) < 0.2, 0.2, observed=observed)
+    sampled = rows.sample(RNG.random(6000) < 0.2, 0.2, observed=observed)
     monkeypatch.setattr(host, "FEW_CLASSES", 48 if few else 1)
     by_kernel = clipped_sum(sampled, weights, 0.5, geometry=GEOMETRIES[geometry])
     monkeypatch.setattr(host, "LIBRARY", None)
@@ -150,13 +148,13 @@ def test_a_sampled_sum_of_the_kernel_is_that_of_numpy(
 @pytest.mark.parametrize("precision", STORAGE)
 @pytest.mark.parametrize("rate", [0.03, 0.15, 0.7])
 def test_translated_rows_are_summed_as_if_they_were_stored_translated(rate: float, precision: Any) -> None:
-    rows = TranslatedRows(ArrayRows(narrowed(X, precision), Y), RNG.standard_normal(40), 0.5)
+    rows = ArrayRows(narrowed(X, precision), Y).translated(RNG.standard_normal(40), 0.5)
     stored = ArrayRows(np.concatenate([block.x for block in rows.blocks()]), Y)
     weights, joined = RNG.standard_normal((41, 5)), RNG.random(6000) < rate
     assert np.array_equal(clipped_sum(rows, weights, 0.5).value, clipped_sum(stored, weights, 0.5).value)
     for observed in (True, False):
         found, expected = (
-            clipped_sum(SampledRows(given, joined, rate, observed=observed), weights, 0.5) for given in (rows, stored)
+            clipped_sum(given.sample(joined, rate, observed=observed), weights, 0.5) for given in (rows, stored)
         )
         assert np.array_equal(found.contributions, expected.contributions)
         assert np.array_equal(found.value, expected.value)
@@ -176,10 +174,10 @@ def test_a_sample_has_the_same_sum_in_shards(geometry: Geometry, kernel: bool, m
     cuts, sums = (slice(0, SHARD_ROWS), slice(SHARD_ROWS, None)), []
     reductions = (lambda value: (others.append(value), value)[1]), (lambda value: value + others.pop(0))
     for cut, reduce in zip(cuts[::-1], reductions, strict=True):
-        shard = ShardRows(ArrayRows(X[cut], Y[cut]), cut.start, 6000)
-        blocks = SampledRows(shard, joined[cut], 0.6, observed=False)
+        shard = ArrayRows(X[cut], Y[cut]).as_shard(cut.start, 6000)
+        blocks = shard.sample(joined[cut], 0.6, observed=False)
         sums.append(clipped_sum(blocks, weights, 0.5, geometry=geometry, all_reduce=reduce).value)
-    whole = SampledRows(ArrayRows(X, Y), joined, 0.6, observed=False)
+    whole = ArrayRows(X, Y).sample(joined, 0.6, observed=False)
     assert np.array_equal(sums[1], clipped_sum(whole, weights, 0.5, geometry=geometry).value)
 
 
@@ -192,6 +190,6 @@ def test_a_record_moves_a_sample_by_less_than_the_clip_norm(geometry: Geometry, 
     for place in (0, 2000, 4095, 4096, 5999):
         sums = []
         for joined[place] in (True, False):
-            blocks = SampledRows(rows, joined, 0.6, observed=False)
+            blocks = rows.sample(joined, 0.6, observed=False)
             sums.append(clipped_sum(blocks, weights, 0.5, geometry=geometry).value)
         assert 0 < np.linalg.norm(sums[0] - sums[1]) <= 0.5

@@ -5,9 +5,8 @@ import pytest
 
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.data.rows import ArrayRows
-from linprobe.data.shards import ShardRows
-from linprobe.gradients import second_moment as module
-from linprobe.gradients.second_moment import lower_triangle, second_moment
+from linprobe.gradients import second_order as module
+from linprobe.gradients.second_order import lower_triangle, second_moment
 
 N, D = 2500, 19
 
@@ -63,7 +62,7 @@ def test_the_sum_has_the_same_bits_for_any_number_of_threads_and_shards(monkeypa
     np.testing.assert_array_equal(second_moment(rows_of(x)).value, whole)
     parts: list[np.ndarray] = []
     for first, stop in ((0, 4096), (4096, 5000)):
-        shard = ShardRows(rows_of(x[first:stop]), first, len(x))
+        shard = rows_of(x[first:stop]).as_shard(first, len(x))
         second_moment(shard, all_reduce=lambda total: parts.append(total) or total)
     reduced = second_moment(rows_of(x), all_reduce=lambda total: parts[0] + parts[1]).value
     np.testing.assert_array_equal(reduced, whole)

@@ -8,18 +8,14 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from linprobe.data.blocks import Rows
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.rows import ArrayRows, StreamedRows, prepare
+from linprobe.data.rows import ArrayRows, Rows, StreamedRows, prepare
 from linprobe.data.sources import ArraySource
-from linprobe.data.unit_rows import UnitRows
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms, residuals_of
-from linprobe.mechanisms.sampling import SampledRows
-from linprobe.parallel.process_group import Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import Group, in_group
 
 pytestmark = pytest.mark.usefixtures("sums_by")
 N, D, C, TAU = 90, 7, 5, 0.4
@@ -96,7 +92,7 @@ def test_the_sum_is_that_of_clipped_gradients(rows, classes_of_kernel, monkeypat
 @pytest.mark.parametrize("observed", [None, True, False], ids=["all rows", "observed", "unobserved"])
 def test_neighbours_differ_by_at_most_the_clip_norm(rows, observed) -> None:
     def summed(given: Rows) -> Any:
-        sample = given if observed is None else SampledRows(given, SAMPLED, 0.4, observed=observed)
+        sample = given if observed is None else given.sample(SAMPLED, 0.4, observed=observed)
         return clipped_sum(sample, W, TAU, loss="sigmoid")
 
     whole = summed(rows())
@@ -115,7 +111,7 @@ def test_people_who_leave_move_the_sum_by_at_most_the_clip_norm() -> None:
 
     def summed(keep: Any, sizes: Any) -> Any:
         rows = ArrayRows(X[keep], Y[keep], weights=weights.of(0, Y)[keep])
-        return clipped_sum(UnitRows(rows, np.concatenate([[0], np.cumsum(sizes)])), W, TAU, loss="sigmoid").value
+        return clipped_sum(rows.of_people(np.concatenate([[0], np.cumsum(sizes)])), W, TAU, loss="sigmoid").value
 
     whole = summed(slice(None), np.diff(BOUNDS))
     for person in range(len(BOUNDS) - 1):
@@ -125,14 +121,13 @@ def test_people_who_leave_move_the_sum_by_at_most_the_clip_norm() -> None:
 
 
 def test_processes_and_devices_find_the_same_sum(monkeypatch) -> None:
-    for module in ("rows", "shards"):
-        monkeypatch.setattr(f"linprobe.data.{module}.SHARD_ROWS", 64)
-    from linprobe.data.shards import prepare_shard
+    monkeypatch.setattr("linprobe.data.rows.SHARD_ROWS", 64)
+    from linprobe.data.rows import prepare_shard
 
     source = ArraySource(np.tile(X, (10, 1)), np.tile(Y, (10, 1)))  # type: ignore[arg-type]
 
     def member(group: Group) -> Any:
-        rows = prepare_shard(source, Preprocessing(), "float32", group)
+        rows = prepare_shard(source, None, Preprocessing(), "float32", group)
         return clipped_sum(rows, W, TAU, loss="sigmoid", all_reduce=group.all_reduce).value
 
     alone = in_group(1, member)[0]

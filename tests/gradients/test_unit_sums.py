@@ -9,20 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linprobe.data.blocks import PAIRED_ROWS
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
-from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows, TranslatedRows
-from linprobe.data.shards import ShardRows
+from linprobe.data.rows import BLOCK_UNITS, ArrayRows, ChainedRows, StreamedRows
 from linprobe.data.sources import ArraySource
-from linprobe.data.unit_rows import BLOCK_UNITS, PAIRED_ROWS, UnitRows
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum, row_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.gradients.loss import LARGEST_WEIGHTS, residuals
-from linprobe.gradients.second_moment import lower_triangle, second_moment
-from linprobe.mechanisms.sampling import SampledRows
+from linprobe.gradients.second_order import lower_triangle, second_moment
 from linprobe.options import Loss
 from linprobe.parallel import threads
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import in_group
 
 D, C = 12, 5
 SIZES = (3, 1, 2, PAIRED_ROWS, PAIRED_ROWS + 1, 40, 5, 1, 2000)
@@ -80,7 +78,7 @@ def expected(x, y, bounds, weights, clip_norm, geometry, loss):
 def test_the_gradients_of_a_person_are_summed_and_the_sum_is_clipped(geometry, loss, clip_norm) -> None:
     x, y, bounds, weights = people((*SIZES, *[3] * BLOCK_UNITS))
     x = normalise_rows(x)
-    found = clipped_sum(UnitRows(ArrayRows(x, y), bounds), weights, clip_norm, geometry=geometry, loss=loss)
+    found = clipped_sum(ArrayRows(x, y).of_people(bounds), weights, clip_norm, geometry=geometry, loss=loss)
     assert np.linalg.norm(
         found.value - expected(x, y, bounds, weights, clip_norm, geometry, loss)
     ) <= 0.012 * clip_norm * (len(bounds) - 1)
@@ -99,9 +97,9 @@ def test_neighbours_differ_by_at_most_sensitivity(seed, sizes, scale, clip_norm,
     x, y, bounds, weights = people(sizes, seed, scale=scale)
     removed = seed % len(sizes)
     how = {"geometry": geometry, "loss": loss}
-    whole = clipped_sum(UnitRows(ArrayRows(x, y), bounds), weights, clip_norm, **how)
+    whole = clipped_sum(ArrayRows(x, y).of_people(bounds), weights, clip_norm, **how)
     x, y, bounds = without(removed, x, y, bounds)
-    rest = clipped_sum(UnitRows(ArrayRows(x, y), bounds), weights, clip_norm, **how)
+    rest = clipped_sum(ArrayRows(x, y).of_people(bounds), weights, clip_norm, **how)
     moved = np.linalg.norm(whole.value - rest.value)
     assert moved <= whole.sensitivity == clip_norm
     assert moved <= whole.contributions[removed] * clip_norm + 1e-12
@@ -112,7 +110,7 @@ def test_neighbours_differ_by_at_most_sensitivity(seed, sizes, scale, clip_norm,
 def test_one_row_of_a_person_moves_the_sum_by_up_to_twice_the_sensitivity(geometry, stream) -> None:
     def total(x, y, bounds, weights):
         rows = streamed(x, y) if stream else ArrayRows(normalise_rows(x), y)
-        return clipped_sum(UnitRows(rows, bounds), weights, clip_norm, geometry=geometry)
+        return clipped_sum(rows.of_people(bounds), weights, clip_norm, geometry=geometry)
 
     def moved(person, place, x, y, bounds, weights):
         """Without one row of a person."""
@@ -148,8 +146,8 @@ def test_people_who_leave_change_nothing_of_the_others(d, c, size, rate, observe
     joined[5] = True
     sums = []
     for data in ((x, y, bounds), without(5, x, y, bounds)):
-        rows = UnitRows(ArrayRows(*data[:2]), data[2])
-        batch = SampledRows(rows, joined, rate, observed=observed)
+        rows = ArrayRows(*data[:2]).of_people(data[2])
+        batch = rows.sample(joined, rate, observed=observed)
         sums.append(clipped_sum(batch, weights, 0.5, per_record=observed).value)
     assert 0.97 * 0.5 < np.linalg.norm(sums[0] - sums[1]) <= 0.5
 
@@ -160,9 +158,9 @@ def test_rounding_stays_inside_the_margin_when_all_rows_of_a_block_move() -> Non
     n = PAIRED_ROWS * BLOCK_UNITS
     x, y, bounds = np.tile(pair, (n // 2, 1)), np.zeros(n, dtype=int), np.arange(0, n + 1, PAIRED_ROWS)
     bounds[1:-1] += 1
-    whole = clipped_sum(UnitRows(ArrayRows(x, y), bounds), np.zeros((16, 2)), 0.5)
+    whole = clipped_sum(ArrayRows(x, y).of_people(bounds), np.zeros((16, 2)), 0.5)
     x, y, bounds = without(0, x, y, bounds)
-    rest = clipped_sum(UnitRows(ArrayRows(x, y), bounds), np.zeros((16, 2)), 0.5)
+    rest = clipped_sum(ArrayRows(x, y).of_people(bounds), np.zeros((16, 2)), 0.5)
     assert np.linalg.norm(whole.value - rest.value) <= 0.5
 
 
@@ -177,9 +175,9 @@ def test_rows_that_cancel_do_not_leave_the_bound(n_rows, clip_norm) -> None:
     whole = np.concatenate([x, others]), np.concatenate([np.zeros(n_rows, dtype=int), y_others])
     bounds = np.concatenate([[0], n_rows + np.arange(0, 61, 3)])
     weights = np.zeros((D, C))
-    with_them = clipped_sum(UnitRows(ArrayRows(*whole), bounds), weights, clip_norm)
+    with_them = clipped_sum(ArrayRows(*whole).of_people(bounds), weights, clip_norm)
     x, y, bounds = without(0, *whole, bounds)
-    rest = clipped_sum(UnitRows(ArrayRows(x, y), bounds), weights, clip_norm)
+    rest = clipped_sum(ArrayRows(x, y).of_people(bounds), weights, clip_norm)
     assert np.linalg.norm(with_them.value - rest.value) <= clip_norm
 
 
@@ -191,27 +189,27 @@ def test_streams_threads_and_processes_give_the_same_bits(rate, observed, monkey
     raw, y, bounds, weights = people(sizes)
     x = Preprocessing().apply(raw)
     joined = np.random.default_rng(1).random(len(sizes)) < rate
-    batch = {"sampling_rate": rate, "observed": observed}
+    batch = {"rate": rate, "observed": observed}
 
     def total(rows, mask=joined) -> np.ndarray:
-        return clipped_sum(SampledRows(rows, mask, **batch), weights, 0.5, per_record=observed).value
+        return clipped_sum(rows.sample(mask, **batch), weights, 0.5, per_record=observed).value
 
-    memory = total(UnitRows(ArrayRows(x, y), bounds))
-    assert np.array_equal(memory, total(UnitRows(streamed(raw, y), bounds)))
+    memory = total(ArrayRows(x, y).of_people(bounds))
+    assert np.array_equal(memory, total(streamed(raw, y).of_people(bounds)))
     monkeypatch.setattr(threads, "n_threads", lambda: 3)
     monkeypatch.setattr(host, "n_threads", lambda: 3)
     monkeypatch.setattr(host, "WORK_PER_THREAD", 1)
     monkeypatch.setattr(host, "BLOCK_ROWS", 1)
-    assert np.array_equal(memory, total(UnitRows(ArrayRows(x, y), bounds)))
+    assert np.array_equal(memory, total(ArrayRows(x, y).of_people(bounds)))
     if not observed:
         return
 
     def member(group):
         first, stop = group.rank * BLOCK_UNITS, (group.rank + 1) * BLOCK_UNITS
         here = slice(bounds[first], bounds[stop])
-        shard = UnitRows(ArrayRows(x[here], y[here]), bounds[first : stop + 1] - bounds[first])
-        rows = ShardRows(shard, first, len(sizes))
-        sampled = SampledRows(rows, joined[first:stop], **batch)
+        shard = ArrayRows(x[here], y[here]).of_people(bounds[first : stop + 1] - bounds[first])
+        rows = shard.as_shard(first, len(sizes))
+        sampled = rows.sample(joined[first:stop], **batch)
         return clipped_sum(sampled, weights, 0.5, all_reduce=group.all_reduce).value
 
     for value in in_group(3, member):
@@ -222,14 +220,14 @@ def test_the_number_of_threads_for_people_follows_their_rows(monkeypatch) -> Non
     monkeypatch.setattr(host, "n_threads", lambda: 64)
     x, y, bounds, _ = people([10] * 1000)
     by_rows = ArrayRows(x, y)
-    by_people = UnitRows(by_rows, bounds)
+    by_people = by_rows.of_people(bounds)
     weights = np.zeros((2000, 10))
     threads_of = host.HOST.n_threads(by_rows, weights)
     assert threads_of == 10
     for rows in (
         by_people,
-        ShardRows(by_people, 0, 4000),
-        SampledRows(by_people, np.ones(1000, bool), 1.0, observed=True),
+        by_people.as_shard(0, 4000),
+        by_people.sample(np.ones(1000, bool), 1.0, observed=True),
     ):
         assert host.HOST.n_threads(rows, weights) == -(-1000 // BLOCK_UNITS) == 8
 
@@ -237,7 +235,7 @@ def test_the_number_of_threads_for_people_follows_their_rows(monkeypatch) -> Non
 def test_people_with_one_row_each_are_as_rows() -> None:
     x, y, bounds, weights = people([1] * 300)
     rows = ArrayRows(normalise_rows(x), y)
-    by_row, by_person = (clipped_sum(one, weights, 0.5) for one in (rows, UnitRows(rows, bounds)))
+    by_row, by_person = (clipped_sum(one, weights, 0.5) for one in (rows, rows.of_people(bounds)))
     np.testing.assert_allclose(by_person.value, by_row.value, atol=0.01 * 0.5 * 300)
     np.testing.assert_allclose(by_person.contributions, by_row.contributions, atol=0.01)
 
@@ -245,22 +243,20 @@ def test_people_with_one_row_each_are_as_rows() -> None:
 def test_changed_and_chained_rows_of_people_keep_their_people() -> None:
     x, y, bounds, weights = people((3, 2, 1, 4))
     shift = np.full(D, 0.25)
-    moved = TranslatedRows(UnitRows(ArrayRows(x, y), bounds), shift, 1.0)
+    moved = ArrayRows(x, y).of_people(bounds).translated(shift, 1.0)
     wide = np.concatenate([weights, np.ones((1, C))])
     translated = np.concatenate([x - shift.astype(np.float32), np.ones((len(x), 1), np.float32)], axis=1)
     found = clipped_sum(moved, wide, 0.5).value
-    want = clipped_sum(UnitRows(ArrayRows(translated, y), bounds), wide, 0.5).value
+    want = clipped_sum(ArrayRows(translated, y).of_people(bounds), wide, 0.5).value
     np.testing.assert_allclose(found, want, atol=1e-6)
     for observed, half in itertools.product((True, False), (False, True)):
-        stored = UnitRows(ArrayRows(translated, y), bounds)
+        stored = ArrayRows(translated, y).of_people(bounds)
         joined = np.array([True, half, False, True])
-        sums = [
-            clipped_sum(SampledRows(rows, joined, 0.5, observed=observed), wide, 0.5).value for rows in (moved, stored)
-        ]
+        sums = [clipped_sum(rows.sample(joined, 0.5, observed=observed), wide, 0.5).value for rows in (moved, stored)]
         np.testing.assert_allclose(*sums, atol=1e-6)
     more = ArrayRows(x[:2], y[:2])
-    chained = clipped_sum(ChainedRows(UnitRows(ArrayRows(x, y), bounds), more), weights, 0.5)
-    both = UnitRows(ArrayRows(np.concatenate([x, x[:2]]), np.concatenate([y, y[:2]])), np.append(bounds, [11, 12]))
+    chained = clipped_sum(ChainedRows(ArrayRows(x, y).of_people(bounds), more), weights, 0.5)
+    both = ArrayRows(np.concatenate([x, x[:2]]), np.concatenate([y, y[:2]])).of_people(np.append(bounds, [11, 12]))
     np.testing.assert_allclose(chained.value, clipped_sum(both, weights, 0.5).value, atol=0.02)
     assert chained.contributions.shape == (6,)
 
@@ -270,7 +266,7 @@ def test_changed_and_chained_rows_of_people_keep_their_people() -> None:
 def test_means_and_second_moments_are_of_people(seed, removed, origin) -> None:
     x, y, bounds, _ = people((3, 1, 20, 2, 1030), seed, scale=2.0)
     around = np.full(D, 0.2) if origin else None
-    whole, gone = (UnitRows(ArrayRows(*data[:2]), data[2]) for data in ((x, y, bounds), without(removed, x, y, bounds)))
+    whole, gone = (ArrayRows(*data[:2]).of_people(data[2]) for data in ((x, y, bounds), without(removed, x, y, bounds)))
     sums = [row_sum(rows, 1.0, around) for rows in (whole, gone)]
     assert np.linalg.norm(sums[0].value - sums[1].value) <= 1.0
     moments = [second_moment(rows) for rows in (whole, gone)]
@@ -280,7 +276,7 @@ def test_means_and_second_moments_are_of_people(seed, removed, origin) -> None:
 
 def test_a_short_person_counts_in_full() -> None:
     x = np.full((3, 4), 0.1, dtype=np.float32)
-    rows = UnitRows(ArrayRows(x, np.zeros(3, dtype=int)), np.array([0, 2, 3]))
+    rows = ArrayRows(x, np.zeros(3, dtype=int)).of_people(np.array([0, 2, 3]))
     found = lower_triangle(second_moment(rows).value, 4)
     np.testing.assert_allclose(np.tril(x.T @ x), found, rtol=1e-6)
     np.testing.assert_allclose(row_sum(rows, 1.0).value[:, 0], np.full(4, 0.2), rtol=1e-6)
@@ -299,7 +295,7 @@ def test_a_person_who_leaves_moves_no_sum_by_more_than_tau_at_the_largest_weight
     x, y = normalise_rows(np.concatenate([u, -u], axis=1)), g.integers(0, 3, len(u))
     bounds, without = (np.r_[0, np.cumsum(each)].astype(np.int64) for each in (sizes, np.r_[0, sizes[1:]]))
     both = [
-        clipped_sum(UnitRows(ArrayRows(*rows), ends), weights, 0.5, loss=loss, per_record=False).value
+        clipped_sum(ArrayRows(*rows).of_people(ends), weights, 0.5, loss=loss, per_record=False).value
         for rows, ends in (((x, y), bounds), ((x[2:], y[2:]), without))
     ]
     assert np.linalg.norm(both[0] - both[1]) <= 0.5

@@ -8,20 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data.blocks import Rows
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_weights import RowWeights
-from linprobe.data.rows import ArrayRows, StreamedRows, join
-from linprobe.data.shards import prepare_shard
+from linprobe.data.rows import ArrayRows, Rows, StreamedRows, join, prepare_shard
 from linprobe.data.sources import ArraySource
-from linprobe.data.unit_rows import UnitRows, prepare_units
 from linprobe.gradients import host
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms, residuals
-from linprobe.mechanisms.sampling import SampledRows
-from linprobe.parallel.process_group import Group
-from linprobe.parallel.thread_group import in_group
+from linprobe.parallel.process_group import Group, in_group
 
 pytestmark = pytest.mark.usefixtures("sums_by")
 N, D, C, TAU = 90, 7, 5, 0.4
@@ -82,9 +77,9 @@ def test_weights_multiply_gradients_before_the_clip(classes_of_kernel, loss, geo
 @pytest.mark.parametrize("observed", [True, False])
 @pytest.mark.parametrize("units", [True, False])
 def test_samples_are_weighted_alike(rows, observed, units) -> None:
-    whole: Rows = UnitRows(rows(), BOUNDS) if units else rows()
+    whole: Rows = rows().of_people(BOUNDS) if units else rows()
     sampled = SAMPLED[: whole.n_rows]
-    found = clipped_sum(SampledRows(whole, sampled, 0.4, observed=observed), W, TAU).value
+    found = clipped_sum(whole.sample(sampled, 0.4, observed=observed), W, TAU).value
     # streamed rows are normalised
     x = X if rows is in_memory else X / np.linalg.norm(X, axis=1, keepdims=True)
     parts = gradients(x)
@@ -104,16 +99,12 @@ def test_samples_are_weighted_alike(rows, observed, units) -> None:
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("bounds", [None, np.arange(0, 901, 3)], ids=["rows", "people"])
 def test_processes_have_the_weights_of_their_rows(n_ranks, bounds, monkeypatch) -> None:
-    for module in ("rows", "shards"):
-        monkeypatch.setattr(f"linprobe.data.{module}.SHARD_ROWS", 64)
+    monkeypatch.setattr("linprobe.data.rows.SHARD_ROWS", 64)
     source = ArraySource(np.tile(X, (10, 1)), np.tile(Y, 10))
     weights = RowWeights(WEIGHTS.by_class, np.random.default_rng(0).random(900))
 
     def member(group: Group) -> Any:
-        if bounds is None:
-            rows = prepare_shard(source, Preprocessing(), "float32", group, weights)
-        else:
-            rows = prepare_units(source, bounds, Preprocessing(), "float32", group, weights)
+        rows = prepare_shard(source, bounds, Preprocessing(), "float32", group, weights)
         return clipped_sum(rows, W, TAU, all_reduce=group.all_reduce).value
 
     (alone,) = in_group(1, member)
@@ -123,7 +114,7 @@ def test_processes_have_the_weights_of_their_rows(n_ranks, bounds, monkeypatch) 
 
 @pytest.mark.parametrize("units", [False, True])
 def test_neighbours_differ_by_at_most_the_clip_norm_whatever_the_weights(units) -> None:
-    whole = clipped_sum(UnitRows(in_memory(), BOUNDS) if units else in_memory(), W, TAU)
+    whole = clipped_sum(in_memory().of_people(BOUNDS) if units else in_memory(), W, TAU)
     for place in range(len(BOUNDS) - 1 if units else 30):
         gone = slice(BOUNDS[place], BOUNDS[place + 1]) if units else slice(place, place + 1)
         keep = np.ones(N, dtype=bool)
@@ -132,7 +123,7 @@ def test_neighbours_differ_by_at_most_the_clip_norm_whatever_the_weights(units) 
         sizes[place if units else 0] = 0 if units else sizes[0]
         left: Rows = in_memory(keep)
         if units:
-            left = UnitRows(left, np.concatenate([[0], np.cumsum(sizes)]))  # type: ignore[arg-type]
+            left = left.of_people(np.concatenate([[0], np.cumsum(sizes)]))  # type: ignore[arg-type]
         moved = np.linalg.norm(whole.value - clipped_sum(left, W, TAU).value)
         assert moved <= TAU
         assert moved <= whole.contributions[place] * TAU + 1e-9
@@ -143,7 +134,7 @@ def test_a_device_weighs_as_the_host_does() -> None:
     from linprobe.gradients import gpu
 
     backend = gpu.GpuBackend(torch.device("cpu"))
-    for rows in (in_memory(), UnitRows(in_memory(), BOUNDS)):
+    for rows in (in_memory(), in_memory().of_people(BOUNDS)):
         placed = backend.place(rows)
         found = clipped_sum(placed, backend.put(W), TAU, backend=backend).value
         np.testing.assert_allclose(np.asarray(found), clipped_sum(rows, W, TAU).value, atol=0.06)

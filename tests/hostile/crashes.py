@@ -171,17 +171,14 @@ def _again(series: Series, folder: Path) -> str:
     return f"made again with status {status}" if status else ""
 
 
+def _published(series: Series, folder: Path) -> str:
+    status = 0 if (folder / "o.published-1").exists() else done(series.words, folder)
+    return f"published again with status {status}" if status else ""
+
+
 def _resumed(series: Series, folder: Path) -> str:
     status = 0 if (folder / "o").exists() else done((*series.words, "--resume"), folder, series.ranks)
     return f"resumed with status {status}" if status else ""
-
-
-def recovered(series: Series, folder: Path) -> str:
-    """Finish what `pdp-report --publish-epsilon` was stopped in, if it had begun; what is wrong then."""
-    if done(("pdp-report", "o"), folder) == 0:  # killed before the charge, or after the end
-        return ""
-    status = done(("pdp-report", "o", "--recover"), folder)
-    return f"recovered with status {status}" if status else ""
 
 
 def _verified(folder: Path, whole: Path) -> Iterator[str]:
@@ -225,7 +222,7 @@ SERIES = {
     "extract": Series(EXTRACT, _extract_again, _same_features),
     "compare": Series(COMPARE, _again, _verified),
     "tune": Series(TUNE, _again, _verified),
-    "publish": Series(PUBLISH, recovered, _verified, before=lambda folder: done(FULL, folder)),
+    "publish": Series(PUBLISH, _published, _verified, before=lambda folder: done(FULL, folder)),
 }
 
 
@@ -270,8 +267,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="the series of this name, or those whose name holds it")
     given = parser.parse_args()
     preload()
-    import linprobe.commands.compare
-    import linprobe.commands.tune  # noqa: F401
+    import linprobe.evaluation.compare
+    import linprobe.training.tune  # noqa: F401
 
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="linprobe-crashes-") as name:

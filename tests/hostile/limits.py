@@ -164,8 +164,8 @@ def main() -> int:
     parser.add_argument("--limit", choices=VALUES, help="this limit alone")
     given = parser.parse_args()
     preload()
-    import linprobe.commands.release
-    import linprobe.commands.tune  # noqa: F401
+    import linprobe.publishing.release
+    import linprobe.training.tune  # noqa: F401
 
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="linprobe-limits-") as name:

@@ -112,8 +112,6 @@ def wrong(name: str, status: int, folder: Path) -> Iterator[str]:
             if not torn and (runs or name == "compare"):
                 continue
         yield f"{path.name} was left"
-    if name == "publish":
-        yield from filter(None, [crashes.recovered(crashes.SERIES["publish"], folder)])
     for manifest in folder.rglob("manifest.json"):
         if json.loads(manifest.read_text())["private"] and crashes.done(("verify", str(manifest.parent)), folder):
             yield f"{manifest.parent.name} does not verify"
@@ -158,8 +156,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="commands whose name holds this")
     given = parser.parse_args()
     preload()
-    import linprobe.commands.compare
-    import linprobe.commands.tune  # noqa: F401
+    import linprobe.evaluation.compare
+    import linprobe.training.tune  # noqa: F401
 
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="linprobe-signals-") as folder:

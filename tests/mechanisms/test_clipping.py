@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linprobe.data.precision import STORAGE, narrowed, widened
+from linprobe.data.blocks import STORAGE, narrowed, widened
 from linprobe.data.rows import ArrayRows
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.clipped_sum import clipped_sum
@@ -14,8 +14,7 @@ from linprobe.gradients.host import products
 from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms
 from linprobe.gradients.rounding import FLOAT32_ROUNDING, LEAST_ROWS, SUM_ROWS, ExactSum, arithmetic
 from linprobe.mechanisms.clipping import clip_factors
-from linprobe.mechanisms.sampling import SampledRows
-from linprobe.methods._subspace import top_left_subspace
+from linprobe.methods._directions import top_left_subspace
 from tests.methods.test_subspace import projected
 
 pytestmark = pytest.mark.usefixtures("sums_by")
@@ -77,7 +76,7 @@ def test_one_who_joins_a_sample_changes_nothing_of_the_others(d, c, rate, size, 
     sums = []
     for joins in (True, False):
         joined[5] = joins
-        sampled = SampledRows(rows, joined.copy(), rate, observed=observed)
+        sampled = rows.sample(joined.copy(), rate, observed=observed)
         sums.append(clipped_sum(sampled, weights, 0.5, per_record=observed).value)
     assert 0.99 * 0.5 < np.linalg.norm(sums[0] - sums[1]) <= 0.5
 
@@ -207,7 +206,7 @@ def test_a_record_that_leaves_its_place_empty_changes_no_other_block(scale) -> N
     rows, weights = ArrayRows(x, g.integers(0, 100, n)), scale * g.normal(size=(64, 100))
     others = np.arange(n) != removed
     whole = clipped_sum(rows, weights, 0.5)
-    without = clipped_sum(SampledRows(rows, others, 1.0, observed=True), weights, 0.5)
+    without = clipped_sum(rows.sample(others, 1.0, observed=True), weights, 0.5)
     assert np.linalg.norm(whole.value - without.value) <= whole.contributions[removed] * 0.5
 
 

@@ -18,7 +18,7 @@ from linprobe.errors import LinprobeError, ParameterError
 from linprobe.gradients import gpu
 from linprobe.gradients.gpu import check_device
 from linprobe.mechanisms import gpu_noise as device_module
-from linprobe.mechanisms.gpu_noise import CHUNK_BLOCKS, STREAM_WORDS, DeviceNoise, Stream, check_ndtri, first_look
+from linprobe.mechanisms.gpu_noise import CHUNK_BLOCKS, STREAM_WORDS, DeviceNoise, Stream, check_ndtri, look_on_device
 from linprobe.mechanisms.noise import PART, NoiseSource
 
 CPU = torch.device("cpu")
@@ -182,7 +182,7 @@ def test_no_draw_waits_for_the_device_or_grows_its_memory() -> None:
         assert 16 << 20 < watch.peak - words.nbytes <= 64 << 20
         value = torch.zeros(8 * CHUNK_BLOCKS, dtype=torch.float64, device="cuda")
         with Watch("cuda") as watch:
-            first_look(value, words[: len(value)], 3.0, 2.0**-20)
+            look_on_device(value, words[: len(value)], 3.0, 2.0**-20)
         assert watch.peak <= 8 * value.nbytes
 
 
@@ -193,7 +193,7 @@ def test_no_draw_waits_for_a_real_device() -> None:
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        first_look(value, words, 3.0, 2.0**-20)
+        look_on_device(value, words, 3.0, 2.0**-20)
     finally:
         torch.cuda.set_sync_debug_mode(before)
 

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from linprobe.mechanisms import private_selection as module
-from linprobe.mechanisms.private_selection import geometric, private_selection
-from linprobe.mechanisms.right_counts import right_counts, right_counts_sensitivity
+from linprobe.mechanisms import correct_predictions as module
+from linprobe.mechanisms.correct_predictions import (
+    correct_counts,
+    correct_counts_sensitivity,
+    geometric,
+    private_selection,
+)
 
 DRAWS = 8000
 
@@ -67,11 +71,11 @@ def test_toy_selection_has_the_distribution_that_the_bound_is_proven_for() -> No
 def test_neighbours_differ_by_at_most_the_sensitivity(n_models: int) -> None:
     rng = np.random.default_rng(0)
     right = rng.integers(0, 2, (50, n_models))
-    whole = right_counts([(count, 50) for count in right.sum(axis=0).tolist()], 50)
+    whole = correct_counts([(count, 50) for count in right.sum(axis=0).tolist()], 50)
     for absent in range(50):
         left = np.delete(right, absent, axis=0)
-        change = whole.value - right_counts([(count, 49) for count in left.sum(axis=0).tolist()], 49).value
+        change = whole.value - correct_counts([(count, 49) for count in left.sum(axis=0).tolist()], 49).value
         assert np.linalg.norm(change) <= whole.sensitivity
         assert np.linalg.norm(change) == pytest.approx(math.sqrt(n_models) / 2)  # so each contributes in full
     assert np.array_equal(whole.contributions, np.ones(50))
-    assert right_counts_sensitivity(n_models) >= math.sqrt(n_models) / 2
+    assert correct_counts_sensitivity(n_models) >= math.sqrt(n_models) / 2

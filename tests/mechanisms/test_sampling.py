@@ -8,9 +8,9 @@ from scipy import stats
 
 from linprobe.accounting.ledger import Ledger
 from linprobe.data import rows as rows_module
-from linprobe.data import shards, sources
+from linprobe.data import sources
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows, TranslatedRows
+from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows
 from linprobe.data.sources import ArraySource
 from linprobe.estimators import DPSGD, DPSGDF
 from linprobe.gradients.clipped_sum import clipped_sum
@@ -18,7 +18,7 @@ from linprobe.gradients.geometry import PLAIN, Origin, Scale
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
+from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule
 
 G = np.random.default_rng(5)
@@ -90,9 +90,9 @@ ROWS = {
     "small blocks": lambda: ArrayRows(X, Y, block_rows=100),
     "streamed": lambda: StreamedRows(ArraySource(X, Y).blocks, len(X), 6, Preprocessing()),
     "chained": lambda: ChainedRows(ArrayRows(X[:1500], Y[:1500]), ArrayRows(X[1500:], Y[1500:])),
-    "translated": lambda: TranslatedRows(ArrayRows(X, Y), np.arange(6) / 10, 0.5),
-    "translated chain": lambda: TranslatedRows(
-        ChainedRows(ArrayRows(X[:30], Y[:30]), ArrayRows(X[30:], Y[30:])), np.arange(6) / 10, 0.5
+    "translated": lambda: ArrayRows(X, Y).translated(np.arange(6) / 10, 0.5),
+    "translated chain": lambda: ChainedRows(ArrayRows(X[:30], Y[:30]), ArrayRows(X[30:], Y[30:])).translated(
+        np.arange(6) / 10, 0.5
     ),
 }
 
@@ -105,7 +105,7 @@ def test_looking_at_those_who_stay_out_changes_no_sum(name, rate) -> None:
     weights = np.random.default_rng(4).normal(size=(rows.n_features, 4))
     for geometry in (PLAIN, Origin(weights / 9), Scale(np.exp(weights))):
         looked, blind = (
-            clipped_sum(SampledRows(rows, joined, rate, observed=observed), weights, 0.3, geometry=geometry)
+            clipped_sum(rows.sample(joined, rate, observed=observed), weights, 0.3, geometry=geometry)
             for observed in (True, False)
         )
         np.testing.assert_allclose(blind.value, looked.value, atol=1e-4)
@@ -113,7 +113,7 @@ def test_looking_at_those_who_stay_out_changes_no_sum(name, rate) -> None:
         assert looked.sensitivity == blind.sensitivity == 0.3
         assert looked.sampling_rate == blind.sampling_rate == rate
         # what a record is charged does not depend on the sample
-        everybody = clipped_sum(SampledRows(rows, joined | True, rate, observed=True), weights, 0.3, geometry=geometry)
+        everybody = clipped_sum(rows.sample(joined | True, rate, observed=True), weights, 0.3, geometry=geometry)
         np.testing.assert_array_equal(looked.contributions, everybody.contributions)
 
 
@@ -121,13 +121,12 @@ def test_looking_at_those_who_stay_out_changes_no_sum(name, rate) -> None:
 def test_sampled_blocks_hold_the_sampled_rows_at_their_places(name, monkeypatch) -> None:
     for module in (rows_module, sources):
         monkeypatch.setattr(module, "BLOCK_ROWS", 128)
-    for module in (rows_module, shards):
-        monkeypatch.setattr(module, "SHARD_ROWS", 512)
+    monkeypatch.setattr(rows_module, "SHARD_ROWS", 512)
     rows = ROWS[name]()
     joined = np.random.default_rng(3).random(len(X)) < 0.7
     everything = [(block.x.copy(), block.y, block.norms) for block in rows.blocks()]
     selected = []
-    for load in rows.sampled_blocks(joined):
+    for load in rows.sample(joined, 0.7, observed=False).lazy_blocks():
         block = load()
         assert len(block.y) > 0
         assert block.start % 512 == 0 or "chain" in name or name == "small blocks"
@@ -143,7 +142,7 @@ def test_nobody_joining_is_a_sum_of_zero(name) -> None:
     nobody = np.zeros(len(X), dtype=bool)
     for observed in (True, False):
         weights = np.ones((rows.n_features, 4))
-        found = clipped_sum(SampledRows(rows, nobody, 0.1, observed=observed), weights, 0.3)
+        found = clipped_sum(rows.sample(nobody, 0.1, observed=observed), weights, 0.3)
         np.testing.assert_array_equal(found.value, np.zeros_like(weights))
 
 

@@ -6,9 +6,8 @@ import pytest
 from flint import arb, ctx, fmpq
 from scipy.special import ndtri
 
-from linprobe.mechanisms.first_look import grid_step
+from linprobe.mechanisms.grid import EXTRA_BITS, grid_step, nearest_cell
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.second_look import EXTRA_BITS, nearest_cell
 
 STD = 1.7
 GRID = grid_step(STD)

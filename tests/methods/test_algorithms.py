@@ -13,9 +13,9 @@ from linprobe.gradients.loss import loss_and_gradient, loss_gradient_and_norms
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS, Problem, Run, Schedule
-from linprobe.methods._output import IterateOutput
-from linprobe.methods._step_size import score_noise, spread, step_size
-from linprobe.methods._subspace import top_left_subspace
+from linprobe.methods._descent import score_noise, spread, step_size
+from linprobe.methods._directions import top_left_subspace
+from linprobe.methods._iterates import Iterates
 from linprobe.methods.adamix import AdaMixOptions
 from linprobe.methods.noisy_gd import NoisyGDOptions
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
@@ -206,9 +206,9 @@ def test_outputs_are_what_their_names_say() -> None:
         "weighted": sum(2 * t / (20 * 21) * (t - 1) for t in range(1, 21)),
     }
     for kind, value in expected.items():
-        average = IterateOutput(kind, 20)
-        for t in range(1, 21):
-            average.add(t, iterates[t - 1], iterates[t])
+        average = Iterates(iterates[0], 20, kind)
+        for after in iterates[1:]:
+            average.move(after)
         assert average.result()[0, 0] == pytest.approx(value)
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from linprobe.methods import METHODS
-from linprobe.methods.choice import CHOICES, Facts, choose
+from linprobe.methods import CHOICES, METHODS, Facts, choose
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import UsageError
-from linprobe.gradients.newton_sum import parts_of
+from linprobe.gradients.second_order import parts_of
 from linprobe.methods import METHODS, Problem
 from linprobe.methods._base import initial_weights
 from linprobe.methods.dp_newton import LARGEST_Q

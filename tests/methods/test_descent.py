@@ -14,7 +14,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule, adadps, dope_sgd
 from linprobe.methods._descent import Descent, DescentOptions
-from linprobe.methods._output import IterateOutput
+from linprobe.methods._iterates import Iterates
 from tests.methods.test_contract import C, D, problem
 
 STEPS, SIGMA, RATE, SEED = 8, 3.0, 0.3, 11
@@ -186,9 +186,9 @@ ITERATES = [np.array([[float(t)], [t * t / 4.0]]) for t in (5, 2, 7, 1, 3, 8, 6)
 
 
 def output_of(kind: str, ensemble: int | None = None) -> np.ndarray:
-    output = IterateOutput(kind, 6, ensemble)
-    for t in range(1, 7):
-        output.add(t, ITERATES[t - 1], ITERATES[t])
+    output = Iterates(ITERATES[0], 6, kind, ensemble)
+    for after in ITERATES[1:]:
+        output.move(after)
     return output.result()
 
 
@@ -212,13 +212,13 @@ def test_outputs_computed_by_hand() -> None:
 @pytest.mark.parametrize("ensemble", [0, 7])
 def test_ensembles_of_no_or_too_many_iterates_are_refused(kind, ensemble) -> None:
     with pytest.raises(ParameterError, match="1 to the number of steps, 6"):
-        IterateOutput(kind, 6, ensemble)
+        Iterates(ITERATES[0], 6, kind, ensemble)
 
 
 @pytest.mark.parametrize("kind", ["last", "weighted"])
 def test_an_ensemble_that_would_do_nothing_is_refused(kind) -> None:
     with pytest.raises(UsageError, match="does nothing"):
-        IterateOutput(kind, 6, 2)
+        Iterates(ITERATES[0], 6, kind, 2)
 
 
 @pytest.mark.parametrize("name", [*SAMPLED, "noisy-gd"])

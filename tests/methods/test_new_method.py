@@ -2,67 +2,90 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import io
 import json
 import os
-import subprocess
+import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-PROGRAM = """
-import contextlib, importlib.util, inspect, io, json, pickle, sys
-import tests.methods.toy
-import linprobe
-from linprobe import cli
 from sklearn.base import clone
 
-def ran(*words):
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        return cli.run(list(words)), out.getvalue(), err.getvalue()
+from tests.processes import ended, start_copy
 
-def generator(name):
-    spec = importlib.util.spec_from_file_location(name, f"{sys.argv[1]}/docs/{name}.py")
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def generator(name: str) -> ModuleType:
+    """A script of the documentation."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
-train = ("train", "--method", "toy", "--eps", "3", "--steps", "3")
-tables, probe = generator("generate_tables"), linprobe.Toy(epsilon=3, toy_option="halved")
-json.dump({
-    "trained": ran(*train, "--toy-option", "halved", "--out", "run"),
-    "refused": ran(*train, "--toy-option", "third"),
-    "misspelled": ran(*train, "--toy-opton", "halved"),
-    "other": ran("train", "--method", "ngd", "--eps", "3", "--toy-option", "halved"),
-    "listed": ran("methods"),
-    "compared": ran("compare", "--methods", "toy:toy-option=halved", "--eps", "3", "--seeds", "1", "--jobs", "1",
-                    "--no-baselines", "--out", "compared"),
-    "cli reference": generator("generate_cli").render(),
-    "Python reference": tables.classes() + tables.arguments(),
-    "methods": tables.methods(),
-    "signature": str(inspect.signature(linprobe.Toy)),
-    "documentation": linprobe.Toy.__doc__,
-    "cloned": clone(pickle.loads(pickle.dumps(probe))).get_params()["toy_option"],
-}, sys.stdout)
-"""
+
+def ran(*words: str) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of a command."""
+    from linprobe import cli
+
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        return cli.run(list(words)), out.getvalue(), err.getvalue()
+
+
+def in_a_copy_with_toy(folder: Path, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of `work` in a copy of this process that imports the toy method before the rest of linprobe."""
+
+    def write() -> int:
+        for name in list(sys.modules):
+            if name.split(".")[0] == "linprobe" or name.startswith("tests.methods."):
+                del sys.modules[name]
+        importlib.import_module("tests.methods.toy")
+        os.chdir(folder)
+        Path("found.json").write_text(json.dumps(work()))
+        return 0
+
+    assert ended(start_copy(write)) == 0
+    return dict(json.loads((folder / "found.json").read_text()))
+
+
+def use_toy() -> dict[str, Any]:
+    """The toy method in every command and reference that lists methods."""
+    import linprobe
+
+    train = ("train", "--method", "toy", "--eps", "3", "--steps", "3")
+    tables, probe = generator("generate_tables"), linprobe.Toy(epsilon=3, toy_option="halved")
+    compared = ("--eps", "3", "--seeds", "1", "--jobs", "1", "--no-baselines", "--out", "compared")
+    return {
+        "trained": ran(*train, "--toy-option", "halved", "--out", "run"),
+        "manifest": json.loads(Path("run/manifest.json").read_text(encoding="utf-8")),
+        "refused": ran(*train, "--toy-option", "third"),
+        "misspelled": ran(*train, "--toy-opton", "halved"),
+        "other": ran("train", "--method", "ngd", "--eps", "3", "--toy-option", "halved"),
+        "listed": ran("methods"),
+        "compared": ran("compare", "--methods", "toy:toy-option=halved", *compared),
+        "cli reference": generator("generate_cli").render(),
+        "Python reference": tables.classes() + tables.arguments(),
+        "methods": tables.methods(),
+        "signature": str(inspect.signature(linprobe.Toy)),
+        "documentation": linprobe.Toy.__doc__,
+        "cloned": clone(pickle.loads(pickle.dumps(probe))).get_params()["toy_option"],
+    }
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The output of a process that has imported the toy method."""
-    folder = tmp_path_factory.mktemp("toy")
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}){PROGRAM}", ROOT],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    manifest = json.loads((folder / "run" / "manifest.json").read_text(encoding="utf-8"))
-    return {**json.loads(done.stdout), "manifest": manifest}
+    """What a process that has imported the toy method finds."""
+    return in_a_copy_with_toy(tmp_path_factory.mktemp("toy"), use_toy)
 
 
 def test_command_line_trains_it_with_its_option(found: dict[str, Any]) -> None:
@@ -99,15 +122,22 @@ def test_its_estimator_is_one_like_the_others(found: dict[str, Any]) -> None:
     assert found["cloned"] == "halved"
 
 
-def test_contract_holds_for_it_and_each_word_of_its_option() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n0", "-vv", "-p", "tests.methods.toy", "-k", "toy", "test_contract.py"],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout
-    for variant in ("[toy]", "[toy-toy_option=halved]"):
-        assert f"test_neighbours_differ_by_at_most_sensitivity_at_every_step{variant} PASSED" in done.stdout
+def hold_toy_to_the_contract() -> dict[str, Any]:
+    """Call every test of the contract on the toy method: with its defaults, and with each word of its option."""
+    from linprobe.methods import METHODS
+    from tests.methods import test_contract
+
+    toy, held = METHODS["toy"], []
+    for name, test in vars(test_contract).items():
+        if name.startswith("test_") and [*inspect.signature(test).parameters] == ["method", "options"]:
+            for options in ({}, *test_contract.words_of(toy)):
+                test(toy, options)
+                held.append([name, options])
+    return {"held": held}
+
+
+def test_contract_holds_for_it_and_each_word_of_its_option(tmp_path: Path) -> None:
+    held = in_a_copy_with_toy(tmp_path, hold_toy_to_the_contract)["held"]
+    assert len(held) >= 14
+    for options in ({}, {"toy_option": "halved"}):
+        assert ["test_neighbours_differ_by_at_most_sensitivity_at_every_step", options] in held

@@ -9,7 +9,6 @@ import pytest
 
 from linprobe.accounting.events import grouped
 from linprobe.data.rows import ArrayRows
-from linprobe.data.unit_rows import UnitRows
 from linprobe.methods import Problem
 from tests.methods.test_contract import (
     RATE,
@@ -41,7 +40,7 @@ def of_people(empty: int | None = None) -> Problem:
         keep[bounds[empty] : bounds[empty + 1]] = False
         sizes[empty] = 0
     left = ArrayRows(rows.x[keep], rows.y[keep])
-    return replace(whole, private=UnitRows(left, np.concatenate([[0], np.cumsum(sizes)])))
+    return replace(whole, private=left.of_people(np.concatenate([[0], np.cumsum(sizes)])))
 
 
 @each_case

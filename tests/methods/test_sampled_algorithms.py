@@ -7,18 +7,17 @@ from hypothesis import strategies as st
 
 from linprobe.accounting.events import grouped
 from linprobe.data.preprocessing import normalise_rows
-from linprobe.data.rows import ArrayRows, TranslatedRows
+from linprobe.data.rows import ArrayRows
 from linprobe.errors import UsageError
 from linprobe.estimators import DPSGDF
 from linprobe.gradients.clipped_sum import row_sum
-from linprobe.gradients.loss import loss_and_gradient, residuals, second_moment
+from linprobe.gradients.loss import loss_and_gradient, mean_squared_gradient, residuals
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f_theory
-from linprobe.methods._augment import gaussian_rows
+from linprobe.methods import METHODS, Problem, Run, Schedule, dpsgd_f
 from linprobe.methods.adadps import public_scale
-from linprobe.methods.dope_sgd import clip_origin
-from linprobe.methods.dpsgd_f_theory import FeatureClipped, ball
+from linprobe.methods.dope_sgd import clip_origin, gaussian_rows
+from linprobe.methods.dpsgd_f import ball, feature_clipped
 from linprobe.methods.mirror_descent import MirrorDescentOptions, alphas, mirror_map
 from tests.methods.test_contract import C, D, SpyMechanism, fit, problem
 
@@ -118,7 +117,7 @@ def test_extended_public_rows_train_as_private_ones_and_cost_none_of_them() -> N
 
 
 def test_the_public_scale_has_unit_mean_square_above_its_floor() -> None:
-    moment = second_moment(problem().public, np.zeros((D, C)))
+    moment = mean_squared_gradient(problem().public, np.zeros((D, C)))
     scale = public_scale(moment, 0.1)
     np.testing.assert_allclose(np.mean((scale - 0.1) ** 2), 1)
     np.testing.assert_allclose((scale - 0.1) ** 2 / moment, ((scale - 0.1) ** 2 / moment)[0, 0])
@@ -159,7 +158,7 @@ def test_the_mean_of_unit_rows_is_released_with_sensitivity_one_and_is_their_mea
 
 @pytest.mark.parametrize("name", ["practical", "theory"])
 def test_shares_of_epsilon_are_those_asked_for_and_everything_fits_the_target(name) -> None:
-    from linprobe.accounting.accountants import composed_epsilon
+    from linprobe.accounting.accountants import GAUSSIAN, RENYI
 
     g = np.random.default_rng(0)
     x, y = g.normal(size=(300, 8)), np.arange(300) % 3
@@ -174,9 +173,9 @@ def test_shares_of_epsilon_are_those_asked_for_and_everything_fits_the_target(na
     for purpose, (share, count) in shares.items():
         (release,) = [found for found in _as_releases(releases) if found.purpose == purpose]
         assert release.count == count
-        assert 2 * share * (1 - 1e-6) <= composed_epsilon([release], 1e-5, "gdp") <= 2 * share
+        assert 2 * share * (1 - 1e-6) <= GAUSSIAN.epsilon([release], 1e-5) <= 2 * share
     assert 2 * 0.999 <= probe.privacy_["epsilon"] <= 2
-    assert composed_epsilon(_as_releases(releases), 1e-5, "rdp") == probe.privacy_["epsilon"]
+    assert RENYI.epsilon(_as_releases(releases), 1e-5) == probe.privacy_["epsilon"]
 
 
 def _as_releases(found: dict):
@@ -214,24 +213,16 @@ def test_counts_of_the_theory_move_by_at_most_their_sensitivity() -> None:
     neighbour = SpyMechanism(replay=spy.values)
     keep = np.arange(data.private.n_rows) != 3
 
-    class WithoutOne(ArrayRows):
-        """Rows without the third record. The number of records is public and does not change."""
-
-        def __init__(self):
-            super().__init__(data.private.x[keep], data.private.y[keep])
-            self.n_rows = data.private.n_rows
-
-        def lazy_blocks(self):
-            return ArrayRows(data.private.x[keep], data.private.y[keep]).lazy_blocks()
-
-    ball(WithoutOne(), Run(schedule, neighbour, lambda: None))
+    # the number of records is public and does not change
+    without_one = ArrayRows(data.private.x[keep], data.private.y[keep]).as_shard(0, data.private.n_rows)
+    ball(without_one, Run(schedule, neighbour, lambda: None))
     assert {event.purpose for event in spy.events} == {"median", "radius", "mean", "quantile"}
     for event, ours, theirs in zip(spy.events, spy.sums, neighbour.sums, strict=True):
         assert np.linalg.norm(ours - theirs) <= event.sensitivity
 
 
 def test_the_rotation_keeps_lengths_and_can_be_undone() -> None:
-    rotate, back = dpsgd_f_theory._rotation(13)
+    rotate, back = dpsgd_f._rotation(13)
     x = np.random.default_rng(0).normal(size=(5, 13))
     np.testing.assert_allclose(back(rotate(x)), x, atol=1e-12)
     np.testing.assert_allclose(np.linalg.norm(rotate(x), axis=1), np.linalg.norm(x, axis=1))
@@ -240,7 +231,7 @@ def test_the_rotation_keeps_lengths_and_can_be_undone() -> None:
 def test_gradients_of_feature_clipped_rows_are_within_the_theorys_clip() -> None:
     rows, _ = clustered(500)
     tau = 0.05
-    clipped = FeatureClipped(TranslatedRows(rows, np.zeros(12), tau), tau)
+    clipped = feature_clipped(rows.translated(np.zeros(12), tau), tau)
     weights = np.random.default_rng(0).normal(size=(13, 3)) * 40
     for block in clipped.blocks():
         assert (block.norms <= np.sqrt(2) * tau * (1 + 1e-6)).all()
@@ -309,7 +300,7 @@ def test_augmented_rows_have_the_class_means_and_the_pooled_covariance() -> None
         return normalise_rows(rows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("linprobe.methods._augment.normalise_rows", kept)
+        patch.setattr("linprobe.methods.dope_sgd.normalise_rows", kept)
         drawn = gaussian_rows(public, 4, 30_000)
     raw = np.concatenate(raw)
     np.testing.assert_allclose(np.linalg.norm(drawn.x, axis=1), 1, atol=1e-5)

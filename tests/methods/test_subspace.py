@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from linprobe.data.blocks import Block
 from linprobe.data.preprocessing import row_norms
 from linprobe.gradients import host
-from linprobe.methods._subspace import OrthonormalSubspace, top_left_subspace
+from linprobe.methods._directions import OrthonormalSubspace, top_left_subspace
 
 D, C = 64, 10
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +13,7 @@ import pytest
 from linprobe import cli
 from linprobe.accounting import per_instance
 from linprobe.parallel.threads import blas_held_to_one_thread
-from linprobe.runs import manifest
-from linprobe.training import settings
+from linprobe.plans import settings
 from tests.replay.datasets import FEATURES, KINDS, NEIGHBOURS, write
 from tests.replay.people import PEOPLE, write_people
 
@@ -39,12 +37,10 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="package", autouse=True)
 def _computed_once() -> Iterator[None]:
-    """Keep budgets, Renyi tables, versions and count of threads from run to run; wait for no disk."""
+    """Keep budgets, Renyi tables and the count of threads from run to run."""
     with pytest.MonkeyPatch.context() as patch, blas_held_to_one_thread():
         patch.setattr(settings, "calibrate", remembered(settings.calibrate))
         patch.setattr(per_instance, "renyi_table", remembered(per_instance.renyi_table))
-        patch.setattr(manifest, "_software_versions", remembered(manifest._software_versions))
-        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

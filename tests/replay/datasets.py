@@ -7,26 +7,23 @@ nothing to any sum, whatever centre, bias column or origin the method uses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from linprobe.data.blocks import Block, LazyBlock, Rows
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.rows import ArrayRows, ChangedRows
-from linprobe.data.shards import ShardRows
+from linprobe.data.rows import Rows
 from linprobe.data.tasks import MULTICLASS, MULTILABEL
-from linprobe.methods import dpsgd_f_theory
-from linprobe.training import engine
+from linprobe.methods import dpsgd_f
+from linprobe.training import execute
 
 N, WIDTH, N_CLASSES = 200, 9, 4
 FEATURES = "rows.h5"
-FAR = 1e100  # the norm of an empty place: its clip factor is 0 in float32
 CLASSES = ("ant", "bee", "cat", "dog")
 LONE = 3  # the class that no other private row has
 HUGE, DENORMAL = 3e38, 1e-42
@@ -90,66 +87,16 @@ def write(folder: Path, kind: str, filled: Neighbour | None) -> None:
 
 
 def leave_empty(patch: pytest.MonkeyPatch, empty: Collection[int]) -> None:
-    """Have the next runs leave these places of the protected rows empty."""
-    prepare, changed, row_sum = engine.prepare_units, ChangedRows._changed, dpsgd_f_theory.row_sum
+    """Have the next runs leave these places of the protected rows, or of people, empty."""
+    prepare, row_sum = execute.prepare_shard, dpsgd_f.row_sum
 
     def prepared(*given: Any) -> Rows:
-        return _emptied(prepare(*given), empty, 0)
-
-    def changed_but_empty(self: ChangedRows, load: LazyBlock) -> Block:
-        block = load()
-        return _blank(changed(self, lambda: block), block.norms == FAR)
+        rows = prepare(*given)
+        return rows.emptied(~np.isin(rows.first + np.arange(rows.n_local), list(empty)))
 
     def sum_around(rows: Rows, clip_norm: float, origin: Any, **reduce: Any) -> Any:
-        return row_sum(_AtOrigin(rows, origin), clip_norm, origin, **reduce)
+        """The sum of differences from an origin, where the empty places are."""
+        return row_sum(rows.emptied(rows._present, filler=origin), clip_norm, origin, **reduce)
 
-    patch.setattr(engine, "prepare_units", prepared)
-    patch.setattr(ChangedRows, "_changed", changed_but_empty)
-    patch.setattr(dpsgd_f_theory, "row_sum", sum_around)
-
-
-def _emptied(rows: Rows, empty: Collection[int], first: int) -> Rows:
-    """`rows`, the first of which is number `first` of all, with their empty places blanked."""
-    if isinstance(rows, ShardRows):
-        rows._shard = _emptied(rows._shard, empty, rows.first)
-        return rows
-    here = [place - first for place in empty if first <= place < first + rows.n_rows]
-    if isinstance(rows, ArrayRows):
-        rows.x[here], rows.norms[here] = 0, FAR
-        return rows
-    return _StreamedWithEmpty(rows, here)
-
-
-def _blank(block: Block, gone: Any) -> Block:
-    if not gone.any():
-        return block
-    x = np.where(gone[:, None], 0, block.x)
-    return replace(block, stored=x, norms=np.where(gone, FAR, block.norms), translation=None)
-
-
-class _StreamedWithEmpty(ChangedRows):
-    """Streamed rows with empty places. No sample has them, so only passes over all rows are changed."""
-
-    def __init__(self, rows: Rows, empty: list[int]) -> None:
-        super().__init__(rows, rows.n_features)
-        self._empty = empty
-
-    def change(self, block: Block) -> Block:
-        return _blank(block, np.isin(np.arange(len(block.y)) + block.start, self._empty))
-
-    def sampled_blocks(self, sampled: Any) -> Iterator[LazyBlock]:
-        return self._rows.sampled_blocks(sampled)
-
-
-class _AtOrigin(ChangedRows):
-    """Rows whose empty places lie at the origin of a sum of differences, to which they add nothing."""
-
-    def __init__(self, rows: Rows, origin: Any) -> None:
-        super().__init__(rows, rows.n_features)
-        self._origin = origin
-
-    def _changed(self, load: LazyBlock) -> Block:
-        return self.change(load())
-
-    def change(self, block: Block) -> Block:
-        return replace(block, stored=np.where((block.norms == FAR)[:, None], self._origin, block.x.astype(np.float64)))
+    patch.setattr(execute, "prepare_shard", prepared)
+    patch.setattr(dpsgd_f, "row_sum", sum_around)

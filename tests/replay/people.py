@@ -1,25 +1,20 @@
 """Neighbouring data sets under zero-out adjacency of people: one whole person has rows, or none.
 
-A file cannot hold a person without rows, so the base stores one zero row of each person who is absent. `leave_out`
-drops these rows and leaves the place of the person, where a run reads its rows. All else is the path of `train`.
+A file cannot hold a person without rows, so the base stores one zero row of each person who is absent. `leave_empty`
+drops these rows and leaves the place of the person. All else is the path of `train`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from linprobe.commands._row_sources import FileSource
-from linprobe.data.blocks import Rows
+from linprobe.data.blocks import PAIRED_ROWS
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.unit_rows import PAIRED_ROWS
-from linprobe.training import engine
 from tests.replay.datasets import CLASSES, DENORMAL, FEATURES, HUGE, LONE, N_CLASSES, WIDTH, N
 
 
@@ -66,20 +61,3 @@ def write_people(folder: Path, present: Person | None) -> None:
 
 def _rows(centres: Any, labels: Any, g: np.random.Generator) -> tuple[Any, Any]:
     return centres[labels] + g.normal(size=(len(labels), WIDTH)), labels
-
-
-def leave_out(patch: pytest.MonkeyPatch, absent: Collection[int]) -> None:
-    """Have the next runs find no rows of these people."""
-    prepare = engine.prepare_units
-
-    def prepared(source: FileSource, bounds: Any, *given: Any) -> Rows:
-        sizes, keep = np.diff(bounds), np.ones(source.n_rows, dtype=bool)
-        for place in absent:
-            keep[bounds[place] : bounds[place + 1]] = False
-            sizes[place] = 0
-        whole = np.ones(source.features.sizes[source.group], dtype=bool) if source.keep is None else source.keep.copy()
-        whole[whole] = keep
-        left = FileSource(source.features, source.group, whole, source.relabel)
-        return prepare(left, np.concatenate([[0], np.cumsum(sizes)]), *given)
-
-    patch.setattr(engine, "prepare_units", prepared)

@@ -38,9 +38,8 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.parallel import torch_group
 from linprobe.parallel.array_api import on_host
-from linprobe.runs.derived import MANIFEST, PER_RECORD
+from linprobe.runs.manifest import MANIFEST, PER_RECORD
 from tests.replay.datasets import FEATURES, empty_places, leave_empty
-from tests.replay.people import leave_out
 from tests.replay.processes import in_processes
 
 KEY = bytes(range(9, 41))  # under which each place is in two of four samples at rate 1/2
@@ -106,10 +105,7 @@ def play(
         patch.chdir(folder)
         patch.setattr(_terminal, "LONG", math.inf)  # or a slow run says how far it is
         patch.setenv("XDG_STATE_HOME", books)  # or the second run would say what both cost
-        if people:
-            leave_out(patch, empty)
-        else:
-            leave_empty(patch, empty)
+        leave_empty(patch, empty)
         tape.attach(patch, () if people else empty)  # who has no rows may join a sample
         if processes == 1:
             status = cli.run(given)
@@ -175,7 +171,7 @@ class Tape:
 
         def appended(ledger: Ledger, event: GaussianEvent) -> None:
             append(ledger, event)
-            if event.purpose != INHERITED and ledger._stream is not None:  # rank 0's
+            if event.purpose != INHERITED and ledger._lines is not None:  # rank 0's
                 self.events.append(event)
 
         def tossed(source: NoiseSource, probability: float, *given: Any) -> Any:

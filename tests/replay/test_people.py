@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data import rows, shards
+from linprobe.data import rows
 from linprobe.gradients import host
 from linprobe.methods import METHODS
 from linprobe.parallel import available_memory
@@ -77,8 +77,7 @@ def test_a_neighbour_publishes_the_same_bits_from_streamed_rows(case, datasets, 
 
 @pytest.mark.parametrize("case", [*DEFAULTS, *PARTS], **named)
 def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, datasets, monkeypatch) -> None:
-    for module in (rows, shards):
-        monkeypatch.setattr(module, "SHARD_ROWS", 64)
+    monkeypatch.setattr(rows, "SHARD_ROWS", 64)
     replay(datasets, case, (HUGE, LAST), processes=2)
 
 

@@ -11,19 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.commands import train as train_command
 from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import Rows
 from linprobe.errors import LinprobeError
-from linprobe.gradients import clipped_sum
+from linprobe.gradients import clipped_sum, unit_sums
 from linprobe.gradients.loss import loss_and_gradient
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.mechanisms.sampling import PoissonSampler, SampledRows
+from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import noisy_gd
 from linprobe.methods._base import Run
 from linprobe.methods._descent import Descent
 from linprobe.methods._iterates import Iterates
-from linprobe.training import engine
+from linprobe.plans import plan
+from linprobe.training import execute
+from linprobe.training import train as train_command
 from tests.replay.conftest import BASE
 from tests.replay.datasets import NEIGHBOURS, empty_places
 from tests.replay.replay import LeakError, compare, play
@@ -40,26 +42,19 @@ def raw_rows(source: Any) -> Any:
 
 def spied_rows(patch: Patch, look: Callable[[Any, Any], None]) -> None:
     """Call `look(source, rows)` with the private rows, raw and in training space, when a run has prepared them."""
-    prepare = engine.prepare_units
+    prepare = execute.prepare_shard
 
     def prepared(source: Any, *given: Any) -> Any:
         rows = prepare(source, *given)
         look(source, rows)
         return rows
 
-    patch.setattr(engine, "prepare_units", prepared)
+    patch.setattr(execute, "prepare_shard", prepared)
 
 
 def private_mean(patch: Patch) -> None:
     """Rows are centred on the private mean."""
-    roles, seen = engine.with_roles, []
-
-    def remembered(*given: Any) -> Any:
-        seen.append(roles(*given))
-        return seen[-1]
-
-    patch.setattr(engine, "with_roles", remembered)
-    patch.setattr(engine, "_preprocessing", lambda *_: Preprocessing.centred_on(raw_rows(seen[-1].private)))
+    patch.setattr(plan, "_preprocessing", lambda _, dataset: Preprocessing.centred_on(raw_rows(dataset.private)))
 
 
 def private_largest_norm(patch: Patch) -> None:
@@ -75,13 +70,13 @@ def private_largest_norm(patch: Patch) -> None:
 
 def realised_batch_size(patch: Patch) -> None:
     """Sums are divided by the number of rows in the sample."""
-    init, step, sizes = SampledRows.__init__, Descent.step, []
+    sample, step, sizes = Rows.sample, Descent.step, []
 
-    def counted(self: Any, rows: Any, sampled: Any, *given: Any, **named: Any) -> None:
-        init(self, rows, sampled, *given, **named)
-        sizes.append(sampled.sum())
+    def counted(self: Rows, mask: Any, *given: Any, **named: Any) -> Rows:
+        sizes.append(mask.sum())
+        return sample(self, mask, *given, **named)
 
-    patch.setattr(SampledRows, "__init__", counted)
+    patch.setattr(Rows, "sample", counted)
     patch.setattr(Descent, "step", lambda self, gradient, **facts: step(self, gradient * (100 / sizes[-1]), **facts))
 
 
@@ -105,9 +100,10 @@ def class_list(patch: Patch) -> None:
     """The manifest names the classes of private labels."""
     manifest = train_command.manifest_of
 
-    def listed(features: Any, *given: Any) -> Any:
+    def listed(ready: Any, *given: Any) -> Any:
+        features = ready.features
         present = np.unique(features.labels("train"))
-        return {**manifest(features, *given), "class_names": [features.description.class_names[c] for c in present]}
+        return replace(manifest(ready, *given), class_names=[features.description.class_names[c] for c in present])
 
     patch.setattr(train_command, "manifest_of", listed)
 
@@ -151,19 +147,20 @@ def kept_key(patch: Patch) -> None:
 def no_clip(patch: Patch) -> None:
     """Gradients are not clipped."""
     patch.setattr(clipped_sum, "clip_factors", lambda norms, *_: np.ones_like(norms))
-    patch.setattr(clipped_sum, "longest_left", lambda *_: math.inf)
+    patch.setattr(unit_sums, "longest_left", lambda *_: math.inf)
 
 
 def half_clipped(patch: Patch) -> None:
     """Gradients are clipped at 1.01 clip norms."""
-    factors, longest = clipped_sum.clip_factors, clipped_sum.longest_left
+    factors, longest = clipped_sum.clip_factors, unit_sums.longest_left
     patch.setattr(clipped_sum, "clip_factors", lambda norms, clip, margin: factors(norms, 1.01 * clip, margin))
-    patch.setattr(clipped_sum, "longest_left", lambda clip, margin: longest(1.01 * clip, margin))
+    patch.setattr(unit_sums, "longest_left", lambda clip, margin: longest(1.01 * clip, margin))
 
 
 def all_rows_whatever_the_sample(patch: Patch) -> None:
     """Sums are over all rows."""
-    patch.setattr(SampledRows, "lazy_blocks", lambda self: self._rows.lazy_blocks())
+    sample = Rows.sample
+    patch.setattr(Rows, "sample", lambda self, mask, rate, **how: sample(self, mask | True, rate, **how))
 
 
 def learning_rate_of_private_rows(patch: Patch) -> None:

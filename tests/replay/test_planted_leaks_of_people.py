@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.commands import train as train_command
-from linprobe.data import unit_rows
-from linprobe.data.unit_rows import UnitRows
-from linprobe.gradients import clipped_sum, second_moment, unit_sums
+from linprobe.data import blocks
+from linprobe.data.rows import Rows
+from linprobe.gradients import clipped_sum, second_order, unit_sums
 from linprobe.gradients.unit_sums import UnitClip
-from linprobe.mechanisms.sampling import SampledRows
 from linprobe.methods._descent import Descent
-from linprobe.training import engine
+from linprobe.training import execute
+from linprobe.training import train as train_command
 from tests.planted import clip_by_row
 from tests.replay.conftest import BASE
 from tests.replay.people import ABSENT, PEOPLE
@@ -29,8 +28,8 @@ HUGE, MANY, LAST = PEOPLE
 
 def no_products_of_pairs(patch: Patch) -> None:
     """The norm of a person's sum is computed as if the rows were orthogonal."""
-    inner = unit_rows.inner_products
-    patch.setattr(unit_rows, "inner_products", lambda *given: 0 * inner(*given))
+    inner = blocks.inner_products
+    patch.setattr(blocks, "inner_products", lambda *given: 0 * inner(*given))
 
 
 def sum_in_place_of_mean(patch: Patch) -> None:
@@ -42,25 +41,26 @@ def sum_in_place_of_mean(patch: Patch) -> None:
 
 def second_moment_of_rows(patch: Patch) -> None:
     """Second moments of rows are scaled to 1, not those of people."""
-    patch.setattr(second_moment, "outer_product_norms", lambda block, x: np.ones(block.n_units))
+    patch.setattr(second_order, "outer_product_norms", lambda block, x: np.ones(block.n_units))
 
 
 def rows_sampled_with_people(patch: Patch) -> None:
     """Sums are over all people."""
-    patch.setattr(SampledRows, "lazy_blocks", lambda self: self._rows.lazy_blocks())
+    sample = Rows.sample
+    patch.setattr(Rows, "sample", lambda self, mask, rate, **how: sample(self, mask | True, rate, **how))
 
 
 def number_of_rows(patch: Patch) -> None:
     """The manifest counts the rows of all people."""
     manifest, seen = train_command.manifest_of, []
-    _spied_rows(patch, lambda rows: seen.append(rows.rows.n_rows))
-    patch.setattr(train_command, "manifest_of", lambda *given: {**manifest(*given), "n_rows": seen[-1]})
+    _spied_rows(patch, lambda rows: seen.append(int(rows.bounds[-1])))
+    patch.setattr(train_command, "manifest_of", lambda *given: replace(manifest(*given), per_owner_rows=seen[-1]))
 
 
 def divided_by_number_of_rows(patch: Patch) -> None:
     """Steps divide by the number of rows."""
     step, seen = Descent.step, []
-    _spied_rows(patch, lambda rows: seen.append(rows.rows.n_rows))
+    _spied_rows(patch, lambda rows: seen.append(int(rows.bounds[-1])))
     patch.setattr(Descent, "step", lambda self, gradient, **facts: step(self, gradient * (400 / seen[-1]), **facts))
 
 
@@ -72,14 +72,14 @@ def sums_of_all_people(patch: Patch) -> None:
 
 def _spied_rows(patch: Patch, look: Any) -> None:
     """Call `look` with the rows of people that a run has prepared."""
-    prepare = engine.prepare_units
+    prepare = execute.prepare_shard
 
-    def prepared(*given: Any) -> UnitRows:
+    def prepared(*given: Any) -> Rows:
         rows = prepare(*given)
         look(rows)
         return rows
 
-    patch.setattr(engine, "prepare_units", prepared)
+    patch.setattr(execute, "prepare_shard", prepared)
 
 
 SUM, OUTSIDE = r"moved by \S+ sensitivities", "outside the sample"
@@ -91,7 +91,7 @@ PLANTED = [
     (second_moment_of_rows, ("dp-ls", ""), MANY, SUM),
     (rows_sampled_with_people, ("dp-sgd", ""), LAST, OUTSIDE),
     (sums_of_all_people, ("dp-sgd", ""), HUGE, OUTSIDE),
-    (number_of_rows, ("noisy-gd", ""), LAST, "published manifest.json: n_rows"),
+    (number_of_rows, ("noisy-gd", ""), LAST, "published manifest.json: per_owner_rows"),
     (divided_by_number_of_rows, ("dp-sgd", ""), MANY, "published model.npz"),
 ]
 

@@ -54,7 +54,7 @@ def full_page(trained_run: Path, tmp_path: Path) -> Path:
     figures = figures_on([f"class {index:03d} " + "x" * (index % 3 * 20) for index in range(102)])
     changes = {"features": "f" * 60 + ".h5", "backbone": "b" * 60}
     evidence = evidence_of(trained_run, **changes)
-    text = page(replace(evidence, name="run-" + "r" * 60, test_figures=figures))
+    text = page(replace(evidence, name="run-" + "r" * 60, test_metrics=figures))
     path = tmp_path / "page.html"
     path.write_text(text, encoding="utf-8")
     return path

@@ -15,16 +15,19 @@ import pytest
 
 from linprobe.reporting.drawings import histogram_drawing
 from linprobe.reporting.page import STYLE, Evidence, page
+from linprobe.runs.check import Recomputed
+from linprobe.runs.manifest import Published
+from linprobe.runs.run_folder import RunFolder
 from tests.reporting.samples import attack_on, figures_on
 
 HISTOGRAM = {"bin_edges": [0.0, 1.0, 2.0, 3.0], "noisy_counts": [250, -7, 140]}
-PUBLISHED = {"what": "histogram", "epsilon": 0.5, "noise_multiplier": 7.5, "file": "published_histogram_1.json"}
+PUBLISHED = Published("histogram", epsilon=0.5, noise_multiplier=7.5, file="published_histogram_1.json")
 
 
 def evidence_of(run: Path, **changes: Any) -> Evidence:
     """Evidence of a run, with `changes` to its manifest, a published histogram and an attack."""
-    manifest = {**json.loads((run / "manifest.json").read_text()), "published": [PUBLISHED], **changes}
-    checked = {"epsilon": manifest["epsilon"], "epsilon_cross_check": manifest["epsilon"], "releases": 50}
+    manifest = replace(RunFolder(run).manifest, **{"published": (PUBLISHED,), **changes})
+    checked = Recomputed(manifest.epsilon, manifest.epsilon, manifest.gdp_mu, manifest.zcdp_rho, 50)
     return Evidence("run", manifest, checked, [HISTOGRAM], [attack_on(run)], figures_on(["ant", "bee", "cat", "dog"]))
 
 
@@ -98,7 +101,8 @@ def test_everything_in_the_manifest_is_escaped(trained_run: Path) -> None:
     """Each string of the manifest, replaced by markup, appears as text or not at all."""
     manifest = json.loads((trained_run / "manifest.json").read_text())
     attack = "<i>&\"'"
-    words = [key for key, value in manifest.items() if isinstance(value, str) and key != "accountant"]
+    named = ("accountant", "unit")  # words that the page looks up
+    words = [key for key, value in manifest.items() if isinstance(value, str) and key not in named]
     assert len(words) > 12
     changes: dict[str, Any] = dict.fromkeys(words, attack)
     changes["class_names"] = [attack]
@@ -124,7 +128,7 @@ def test_words_of_a_drawing_are_escaped() -> None:
 @pytest.mark.parametrize("classes", [2, 20, 21, 151])
 def test_many_classes_are_shortened_and_listed_in_full(trained_run: Path, classes: int) -> None:
     names = [f"class {index:03d}" for index in range(classes)]
-    text = page(replace(evidence_of(trained_run, n_classes=classes), test_figures=figures_on(names)))
+    text = page(replace(evidence_of(trained_run, n_classes=classes), test_metrics=figures_on(names)))
     for name in names:
         assert f">{name}<" in text
     short = classes <= 20
@@ -145,7 +149,7 @@ def test_accuracy_by_class_has_intervals_mistakes_and_a_warning(trained_run: Pat
 
 
 def test_a_run_without_figures_has_its_accuracy_only(trained_run: Path) -> None:
-    text = page(replace(evidence_of(trained_run), test_figures=None))
+    text = page(replace(evidence_of(trained_run), test_metrics=None))
     assert "Test rows are public by convention" in text
     assert "By class" not in text
 

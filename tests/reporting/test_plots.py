@@ -11,8 +11,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from linprobe.evaluation.comparison import Setting, Summary
-from linprobe.reporting.comparison_plots import (
+from linprobe.metrics.comparison import Setting, Summary
+from linprobe.reporting.comparison import (
     accuracy_against_attack,
     accuracy_against_epsilon,
     boost_against_shots,
@@ -78,7 +78,7 @@ def test_figures_of_private_facts_say_so_and_are_for_their_owner(tmp_path: Path)
 
 
 def test_no_two_rows_differ_in_colour_alone(tmp_path: Path) -> None:
-    from linprobe.reporting.comparison_plots import MARKERS, _style
+    from linprobe.reporting.comparison import MARKERS, _style
 
     styles = _style([str(row) for row in range(len(MARKERS))])
     assert len({style["marker"] for style in styles.values()}) == len(MARKERS)

@@ -6,8 +6,9 @@ from statistics import mean
 
 import pytest
 
-from linprobe.commands.import_ import ImportRequest, import_
-from linprobe.commands.train import TrainRequest, train
+from linprobe.extraction.import_ import ImportRequest, import_
+from linprobe.options.requests import TrainRequest
+from linprobe.training.train import train
 
 
 class Silent:
@@ -46,7 +47,7 @@ def flowers(tmp_path_factory) -> Path:
     if folder is None or not arrays.is_file():
         pytest.skip("LINPROBE_TEST_DATA names no folder with flowers102-mobilenetv2.npz")
     out = tmp_path_factory.mktemp("flowers") / "flowers.h5"
-    import_(ImportRequest(sources=(arrays,), out=out), Silent())
+    import_(ImportRequest([arrays], out), Silent())
     return out
 
 

@@ -22,8 +22,6 @@ import pytest
 from linprobe import atomic_files
 from linprobe.accounting.ledger import Ledger
 from linprobe.cli import run
-from linprobe.commands.train import TrainRequest, train
-from linprobe.commands.verify import verify
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
@@ -31,12 +29,14 @@ from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
-from linprobe.options.requests import VerifyRequest
+from linprobe.options.requests import TrainRequest
+from linprobe.plans.settings import Settings
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
+from linprobe.runs.verify import verify
 from linprobe.training import checkpoint
 from linprobe.training.checkpoint import Checkpoints
-from linprobe.training.settings import Settings
+from linprobe.training.train import train
 from tests.conftest import Outcome
 from tests.processes import ended, start_copy
 
@@ -685,7 +685,7 @@ def test_without_resume_an_unfinished_run_disturbs_nothing(stopped_run: TrainReq
     before = {path.name: path.read_bytes() for path in partial.iterdir()}
     train(replace(stopped_run, resume=False), Silent())
     assert {path.name: path.read_bytes() for path in partial.iterdir()} == before
-    assert verify(VerifyRequest(run=stopped_run.out, features=stopped_run.features))["verified"] is True
+    assert verify(stopped_run.out, stopped_run.features)["verified"] is True
 
 
 def test_the_run_to_go_on_with_must_be_the_only_one(stopped_run: TrainRequest) -> None:
@@ -720,7 +720,7 @@ def test_exit_statuses_of_the_command(
     assert cli("verify", "run", "--features", features_file).status == 0
 
 
-KILLS = 12  # of each of two methods
+KILLS = 8  # of each of two methods
 
 
 @contextlib.contextmanager
@@ -816,7 +816,7 @@ def kill_many(features: Path, folder: Path, method: str, kills: int, seed: int, 
         if given:
             check_equal(out, expected)
         else:
-            assert verify(VerifyRequest(run=out, features=features))["verified"] is True
+            assert verify(out, features)["verified"] is True
 
 
 @pytest.mark.parametrize("method", ["noisy-gd", "dp-sgd"])

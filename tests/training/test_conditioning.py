@@ -14,8 +14,8 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.estimators import ESTIMATORS, NoisyGD
 from linprobe.methods.private_mean import MEAN, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
-from linprobe.training.conditioning import LARGEST_NOISE, SHARE, mean_release, settled
-from linprobe.training.settings import Settings
+from linprobe.plans.centring import LARGEST_NOISE, SHARE, mean_release, settled
+from linprobe.plans.settings import Settings
 
 CLASSES, N, WIDTH = 3, 3000, 20
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from linprobe.commands.train import TrainRequest, make_settings
 from linprobe.errors import ArgumentError, UsageError
 from linprobe.estimators import ESTIMATORS
 from linprobe.methods import METHODS
-from linprobe.training.settings import Settings
+from linprobe.options.requests import TrainRequest
+from linprobe.plans.settings import Settings
+from linprobe.training.train import make_settings
 
 
 @pytest.mark.parametrize("name", METHODS)

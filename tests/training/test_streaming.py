@@ -17,24 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from linprobe.commands._row_sources import FileSource
-from linprobe.data import feature_reader, feature_scan
-from linprobe.data import precision as precision_module
+from linprobe.data import blocks as blocks_module
+from linprobe.data import feature_reader, row_checks
 from linprobe.data import rows as rows_module
-from linprobe.data.blocks import Block, Blocks, Rows
+from linprobe.data.blocks import STORAGE, Block, narrowed, widened
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import LoadedFeatures
-from linprobe.data.feature_scan import scan
-from linprobe.data.precision import STORAGE, narrowed, widened
 from linprobe.data.preprocessing import Preprocessing, row_norms
-from linprobe.data.rows import ArrayRows, ChainedRows, StreamedRows, TranslatedRows, prepare
+from linprobe.data.row_checks import GroupRows, check_rows
+from linprobe.data.rows import ArrayRows, ChainedRows, Rows, StreamedRows, prepare
 from linprobe.data.sources import BLOCK_ROWS, ArraySource, ChainedSource
 from linprobe.errors import DataError, UsageError
 from linprobe.gradients.clipped_sum import clipped_sum
-from linprobe.mechanisms.sampling import SampledRows
-from linprobe.methods.dpsgd_f_theory import FeatureClipped
+from linprobe.methods.dpsgd_f import feature_clipped
 from linprobe.parallel import available_memory
-from linprobe.parallel.prefetch import prefetched
+from linprobe.parallel.threads import prefetched
 
 RNG = np.random.default_rng(5)
 N, D = 5000, 37
@@ -85,16 +82,16 @@ ROWS = {
     **{f"in memory {precision}": lambda precision=precision: in_memory(precision) for precision in STORAGE},
     **{f"streamed {precision}": lambda precision=precision: streamed(precision) for precision in STORAGE},
     "chained": lambda: ChainedRows(in_memory(), streamed()),
-    "translated": lambda: TranslatedRows(streamed(), np.arange(D) / 10, 0.5),
-    "shortened": lambda: FeatureClipped(in_memory("float16"), 0.3),
-    "sampled": lambda: SampledRows(streamed(), JOINED, 0.6, observed=False),
-    "observed": lambda: SampledRows(in_memory("bfloat16"), JOINED, 0.6, observed=True),
+    "translated": lambda: streamed().translated(np.arange(D) / 10, 0.5),
+    "shortened": lambda: feature_clipped(in_memory("float16"), 0.3),
+    "sampled": lambda: streamed().sample(JOINED, 0.6, observed=False),
+    "observed": lambda: in_memory("bfloat16").sample(JOINED, 0.6, observed=True),
 }
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_lazy_blocks_can_be_called_in_any_order_by_many_threads(name: str) -> None:
-    rows: Blocks = ROWS[name]()
+    rows: Rows = ROWS[name]()
     expected = list(rows.blocks())
     assert sum(len(block.y) for block in expected) in (N, 2 * N, JOINED.sum())
     loads = list(rows.lazy_blocks())
@@ -133,7 +130,7 @@ def test_every_stored_number_is_widened_exactly_and_narrowed_back(
     precision: Any, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
-        monkeypatch.setattr(precision_module, "LIBRARY", None)
+        monkeypatch.setattr(blocks_module, "LIBRARY", None)
     bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
     stored = bits.view(np.float16) if precision == "float16" else bits
     wide = widened(stored)
@@ -277,7 +274,7 @@ def test_rows_are_read_whatever_their_layout(editable: Path, layout: str) -> Non
         file.create_dataset("train/x", data=x, **LAYOUTS[layout])
         expected = file["train/x"][:]
     with FeatureFile(editable) as features:
-        scan(features)
+        check_rows(features)
         for part in (slice(None), slice(0, 1), slice(60, 333), slice(399, 900), slice(5, 5), slice(2, 90, 3)):
             found = features.rows("train", part)
             assert found.dtype == expected.dtype
@@ -292,7 +289,7 @@ def test_rows_cut_off_while_the_file_is_open_are_missed(editable: Path) -> None:
                 features.rows("test", slice(3))
             editable.write_bytes(whole[:500])
             with pytest.raises(DataError, match="test/x cannot be read"):
-                scan(features)
+                check_rows(features)
         editable.write_bytes(whole)
 
 
@@ -319,7 +316,7 @@ def test_chained_shards_are_the_whole(features_file: Path, read: Any, masked: bo
     keep = np.arange(400) % 3 != 1 if masked else None
     with FeatureFile(features_file) as opened:
         features = read(opened)
-        whole = FileSource(features, "train", keep, np.array([3, 2, 1, 0]))
+        whole = GroupRows(features, "train", keep, np.array([3, 2, 1, 0]))
         edges = [0, 1, 130, whole.n_rows]
         shards = [whole.shard(start, stop) for start, stop in pairwise(edges)]
         assert [shard.n_rows for shard in shards] == np.diff(edges).tolist()
@@ -350,20 +347,20 @@ def test_the_same_rows_are_hashed_once(features_file: Path, read: Any, monkeypat
 
 @pytest.mark.parametrize("number", [0, 7])
 def test_ids_of_equal_hash_are_told_apart(editable: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_scan, "hash", lambda name: hash(name) % 5 if number else 0, raising=False)
+    monkeypatch.setattr(row_checks, "hash", lambda name: hash(name) % 5 if number else 0, raising=False)
     monkeypatch.setattr(feature_reader, "RECORDS_AT_ONCE", 100)
     with FeatureFile(editable) as features:
-        scan(features)
+        check_rows(features)
     with h5py.File(editable, "r+") as file:
         file["train/id"][300] = file["train/id"][3]
         file["train/id"][301] = file["train/id"][3]
     with FeatureFile(editable) as features, pytest.raises(DataError, match="train has 2 repeated ids"):
-        scan(features)
+        check_rows(features)
     with h5py.File(editable, "r+") as file:
         file["train/id"][300:302] = ["new", "newer"]
         file["public/id"][2] = file["train/id"][399]
     with FeatureFile(editable) as features, pytest.raises(DataError, match="both in train and in public"):
-        scan(features)
+        check_rows(features)
 
 
 def test_a_streamed_run_is_the_run_in_memory_bit_for_bit(
@@ -377,8 +374,8 @@ def test_a_streamed_run_is_the_run_in_memory_bit_for_bit(
 
     expected = train("kept")
     passes = []
-    real = StreamedRows.lazy_blocks
-    monkeypatch.setattr(StreamedRows, "lazy_blocks", lambda self: passes.append(self) or real(self))
+    real = StreamedRows._whole
+    monkeypatch.setattr(StreamedRows, "_whole", lambda self: passes.append(self) or real(self))
     monkeypatch.setattr(available_memory, "available", lambda: 0)
     assert train("streamed") == expected
     assert len(passes) >= 3

@@ -9,18 +9,20 @@ import pytest
 
 from linprobe import DPSGD, AdaMix, FullyPrivate, NoisyGD
 from linprobe.accounting.calibrate import calibrate
-from linprobe.data import rows, shards
+from linprobe.data import rows
+from linprobe.data.dataset import Dataset
+from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import ArrayRows, prepare_shard
 from linprobe.data.sources import ArraySource
-from linprobe.data.unit_rows import UnitRows, prepare_units
 from linprobe.errors import DataError, PrivacyError, PrivacyWarning, UsageError
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.parallel import available_memory
-from linprobe.parallel.process_group import ALONE, Group
-from linprobe.parallel.thread_group import in_group
-from linprobe.training import engine
-from linprobe.training.engine import Sources
+from linprobe.parallel.process_group import ALONE, Group, in_group
+from linprobe.plans.plan import plan_run
+from linprobe.plans.settings import Settings
+from linprobe.training import execute
+from linprobe.training.execute import Trained
 from linprobe.training.runtime import Runtime
-from linprobe.training.settings import Settings
 from tests.conftest import gaussian_rows
 
 N, WIDTH, CLASSES = 600, 10, range(4)
@@ -32,9 +34,13 @@ def settings(**given: Any) -> Settings:
     return NoisyGD(**{"epsilon": 3.0, "n_steps": 4, "insecure_seed": 1, "condition": "none"} | given).settings()
 
 
-def sources(sizes: Any) -> Sources:
+def dataset(sizes: Any) -> Dataset:
     bounds = np.concatenate([[0], np.cumsum(sizes)])
-    return Sources(ArraySource(X[: bounds[-1]], Y[: bounds[-1]]), 4, bounds=bounds)
+    return Dataset(ArraySource(X[: bounds[-1]], Y[: bounds[-1]]), 4, bounds=bounds)
+
+
+def train_on(given: Dataset, runtime: Runtime | None = None) -> Trained:
+    return execute.execute(plan_run(settings(), given), given, runtime)
 
 
 def test_the_estimator_protects_people() -> None:
@@ -85,15 +91,15 @@ def test_public_rows_of_unknown_owners_are_not_protected_as_people() -> None:
 
 def test_a_sample_draws_whole_people(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    original = UnitRows.sampled_blocks
+    original = ArrayRows._sampled
 
-    def watched(self: UnitRows, sampled: Any) -> Any:
+    def watched(self: ArrayRows, sampled: Any) -> Any:
         for load in original(self, sampled):
             block = load()
             seen.append((len(sampled), int(sampled.sum()), np.diff(block.bounds)))
             yield lambda block=block: block
 
-    monkeypatch.setattr(UnitRows, "sampled_blocks", watched)
+    monkeypatch.setattr(ArrayRows, "_sampled", watched)
     given = {"epsilon": 3, "classes": CLASSES, "n_steps": 3, "accountant": "rdp", "per_record": False}
     DPSGD(sampling_rate=0.5, condition="none", **given).fit(X, Y, owners=OWNERS)
     assert {n for n, _, _ in seen} == {200}
@@ -105,10 +111,10 @@ def test_the_private_mean_has_the_sensitivity_of_a_person() -> None:
     def mean(extra: int) -> Any:
         """The mean released of 100 people, the last of whom has `extra` equal rows more."""
         x = np.concatenate([X[:300], np.repeat(X[299:300], extra, axis=0)])
-        rows_of = prepare_units(
+        rows_of = prepare_shard(
             ArraySource(x, np.zeros(len(x), dtype=int)),
             np.array([*range(0, 300, 3), len(x)]),
-            engine.Preprocessing(),
+            Preprocessing(),
             "float32",
             ALONE,
         )
@@ -120,16 +126,15 @@ def test_the_private_mean_has_the_sensitivity_of_a_person() -> None:
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize("memory", [True, False])
 def test_processes_and_streams_train_the_same_model(n_ranks, memory, monkeypatch) -> None:
-    for module in (rows, shards):
-        monkeypatch.setattr(module, "SHARD_ROWS", 128)
+    monkeypatch.setattr(rows, "SHARD_ROWS", 128)
     sizes = np.random.default_rng(0).integers(1, 3, 350)
-    given = sources(sizes)
-    want = engine.train(given, settings())
+    given = dataset(sizes)
+    want = train_on(given)
     if not memory:
         monkeypatch.setattr(available_memory, "fits", lambda n_bytes: False)
 
     def member(group: Group) -> Any:
-        return engine.train(given, settings(), Runtime(group=group))
+        return train_on(given, Runtime(group=group))
 
     found = in_group(n_ranks, member)
     for trained in found:
@@ -141,13 +146,12 @@ def test_processes_and_streams_train_the_same_model(n_ranks, memory, monkeypatch
 
 
 def test_a_person_is_in_one_shard(monkeypatch) -> None:
-    for module in (rows, shards):
-        monkeypatch.setattr(module, "SHARD_ROWS", 128)
+    monkeypatch.setattr(rows, "SHARD_ROWS", 128)
     sizes = np.random.default_rng(0).integers(1, 3, 300)
-    given = sources(sizes)
+    given = dataset(sizes)
 
     def member(group: Group) -> Any:
-        shard = prepare_units(given.private, given.bounds, engine.Preprocessing(), "float32", group)
+        shard = prepare_shard(given.private, given.bounds, Preprocessing(), "float32", group)
         return shard.first, shard.n_local, [np.diff(block.bounds) for block in shard.blocks()]
 
     found = in_group(2, member)
@@ -161,11 +165,11 @@ def test_a_device_gives_the_model_of_the_host() -> None:
     from linprobe.gradients import gpu
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "choose_backend", lambda device: gpu.GpuBackend(torch.device("cpu")))
+        patch.setattr(execute, "choose_backend", lambda device: gpu.GpuBackend(torch.device("cpu")))
         sizes = [*[1, 2, 4] * 60, 30]
-        on_device = engine.train(sources(sizes), settings())
-    host = engine.train(sources(sizes), settings())
-    assert on_device.privacy["unit"] == host.privacy["unit"] == "owner"
+        on_device = train_on(dataset(sizes))
+    host = train_on(dataset(sizes))
+    assert on_device.privacy.unit == host.privacy.unit == "owner"
     np.testing.assert_allclose(on_device.weights, host.weights, atol=0.02 * np.abs(host.weights).max())
     assert on_device.losses is not None
     assert host.losses is not None

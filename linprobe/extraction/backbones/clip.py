@@ -6,6 +6,7 @@ of a mismatch, which lowers accuracy. Here the pretrained tag decides the activa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,29 +16,23 @@ import torch
 from torch import Tensor, nn
 
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, quietly, read_weights
-from linprobe.extraction.backbones._hub import hub_or_cache
-from linprobe.extraction.transform import ImageTransform
+from linprobe.extraction.backbones import Backbone
+from linprobe.extraction.backbones.weights import (
+    RANDOM,
+    build_or_fetch,
+    hub_or_cache,
+    load_strictly,
+    quietly,
+    read_weights,
+)
+from linprobe.extraction.images import ImageTransform
 
 DEFAULT_MODEL, DEFAULT_TAG = "RN50", "openai"
-SETTLED = (
-    "cache_dir",
-    "device",
-    "force_preprocess_cfg",
-    "force_quick_gelu",
-    "jit",
-    "load_weights",
-    "output_dict",
-    "precision",
-    "pretrained",
-    "pretrained_hf",
-    "pretrained_image",
-    "pretrained_image_path",
-    "pretrained_text",
-    "pretrained_text_path",
-    "require_pretrained",
-    "weights_only",
-)
+SETTLED = {
+    "cache_dir", "device", "force_preprocess_cfg", "force_quick_gelu", "jit", "load_weights", "output_dict",
+    "precision", "pretrained", "pretrained_hf", "pretrained_image", "pretrained_image_path", "pretrained_text",
+    "pretrained_text_path", "require_pretrained", "weights_only",
+}  # fmt: skip
 
 
 class ImageTower(nn.Module):
@@ -54,54 +49,49 @@ class ImageTower(nn.Module):
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """An open_clip network. Without `weights`, those of the tag are downloaded into open_clip's cache."""
+    """An open_clip network. Without `weights`, the weights of the tag are downloaded into open_clip's cache."""
     model_name, tag, tag_config = _parse(name, has_weights=weights is not None or random)
-    own = open_clip.get_model_config(model_name) or {}
-    taken = sorted(set(arguments) & set(SETTLED))
+    taken = sorted(set(arguments) & SETTLED)
     if taken:
         raise UsageError(f"backbone argument {taken[0]} is settled by linprobe; use the name, --weights, or --mean ...")
-    quick = bool(own.get("quick_gelu") or tag_config.get("quick_gelu"))
+    own = open_clip.get_model_config(model_name) or {}
+    settings = {"force_quick_gelu": bool(own.get("quick_gelu") or tag_config.get("quick_gelu")), **arguments}
     if tag and model_name.endswith("-quickgelu") and not tag_config.get("quick_gelu"):
         raise UsageError(
             f"backbone {name} pairs a QuickGELU network with weights trained with GELU; "
             f"name clip:{model_name.removesuffix('-quickgelu')}/{tag}"
         )
     fetched = tag is not None and weights is None and not random
-    settings = {"force_quick_gelu": quick, **arguments}
     preset = {key: tag_config[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag_config}
-    unreachable = None
-    try:
-        with quietly(), hub_or_cache() if fetched else nullcontext() as unreachable:
-            model: Any = build_seeded(
-                lambda: open_clip.create_model(
-                    model_name,
-                    pretrained=tag if fetched else None,
-                    force_preprocess_cfg=preset,
-                    pretrained_text=False,
-                    **settings,
-                )
-            )
-    except TypeError as error:
-        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
-    except Exception as error:  # the Hugging Face client raises many types
-        reason = unreachable or first_line(error)[:200]
-        if not fetched:
-            raise UsageError(f"backbone {name} cannot be built ({reason}); change --backbone-arg") from None
-        raise DataError(
-            f"weights {tag} of {name} are not in open_clip's cache and cannot be fetched ({reason}); "
-            "fetch them on a machine with internet and give --weights FILE, or --random-weights for a test"
-        ) from None
-    notes: list[str] = []
+    model = build_or_fetch(
+        name,
+        arguments,
+        lambda: open_clip.create_model(
+            model_name,
+            pretrained=tag if fetched else None,
+            force_preprocess_cfg=preset,
+            pretrained_text=False,
+            **settings,
+        ),
+        f"weights {tag} of {name} are not in open_clip's cache" if fetched else "",
+    )
     activation = "QuickGELU" if settings["force_quick_gelu"] else "GELU"
+    notes: tuple[str, ...] = ()
     if weights is not None and not random:
         load_strictly(model, read_weights(Path(weights)), Path(weights))
-        if tag is None:
-            notes.append(
-                f"{model_name} is built with {activation}; if {Path(weights).name} was trained otherwise, "
-                f"name its tag, as in clip:{model_name}/openai"
-            )
+        note = f"{model_name} is built with {activation}; if {Path(weights).name} was trained otherwise, name its tag, "
+        notes = () if tag else (f"{note}as in clip:{model_name}/openai",)
     model.eval()
-    downloads = "hf_tokenizer_name" in own.get("text_cfg", {})
+    shown = RANDOM if random else Path(weights).name if weights else str(tag)
+    tensor = f"projected image embedding, not normalised; {activation}"
+    full = f"clip:{model_name}" + (f"/{tag}" if tag else "")
+    encode_text = _text_encoder(name, model_name, model, downloads="hf_tokenizer_name" in own.get("text_cfg", {}))
+    tower = ImageTower(model).eval()
+    return Backbone(full, tower, _transform(full, model), tensor, shown, arguments, encode_text, notes)
+
+
+def _text_encoder(name: str, model_name: str, model: Any, *, downloads: bool) -> Callable[[list[str]], Tensor]:
+    """Function from prompts to encodings (prompts, embedding), float32; `downloads`: its tokenizer may be fetched."""
     unreachable = None
     try:
         with quietly(), hub_or_cache() if downloads else nullcontext() as unreachable:
@@ -116,11 +106,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
             encoding: Tensor = model.encode_text(tokenizer(prompts).to(device))
         return encoding.float()
 
-    shown = RANDOM if random else Path(weights).name if weights else str(tag)
-    tensor = f"projected image embedding, not normalised; {activation}"
-    full = f"clip:{model_name}" + (f"/{tag}" if tag else "")
-    tower = ImageTower(model).eval()
-    return Backbone(full, tower, _transform(full, model), tensor, shown, arguments, encode_text, tuple(notes))
+    return encode_text
 
 
 def _parse(name: str, *, has_weights: bool) -> tuple[str, str | None, dict[str, Any]]:

@@ -15,16 +15,16 @@ import torchvision
 from torch import nn
 
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones._base import (
+from linprobe.extraction.backbones import Backbone
+from linprobe.extraction.backbones.weights import (
     RANDOM,
     SUFFIXES,
-    Backbone,
     UnreachableWeightsError,
     build_seeded,
     load_strictly,
     read_weights,
 )
-from linprobe.extraction.transform import ImageTransform
+from linprobe.extraction.images import ImageTransform
 
 NETWORKS = {"resnet50": "resnet50", "wide-resnet50-2": "wide_resnet50_2"}
 DEFAULT_WEIGHTS = "IMAGENET1K_V1"

@@ -2,7 +2,7 @@
 
 J. Bruna and S. Mallat, "Invariant Scattering Convolution Networks", 2013, normalised as in F. Tramer and D. Boneh,
 "Differentially Private Learning Needs Better Features (or Much More Data)", 2021, arXiv 2011.11660. Filters, padding
-and order of the coefficients are those of kymatio 0.3.0, so that numbers agree.
+and order of the coefficients follow kymatio 0.3.0, so that numbers agree.
 
 For each channel x of an image, reflected at its borders:
 
@@ -18,8 +18,7 @@ For each channel x of an image, reflected at its borders:
 | psi(j, l) | `wavelets` | Morlet wavelet of scale 2^j and angle (3 - l) pi / 8, in the Fourier domain |
 | phi | `low_pass` | Gaussian of standard deviation 0.8 * 2^(J - 1) pixels, a product of a row and a column filter |
 
-Every step uses one image and public constants, so no row depends on another image.
-"""
+Every step uses one image and public constants, so no row depends on another image."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from linprobe.errors import UsageError
-from linprobe.extraction.backbones._base import Backbone
-from linprobe.extraction.transform import ImageTransform
+from linprobe.extraction.backbones import Backbone
+from linprobe.extraction.images import ImageTransform
 
 SCALES, ANGLES = 2, 8
 STEP = 2**SCALES
@@ -193,28 +192,35 @@ def coefficients(images: Tensor) -> Tensor:
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """Scattering. Argument `mode`: RGB, or L, one grey channel; by default as the test images. Raises UsageError."""
+    """`scattering` or `pixels`, networks without weights. Argument `mode`: RGB, or L, one grey channel.
+
+    By default the mode of `pixels` is RGB, and `scattering` has the mode of the test images.
+
+    Raises:
+        UsageError: weights, or another argument.
+    """
     if weights is not None or random:
-        raise UsageError("backbone scattering has no weights; leave out --weights and --random-weights")
+        raise UsageError(f"backbone {name} has no weights; leave out --weights and --random-weights")
     mode = arguments.get("mode")
     if mode not in (None, "RGB", "L") or set(arguments) - {"mode"}:
-        raise UsageError(f"backbone scattering got {arguments}; allowed: --backbone-arg mode=RGB or mode=L")
+        raise UsageError(f"backbone {name} got {arguments}; allowed: --backbone-arg mode=RGB or mode=L")
+    if name == "pixels":
+        tensor = "values in [0, 1], flattened as (channel, row, column)"
+        return Backbone(name, nn.Flatten(), _transform(None, None, mode or "RGB"), tensor, "", arguments)
 
     def transform_for(shapes: Collection[tuple[str, int, int]]) -> ImageTransform:
         modes = {shape[0] for shape in shapes}
         sizes = {shape[1:] for shape in shapes}
         chosen = mode or ("L" if modes == {"L"} else "RGB")
         kept = len(sizes) == 1 and max(max(size) for size in sizes) <= LARGEST_KEPT
-        resize, crop = (None, None) if kept else (SIDE, (SIDE, SIDE))
-        channels = len(chosen)
-        return ImageTransform(resize, crop, "bilinear", (0.0,) * channels, (1.0,) * channels, chosen)
+        return _transform(None, None, chosen) if kept else _transform(SIDE, (SIDE, SIDE), chosen)
 
     tensor = (
         f"second-order scattering, J={SCALES}, L={ANGLES}, flattened as (channel, map, row, column); "
         f"each image normalised in {GROUPS} groups"
     )
     return Backbone(
-        "scattering",
+        name,
         Scattering(),
         transform_for(()),
         tensor,
@@ -224,3 +230,8 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         float32_only=True,
         batch_on_cpu=BATCH_ON_CPU,
     )
+
+
+def _transform(resize: int | None, crop: tuple[int, int] | None, mode: str) -> ImageTransform:
+    """Preprocessing that leaves values in [0, 1]."""
+    return ImageTransform(resize, crop, "bilinear", (0.0,) * len(mode), (1.0,) * len(mode), mode)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import timm
 from timm.data.config import resolve_model_data_config
 
-from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, quietly, read_weights
-from linprobe.extraction.backbones._hub import hub_or_cache
-from linprobe.extraction.transform import ImageTransform
+from linprobe.errors import UsageError
+from linprobe.extraction.backbones import Backbone
+from linprobe.extraction.backbones.weights import RANDOM, build_or_fetch, load_strictly, read_weights
+from linprobe.extraction.images import ImageTransform
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
@@ -23,27 +22,15 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         near = timm.list_models(f"*{wanted.split('.')[0].split('_')[0]}*")[:5] or timm.list_models()[:5]
         raise UsageError(f"backbone {name} is not a network of timm; allowed: timm:NAME, such as {', '.join(near)}")
     fetched = not random and weights is None
-    unreachable = None
-    try:
-        with quietly(), hub_or_cache() if fetched else nullcontext() as unreachable:
-            model: Any = build_seeded(lambda: timm.create_model(wanted, pretrained=fetched, **arguments))
-    except TypeError as error:
-        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
-    except Exception as error:  # the Hugging Face client raises many types
-        if not fetched:
-            raise UsageError(
-                f"backbone {name} cannot be built ({first_line(error)[:200]}); change --backbone-arg"
-            ) from None
-        if "pretrained tag" in str(error):
-            tags = timm.list_pretrained(wanted.split(".")[0])[:6]
-            raise UsageError(
-                f"backbone {name} names no weights of timm; allowed: {', '.join(tags) or 'none'}"
-            ) from None
-        reason = unreachable or first_line(error)[:200]
-        raise DataError(
-            f"weights of {name} are not in the Hugging Face cache and cannot be fetched ({reason}); "
-            "fetch them on a machine with internet and give --weights FILE, or --random-weights for a test"
-        ) from None
+    tags = timm.list_pretrained(wanted.split(".")[0])
+    if fetched and "." in wanted and wanted not in tags:
+        raise UsageError(f"backbone {name} names no weights of timm; allowed: {', '.join(tags[:6]) or 'none'}")
+    model = build_or_fetch(
+        name,
+        arguments,
+        lambda: timm.create_model(wanted, pretrained=fetched, **arguments),
+        f"weights of {name} are not in the Hugging Face cache" if fetched else "",
+    )
     if weights is not None and not random:
         head = model.pretrained_cfg.get("classifier") or ()
         load_strictly(model, read_weights(Path(weights)), Path(weights), (head,) if isinstance(head, str) else head)
@@ -54,7 +41,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
 
 
 def _transform(name: str, model: Any) -> ImageTransform:
-    """Preprocessing for evaluation, from the network's own configuration. Raises UsageError."""
+    """Preprocessing for evaluation, from the network's own configuration."""
     config: Any = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
     height, width = config["input_size"][1:]
     share = config["crop_pct"]

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.backbones._base import RANDOM, Backbone, build_seeded, load_strictly, read_weights
-from linprobe.extraction.transform import ImageTransform
+from linprobe.extraction.backbones import Backbone
+from linprobe.extraction.backbones.weights import RANDOM, build_seeded, load_strictly, read_weights
+from linprobe.extraction.images import ImageTransform
 
 NETWORKS = {"wrn-16-4": (16, 4), "wrn-40-4": (40, 4), "wrn-28-10": (28, 10)}
 SIDE = 32

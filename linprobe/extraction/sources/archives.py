@@ -10,6 +10,7 @@ import json
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,15 +20,16 @@ from numpy.typing import NDArray
 from linprobe.data.labels import class_list, label_indices, settle_labels
 from linprobe.data.limits import LONGEST_ID
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.decoding import MAX_BYTES, UnreadableImage
 from linprobe.extraction.sources.base import (
     FOLDER_NAMES,
     IMAGE_SUFFIXES,
+    MAX_BYTES,
     TEST_NAMES,
     ImageSource,
     Members,
     OwnerOf,
     Strings,
+    UnreadableImage,
     checked_labels,
     file_stamp,
     readable,
@@ -140,16 +142,14 @@ def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
 
 def _is_shard(shard: Path) -> bool:
     """Whether the first members include an image and a label file of the same key, as in WebDataset shards."""
-    images: set[PurePosixPath] = set()
-    labels: set[PurePosixPath] = set()
-    for count, (member, _) in enumerate(_members(shard)):
-        path = PurePosixPath(member.name)
-        stem, _, extension = path.name.partition(".")
-        found = labels if extension.lower() in LABEL_KEYS else images if path.suffix.lower() in IMAGE_SUFFIXES else None
-        if found is not None:
-            found.add(path.with_name(stem))
-        if count > LOOKED_AT:
-            break
+    images: set[str] = set()
+    labels: set[str] = set()
+    for member, _ in islice(_members(shard), LOOKED_AT):
+        _, dot, extension = PurePosixPath(member.name).name.partition(".")
+        if extension.lower() in LABEL_KEYS:
+            labels.add(_sample_key(member))
+        elif f"{dot}{extension}".lower().endswith(IMAGE_SUFFIXES):
+            images.add(_sample_key(member))
     return not images.isdisjoint(labels)
 
 
@@ -177,6 +177,24 @@ def archive_source(
         found = [item for index, shard in enumerate(shards) for item in _files(index, shard, prefixed=len(shards) > 1)]
     if not found:
         raise DataError(f"{name} holds no images; allowed: image files in class folders, or WebDataset shards")
+    kinds = _groups(name, found, fraction, owner_of)
+    names, names_from, labels = _labels(name, found, kinds, classes, webdataset=webdataset)
+    whole = TarMembers(
+        tuple(shards),
+        np.array([item.shard for item in found], dtype=np.int32),
+        np.array([item.offset for item in found], dtype=np.int64),
+        np.array([item.size for item in found], dtype=np.int64),
+        Strings(item.id.encode(errors="backslashreplace") for item in found),
+        labels,
+    )
+    members: dict[str, Members] = {
+        group: subset(whole, kinds == group) for group in ("train", "test", "public") if group in kinds
+    }
+    return ImageSource(name, names, names_from, members)
+
+
+def _groups(name: str, found: Sequence[_Found], fraction: float | None, owner_of: OwnerOf | None) -> NDArray[np.str_]:
+    """The group of every image, shape (images,): train, test or public."""
     groups = {item.group for item in found}
     if None in groups and len(groups) > 1:
         odd = next(item for item in found if item.group is None)
@@ -195,19 +213,7 @@ def archive_source(
         kinds[private] = np.where(test_side(ids, fraction, owner_of), "test", "train")
     if "train" not in kinds:
         raise DataError(f"{name} has no train group; allowed: folders or shards named train and test")
-    names, names_from, labels = _labels(name, found, kinds, classes, webdataset=webdataset)
-    whole = TarMembers(
-        tuple(shards),
-        np.array([item.shard for item in found], dtype=np.int32),
-        np.array([item.offset for item in found], dtype=np.int64),
-        np.array([item.size for item in found], dtype=np.int64),
-        Strings(item.id.encode(errors="backslashreplace") for item in found),
-        labels,
-    )
-    members: dict[str, Members] = {
-        group: subset(whole, kinds == group) for group in ("train", "test", "public") if group in kinds
-    }
-    return ImageSource(name, names, names_from, members)
+    return kinds
 
 
 def _labels(
@@ -215,17 +221,17 @@ def _labels(
 ) -> tuple[tuple[str, ...], str, NDArray[np.int64]]:
     """Class names, their origin, and the label of every image, shape (images,)."""
     texts = np.array([item.label for item in found])
-    labels = np.zeros(len(found), dtype=np.int64)
+    settled = {f"y_{kind}": texts[kinds == kind] for kind in set(kinds.tolist())}
     if webdataset:
-        settled = settle_labels({f"y_{kind}": texts[kinds == kind] for kind in set(kinds.tolist())}, classes)
+        settled = settle_labels(settled, classes)
         names, names_from = class_list(settled, classes)
     else:
-        listed = classes or sorted(set(texts[kinds == "test"].tolist()))
-        settled = {f"y_{kind}": texts[kinds == kind] for kind in set(kinds.tolist())}
-        names, names_from = tuple(listed), "declared" if classes else FOLDER_NAMES
+        names = tuple(classes or sorted(set(texts[kinds == "test"].tolist())))
+        names_from = "declared" if classes else FOLDER_NAMES
+    labels = np.zeros(len(found), dtype=np.int64)
     for kind in set(kinds.tolist()):
-        indices = label_indices(settled[f"y_{kind}"], names, f"{name}: {kind}")
-        labels[kinds == kind] = checked_labels(indices, names, f"{name}: {kind}")
+        where = f"{name}: {kind}"
+        labels[kinds == kind] = checked_labels(label_indices(settled[f"y_{kind}"], names, where), names, where)
     return names, names_from, labels
 
 
@@ -245,44 +251,36 @@ def _files(index: int, shard: Path, *, prefixed: bool) -> Iterator[_Found]:
 
 def _samples(index: int, shard: Path) -> Iterator[_Found]:
     """Samples of a WebDataset shard; consecutive files with the same key are one sample."""
-    named = {GROUP_OF[word] for word in _words(shard.stem) if word in GROUP_OF}
+    words = "".join(letter if letter.isalpha() else " " for letter in shard.stem.lower()).split()
+    named = {GROUP_OF[word] for word in words if word in GROUP_OF}
     if len(named) > 1:
         raise DataError(f"archive {shard} is named after {' and '.join(sorted(named))}; allowed: one group; rename it")
     group = next(iter(named), None)
-    key, image, label = "", None, None
-
-    def sample() -> _Found:
+    for key, files in groupby(_members(shard), lambda found: _sample_key(found[0])):
+        image, label = None, None
+        for member, archive in files:
+            extension = PurePosixPath(member.name).name.partition(".")[2].lower()
+            if f".{extension}".endswith(IMAGE_SUFFIXES) and image is None:
+                image = member
+            elif extension in LABEL_KEYS:
+                where = f"archive {shard}: {member.name}"
+                if member.size > MOST_LABEL:
+                    raise DataError(f"{where} has {member.size} bytes; allowed for a label: {MOST_LABEL}")
+                stream = archive.extractfile(member)
+                label = _label(stream.read() if stream else b"", extension, where)
         if image is None or label is None:
             raise DataError(
                 f"archive {shard}: sample {key!r} has no {'image' if image is None else 'label'}; "
                 "allowed: KEY.jpg (or .png, .webp) beside KEY.cls or KEY.json"
             )
         suffix = PurePosixPath(image.name).name.partition(".")[2]
-        return _Found(index, image.offset_data, image.size, f"{shard.name}/{key}.{suffix}", group, label)
-
-    for member, archive in _members(shard):
-        path = PurePosixPath(member.name)
-        stem, _, extension = path.name.partition(".")
-        this = str(path.with_name(stem))
-        if this != key:
-            if key:
-                yield sample()
-            key, image, label = this, None, None
-        extension = extension.lower()
-        if f".{extension}".endswith(IMAGE_SUFFIXES) and image is None:
-            image = member
-        elif extension in LABEL_KEYS:
-            where = f"archive {shard}: {member.name}"
-            if member.size > MOST_LABEL:
-                raise DataError(f"{where} has {member.size} bytes; allowed for a label: {MOST_LABEL}")
-            stream = archive.extractfile(member)
-            label = _label(stream.read() if stream else b"", extension, where)
-    if key:
-        yield sample()
+        yield _Found(index, image.offset_data, image.size, f"{shard.name}/{key}.{suffix}", group, label)
 
 
-def _words(stem: str) -> list[str]:
-    return "".join(letter if letter.isalpha() else " " for letter in stem.lower()).split()
+def _sample_key(member: tarfile.TarInfo) -> str:
+    """The path of a file in a WebDataset shard, up to the first dot of its name."""
+    path = PurePosixPath(member.name)
+    return str(path.with_name(path.name.partition(".")[0]))
 
 
 def _label(content: bytes, extension: str, where: str) -> str:

@@ -1,27 +1,35 @@
-"""The interface of image sources: groups of images in a fixed order, each image with a stable id and a label.
+"""Image sources: groups of images in a fixed order. Each image has a stable id, a label, and an owner if declared.
 
 Listings are packed arrays: worker processes share them, and a million paths take tens of megabytes.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.public_shots import id_hash
+from linprobe.data.owners import by_owner, id_hash, refuse_both_sides
 from linprobe.data.record_ids import FILE_NAMES
-from linprobe.errors import DataError, UsageError
+from linprobe.errors import DataError, UsageError, first_line
 
 TEST_NAMES = ("test", "val", "validation", "valid")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 FOLDER_NAMES = "folder names"
+MAX_BYTES = 1 << 29  # of one image file
 OwnerOf = Callable[[str], str | None]  # the owner of the image with an id; None if nobody is named
+COLUMNS = ("id", "owner")
+
+
+class UnreadableImage(Exception):  # noqa: N818 - about one file, not an error of the program
+    """An image cannot be decoded; the text gives the reason."""
 
 
 class Members(Protocol):
@@ -85,7 +93,7 @@ def file_stamp(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Subset:
-    """Some rows of another group, in their order; `labels` may be renumbered."""
+    """Some rows of another group, in the order of `rows`; `labels` may be renumbered."""
 
     whole: Members
     rows: NDArray[np.int64]
@@ -107,6 +115,18 @@ class Subset:
         sha = hashlib.sha256(self.whole.fingerprint().encode())
         sha.update(self.rows.tobytes() + self.labels.tobytes())
         return sha.hexdigest()
+
+
+@dataclass(frozen=True)
+class OwnedMembers(Subset):
+    """All images of a group, sorted by owner; `owners` has the person of each image, shape (rows,)."""
+
+    owners: NDArray[np.str_]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the whole's fingerprint and the owners."""
+        owners = hashlib.sha256("\0".join(self.owners.tolist()).encode()).hexdigest()
+        return hashlib.sha256(f"{self.whole.fingerprint()} {owners}".encode()).hexdigest()
 
 
 def subset(whole: Members, keep: NDArray[np.bool_], labels: NDArray[np.int64] | None = None) -> Subset:
@@ -146,7 +166,7 @@ def checked_labels(labels: NDArray[np.int64], names: Sequence[str], where: str) 
     """The labels, shape (rows,), unchanged.
 
     Raises:
-        DataError: a label is not an index into `names`; `where` says whose labels they are.
+        DataError: a label is not an index into `names`; `where` names the labels.
     """
     wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
     if wrong.size:
@@ -155,3 +175,88 @@ def checked_labels(labels: NDArray[np.int64], names: Sequence[str], where: str) 
             f"allowed: 0 to {len(names) - 1}; declare more with --classes"
         )
     return labels
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The person each image belongs to.
+
+    Attributes:
+        of: the owner of the image with an id, None if nobody is named. named_by: the file or pattern, for messages.
+    """
+
+    of: OwnerOf
+    named_by: str
+
+
+def owners_from(file: Path | None, pattern: str | None) -> Owners | None:
+    """The owners that a file or a pattern names; None if neither is given.
+
+    Args:
+        file: CSV with the columns `id` and `owner`. pattern: regular expression; its first group, or else the whole
+            match, in an image's id is the owner.
+
+    Raises:
+        UsageError: both are given, or a wrong pattern. DataError: an unreadable file.
+    """
+    if file is not None and pattern is not None:
+        raise UsageError("--owners and --owner-regex were given; allowed: one of the two")
+    if file is not None:
+        return _from_file(file)
+    return None if pattern is None else _from_pattern(pattern)
+
+
+def with_owners(source: ImageSource, owners: Owners | None) -> ImageSource:
+    """The source with an owner for each image; unchanged for None.
+
+    Raises:
+        DataError: an image without an owner, or a person with test images and other images.
+    """
+    if owners is None:
+        return source
+    groups: dict[str, OwnedMembers] = {}
+    for name, members in source.groups.items():
+        ids = [members.id(row) for row in range(len(members))]
+        named = [owners.of(one) for one in ids]
+        missing = [one for one, owner in zip(ids, named, strict=True) if not owner]
+        if missing:
+            raise DataError(
+                f"{owners.named_by} gives no owner for {len(missing)} of {len(ids)} {name} images, first "
+                f"{missing[0]!r}; allowed: an owner for every image"
+            )
+        each = np.array(named, dtype=np.str_)
+        order = by_owner(each)
+        groups[name] = OwnedMembers(members, order, members.labels[order], each[order])
+    if "test" in groups:
+        others = (owner for name, members in groups.items() if name != "test" for owner in members.owners.tolist())
+        refuse_both_sides(groups["test"].owners.tolist(), others, source.name)
+    return replace(source, groups=dict(groups))
+
+
+def _from_pattern(pattern: str) -> Owners:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"owner-regex is {pattern!r} ({error}); allowed: a regular expression") from None
+
+    def owner(name: str) -> str | None:
+        found = compiled.search(name)
+        return None if found is None else found[1 if compiled.groups else 0]
+
+    return Owners(owner, f"owner-regex {pattern!r}")
+
+
+def _from_file(file: Path) -> Owners:
+    try:
+        if file.exists() and not file.is_file():
+            raise ValueError("it is not a regular file")
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream)
+            if not set(COLUMNS) <= set(reader.fieldnames or ()):
+                raise ValueError(f"its first line has not the columns {' and '.join(COLUMNS)}")
+            owners = {line["id"]: line["owner"] for line in reader}
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(
+            f"owners {file} cannot be read ({first_line(error)}); give a CSV with the columns id and owner"
+        ) from None
+    return Owners(owners.get, f"owners {file}")

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_file import NO_LABEL, UNLABELLED
 from linprobe.errors import DataError, PrivacyError, UsageError
-from linprobe.extraction.decoding import MAX_BYTES, UnreadableImage
 from linprobe.extraction.sources.base import (
     FOLDER_NAMES,
     IMAGE_SUFFIXES,
+    MAX_BYTES,
     TEST_NAMES,
     ImageSource,
     Members,
     OwnerOf,
     Strings,
+    UnreadableImage,
     readable,
     split,
 )
@@ -220,7 +221,7 @@ def folder_source(
     """
     name = readable(os.fsencode(folder.resolve().name))
     train, test = folder / "train", test_folder(folder)
-    groups: dict[str, Members]
+    public = None
     if is_group(train):
         refuse_stray_images(folder)
         if (test is None) == (fraction is None):
@@ -231,15 +232,8 @@ def folder_source(
         names = tuple(classes or class_folders(train if test is None else folder / test))
         private = list_folder(folder, ["train"], names)
         public = list_folder(folder, ["public"], names) if is_group(folder / "public") else None
-        refuse_linked(private, public)
-        if test is None:
-            groups = split(private, fraction or 0, owner_of)
-        else:
-            groups = {"train": private, "test": list_folder(folder, [test], names)}
-        if public is not None:
-            groups["public"] = public
     else:
-        found = class_folders(folder)
+        test, found = None, class_folders(folder)
         if not found:
             raise DataError(
                 f"{folder} has no class folders; allowed: train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE"
@@ -250,6 +244,12 @@ def folder_source(
             )
         names = tuple(classes or found)
         private = list_folder(folder, [], names)
-        refuse_linked(private, None)
-        groups = split(private, fraction, owner_of)
+    refuse_linked(private, public)
+    groups: dict[str, Members]
+    if test is None:
+        groups = split(private, fraction or 0, owner_of)
+    else:
+        groups = {"train": private, "test": list_folder(folder, [test], names)}
+    if public is not None:
+        groups["public"] = public
     return ImageSource(name, names, "declared" if classes else FOLDER_NAMES, groups)

@@ -1,0 +1,296 @@
+"""The commands as functions: what `linprobe train`, `plan`, `tune`, `compare` and the others do, without a subprocess.
+
+They take feature files and write run folders; estimators take arrays. Each function returns what its command prints
+with `--json`, raises `linprobe.errors.LinprobeError` where the command would end with a message, and is silent unless
+it gets a `progress`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from linprobe.errors import ArgumentError
+from linprobe.options import DEFAULT_DELTA
+from linprobe.options.requests import TrainRequest
+from linprobe.plans.tuning import Tuning, check_shrink
+from linprobe.progress import Progress, Silent
+
+AnyPath = str | os.PathLike[str]
+
+
+def train(features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
+    """Train once, write a run folder, and return a summary. Each call spends privacy budget.
+
+    Guarantee: (epsilon, delta)-differential privacy under zero-out of one private record, or with `unit="owner"` of one
+    person with all private rows.
+
+    Args:
+        features: feature file; None for the built-in digits.
+        progress: gets notes and steps; None for silence.
+        options: options of `linprobe train` by name, such as `method`, `epsilon`, `out`, `public_shots`, and options of
+            the method, such as `clip_norm`.
+
+    Returns: the run folder under `run`, and the keys of `linprobe train --json`.
+
+    Raises:
+        ArgumentError: an unknown option. LinprobeError: any failure; no run folder is left behind.
+
+    >>> trained = linprobe.train(method="adamix", epsilon=3, out="one")
+    >>> trained["epsilon"] <= 3
+    True
+    >>> linprobe.load_run("one").classes_.shape
+    (10,)
+    """
+    from linprobe.training.train import train as run
+
+    return run(_request(features, options), progress)
+
+
+def plan(features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
+    """What `train` with the same arguments would read, spend and write. Nothing is spent or written.
+
+    Args:
+        features, progress, options: as for `train`.
+
+    Returns: the keys of `linprobe train --dry-run --json`: the releases under `plans`, what all runs on these rows
+        would cost with this one under `together`, and `warnings`.
+
+    Raises:
+        LinprobeError: `train` would refuse.
+
+    >>> planned = linprobe.plan(method="noisy-gd", epsilon=1)
+    >>> planned["plans"][0]["steps"]
+    50
+    """
+    from linprobe.training.dry_run import dry_run
+
+    return dry_run(_request(features, options), progress or Silent()).facts
+
+
+def tune(
+    features: AnyPath | None = None,
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    shrink: Iterable[float] = (),
+    repetitions: int | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train with the settings that are right most often on private rows; the whole choice costs `epsilon`.
+
+    Args:
+        features, progress, options: as for `train`.
+        grid: options and the values to choose from; private selection makes a secret number of runs.
+        shrink: factors on the update of the weights, of which noisy counts choose one.
+        repetitions: mean number of runs for the grid; None for the number of settings, at most 5.
+
+    Returns: as `train`, and `tuning`, what was chosen.
+
+    Raises:
+        ArgumentError: an unknown option. LinprobeError: any failure; no run folder is left behind.
+
+    >>> tuned = linprobe.tune(method="adamix", epsilon=2, shrink=[0, 0.5, 1], out="tuned")
+    >>> tuned["tuning"]["shrink"] in (0, 0.5, 1)
+    True
+    """
+    from linprobe.training.tune import tune as run
+
+    choices = tuple((name, tuple(values)) for name, values in (grid or {}).items())
+    tuning = Tuning(choices, check_shrink(tuple(shrink)), repetitions).checked()
+    return run(_request(features, options), tuning, progress or Silent())
+
+
+def compare(
+    features: AnyPath | None = None,
+    *,
+    methods: Sequence[str],
+    epsilons: Sequence[float],
+    out: AnyPath,
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train methods at several epsilons and seeds, each run in its own folder of `out`; write tables and figures.
+
+    Every run is a release of the private rows. Runs that `out` holds already are checked and not trained again.
+
+    Args:
+        features, progress: as for `train`.
+        methods: rows of the table: `METHOD` or `METHOD:OPTION=VALUE`, as in `linprobe compare --methods`.
+        options: fields of `CompareRequest`: delta, seeds, shots, public, baselines, attack, jobs, book, unit.
+
+    Returns: the keys of `linprobe compare --json`; under `summary` one object for each row and epsilon.
+
+    Raises:
+        LinprobeError: a request that is not allowed, or the first run that failed.
+
+    >>> compared = linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="compared", seeds=2, jobs=1)
+    >>> [row["method"] for row in compared["summary"]]
+    ['noisy-gd', 'only-public', 'non-private']
+    """
+    from linprobe.evaluation.compare import compare as run
+    from linprobe.evaluation.comparison_plan import MethodRow
+    from linprobe.options.requests import CompareRequest
+
+    _refuse_unknown(options, [field.name for field in fields(CompareRequest)], "compare")
+    request = CompareRequest(
+        methods=[MethodRow.parse(method) for method in methods],
+        epsilons=list(epsilons),
+        out=Path(out),
+        features=None if features is None else Path(features),
+        **options,
+    )
+    return run(request, progress or Silent())
+
+
+def predict(
+    run: AnyPath, features: AnyPath, *, group: str | None = None, all_classes: bool = False, **options: Any
+) -> dict[str, list[Any]]:
+    """Classes of the rows of a feature file, or of a `.npy` array.
+
+    Args:
+        run: run folder. group: of the file; None for `rows` if it has unlabelled rows, else `test`.
+        all_classes: add the probability of each class.
+        options: `allow_other`, `calibrate`, as in `linprobe predict`.
+
+    Returns: columns by name, a value for each row: id, label, score (the probability of the label); for a run with
+        several labels a row, 0 or 1 under the name of each label. `pandas.DataFrame` takes it as it is.
+
+    Raises:
+        LinprobeError: rows that do not fit the run.
+
+    >>> _ = linprobe.train(method="adamix", epsilon=3, out="two")
+    >>> np.save("rows.npy", load_digits().data[:3])
+    >>> len(linprobe.predict("two", "rows.npy")["label"])
+    3
+    """
+    from linprobe.evaluation.predict import predict as run_command
+
+    lines = run_command(Path(run), Path(features), group, Silent(), all_classes=all_classes, **options)
+    names = [str(name) for name in next(lines)]
+    columns = list(zip(*lines, strict=True))
+    return {name: list(columns[index]) if columns else [] for index, name in enumerate(names)}
+
+
+def evaluate(
+    run: AnyPath, features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any
+) -> dict[str, Any]:
+    """Figures of a run on the public test rows of a feature file: accuracy, balanced accuracy, AUROC, each class.
+
+    Args:
+        run: run folder. features: feature file; None for the file that the run was trained on.
+        options: `allow_other`, `calibrate`, as in `linprobe evaluate`.
+
+    Returns: the keys of `linprobe evaluate --json`.
+
+    Raises:
+        LinprobeError: rows that do not fit the run, or no public test rows.
+
+    >>> _ = linprobe.train(method="adamix", epsilon=3, out="three")
+    >>> linprobe.evaluate("three")["test_rows"]
+    409
+    """
+    from linprobe.evaluation.evaluate import evaluate as run_command
+
+    given = None if features is None else Path(features)
+    return run_command(Path(run), given, progress or Silent(), **options)
+
+
+def verify(
+    run: AnyPath,
+    *,
+    features: AnyPath | None = None,
+    public_key: AnyPath | None = None,
+    max_epsilon: float | None = None,
+    max_delta: float | None = None,
+) -> dict[str, Any]:
+    """Judge whether a run is private and intact, and whether independent accountants agree on its epsilon.
+
+    Args:
+        run: run folder. features: feature file whose private rows must be the rows of the run.
+        public_key: file of the key that must have signed the run.
+        max_epsilon, max_delta: the most that the guarantee may state.
+
+    Returns: the keys of `linprobe verify --json`: `verified`, and under `refused` why it is not.
+
+    Raises:
+        LinprobeError: not a run folder, or a file that cannot be read.
+
+    >>> _ = linprobe.train(method="adamix", epsilon=3, out="four")
+    >>> linprobe.verify("four", max_epsilon=3)["verified"]
+    True
+    """
+    from linprobe.runs.verify import verify as run_command
+
+    return run_command(
+        Path(run),
+        None if features is None else Path(features),
+        public_key=None if public_key is None else Path(public_key),
+        max_epsilon=max_epsilon,
+        max_delta=max_delta,
+    )
+
+
+def budget(source: AnyPath = "digits", **options: Any) -> dict[str, Any]:
+    """What all recorded runs on the rows of a feature file cost together. With `cap`, sets the cap first.
+
+    Args:
+        source: feature file, or a budget book. options: `book`, `delta`, `cap`, as in `linprobe budget`.
+
+    Returns: the keys of `linprobe budget --json`.
+
+    Raises:
+        LinprobeError: neither file, a damaged book, or a number that is not allowed.
+
+    >>> before = linprobe.budget()["runs"]
+    >>> _ = linprobe.train(method="noisy-gd", epsilon=1, out="five")
+    >>> linprobe.budget()["runs"] - before
+    1
+    """
+    from linprobe.options.requests import BudgetRequest
+    from linprobe.training.budget import budget as run_command
+
+    _refuse_unknown(options, [field.name for field in fields(BudgetRequest)], "budget")
+    return run_command(BudgetRequest(Path(source), **options))
+
+
+def account(
+    *, noise_multiplier: float, n_steps: int, sampling_rate: float = 1.0, delta: float = DEFAULT_DELTA
+) -> dict[str, Any]:
+    """The epsilon of Gaussian releases by every accountant that applies. No data is read.
+
+    Args:
+        noise_multiplier: standard deviation of the noise over the sensitivity. n_steps: number of releases.
+        sampling_rate: of Poisson samples, in (0, 1]. delta: in (0, 1).
+
+    Returns: the keys of `linprobe account --json`.
+
+    Raises:
+        ParameterError: a number that is not allowed.
+
+    >>> linprobe.account(noise_multiplier=10, n_steps=50, delta=1e-5)["accountant"]
+    'gdp'
+    """
+    from linprobe.accounting.account import account as run_command
+
+    return run_command(sampling_rate, noise_multiplier, n_steps, delta)
+
+
+def _request(features: AnyPath | None, options: Mapping[str, Any]) -> TrainRequest:
+    """The request of named options; options of the method are all that `TrainRequest` does not have."""
+    known = {field.name for field in fields(TrainRequest)} - {"features", "options"}
+    given = {name: value for name, value in options.items() if name in known}
+    paths = {name: Path(given[name]) for name in ("out", "public", "book", "sign") if given.get(name) is not None}
+    rest = {name: value for name, value in options.items() if name not in known}
+    return TrainRequest(
+        features=None if features is None else Path(features), **{**given, **paths}, options=rest or None
+    )
+
+
+def _refuse_unknown(options: Mapping[str, Any], known: Sequence[str], name: str) -> None:
+    for option in options:
+        if option not in known:
+            raise ArgumentError(f"{name} has no argument {option}; its arguments are: {', '.join(known)}")

@@ -1,0 +1,255 @@
+"""Commands made from the declarations in `linprobe.options`: flags, help texts and examples."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from typing import Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+from linprobe.atomic_files import path_from
+from linprobe.cli._everywhere import EVERYWHERE
+from linprobe.cli._shared import numbers, words
+from linprobe.errors import require_for
+from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Budget, Choice, Confirmation, RunOptions
+from linprobe.options.declaration import Option, Request, arguments_of, as_word, declared, methods_on_gpu
+
+FEW = 2  # largest number of methods that a help text lists
+ARGUMENTS, OPTIONS, ANYWHERE = "Arguments", "Options", "Every command takes"
+METHOD_GROUP = "Method"
+LAST = {"overwrite": 1, "as_json": 2, "dry_run": 3}
+METHOD_WORDS = ("--method", "-m")
+EXAMPLES: dict[str, tuple[str, ...]] = {  # of commands that are not declared
+    "extract": ("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),
+    "import": (
+        "import arrays.npz --out features.h5",
+        "import train.csv test.csv --label-column species --out features.h5",
+    ),
+}
+COMMANDS: dict[str, Callable[..., None]] = {}  # functions with the signatures that typer reads
+FLAGS: dict[str, Sequence[Flag]] = {}
+Asked = TypeVar("Asked", bound=Request)
+
+
+@dataclass
+class Flag:
+    """One parameter of a command. Methods may declare it differently.
+
+    Attributes:
+        option: the first declaration. others: the declarations that differ from it, by method.
+        methods: methods that take the option; empty for options of the command.
+        is_of_a_method: whether it is an option of methods, not an argument that estimators share.
+        of_command: whether it is an option of the command, which applies its default. The other options are None
+            unless they are given, so that a method can refuse an option that it does not have.
+        of_request: whether it is an option of a `Request`, whose range is in the help text, and which is required if
+            it has no default.
+    """
+
+    option: Option
+    of_command: bool = False
+    others: dict[str, Option] = field(default_factory=dict)
+    methods: list[str] = field(default_factory=list)
+    is_of_a_method: bool = False
+    of_request: bool = False
+
+    @property
+    def help(self) -> str:
+        """Its methods, description, words or range, and default."""
+        methods = self._listed_methods
+        text = self.option.sentence.format(methods_on_gpu=", ".join(methods_on_gpu()))
+        if methods and text[:1].isupper() and text[1:2].islower():
+            text = text[0].lower() + text[1:]
+        elsewhere = {method: other.listed_words for method, other in self.others.items() if other.words}
+        more = "".join(
+            f"; {method}: {words}" for method, words in elsewhere.items() if words != self.option.listed_words
+        )
+        if self.of_request and self.option.allowed and not self.option.words:
+            more += f", {'each ' if self.option.several else ''}{self.option.allowed}{self.option.after}"
+        default = "" if self._has_default else self._default
+        return f"{methods}{text.removesuffix('.')}{more}.{default and f' [default: {default}]'}"
+
+    @property
+    def _has_default(self) -> bool:
+        """Whether typer gets a default, which it shows."""
+        return self.of_command and self.option.default not in (None, (), MISSING)
+
+    @property
+    def _listed_methods(self) -> str:
+        on_samples = [method for method, options in METHOD_OPTIONS.items() if "sampling_rate" in arguments_of(options)]
+        if self.methods == on_samples:
+            return "With Poisson sampling: "
+        return f"{', '.join(self.methods)}: " if 0 < len(self.methods) <= FEW else ""
+
+    @property
+    def _default(self) -> str:
+        own = self.option.unset if self.option.default == () else self.option.default_text
+        differing = [f"{other.default_text} {method}" for method, other in self.others.items()]
+        return "; ".join([own, *(text for text in differing if not text.startswith(f"{own} "))] if own else [])
+
+    @property
+    def parameter(self) -> inspect.Parameter:
+        """The parameter of a typer command."""
+        option = self.option
+        kind: Any = str if option.commas else list[option.kind] if option.several else option.kind  # type: ignore[name-defined]
+        default: Any = inspect.Parameter.empty if self.of_request and option.default is MISSING else None
+        if self._has_default:
+            default = as_word(option.default) if option.commas else option.default
+        if default is None:
+            kind |= None
+        marked: Any
+        if option.argument is not None:
+            parser = path_from if "-" in option.argument else None
+            marked = typer.Argument(metavar=option.argument, parser=parser, help=self.help)
+        else:
+            spellings = option.spellings
+            if option.kind is bool and not self.of_command:
+                spellings = (f"{spellings[0]}/--no-{spellings[0].removeprefix('--')}",)
+            group = METHOD_GROUP if self.is_of_a_method else option.group or None
+            marked = typer.Option(*spellings, help=self.help, metavar=option.metavar, rich_help_panel=group)
+        return inspect.Parameter(
+            option.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, marked]
+        )
+
+
+def flags_of(request: type[Any]) -> list[Flag]:
+    """The flags of a request, or of a group of options: arguments first, `LAST` last."""
+    flags = [Flag(option, of_command=True, of_request=True) for option in declared(request).values()]
+    return sorted(flags, key=lambda flag: LAST.get(flag.option.name, 0) - (flag.option.argument is not None))
+
+
+def train_flags() -> list[Flag]:
+    """The flags of a training run, those of the command before those of methods."""
+    flags: dict[str, Flag] = {}
+    for group in TRAIN:
+        for option in declared(group).values():
+            flags[option.parameter] = Flag(option, of_command=group in (Budget, Choice, RunOptions, Confirmation))
+    for method, options in METHOD_OPTIONS.items():
+        for option in arguments_of(options).values():
+            if option.name == "classes":
+                continue  # the feature file declares the classes
+            flag = flags.setdefault(option.parameter, Flag(option, is_of_a_method=True))
+            flag.methods.append(method)
+            if option != flag.option:
+                flag.others[method] = option
+    return sorted(flags.values(), key=lambda flag: flag.option.argument is None)
+
+
+def flag_of_argument(command: str, name: str) -> str | None:
+    """The flag of a command for an argument in Python with another name; None if there is no such argument."""
+    return next((flag.option.spellings[0] for flag in FLAGS.get(command, ()) if flag.option.name == name), None)
+
+
+def command(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callable[[Asked], None]]:
+    """Make the decorated function, which carries out a request and prints, the command that the request declares."""
+
+    def registered(function: Callable[[Asked], None]) -> Callable[[Asked], None]:
+        add_command(request, flags_of(request), lambda given: function(request_of(request, given)))
+        return function
+
+    return registered
+
+
+def add_command(request: type[Request], flags: Sequence[Flag], run: Callable[[dict[str, Any]], None]) -> None:
+    """Add the command that a request declares; `run` gets the values of the flags by parameter."""
+
+    def called(**given: Any) -> None:
+        run(given)
+
+    called.__doc__ = request.__doc__
+    called.__signature__ = inspect.Signature([flag.parameter for flag in flags])  # type: ignore[attr-defined]
+    called.__annotations__ = {}
+    name = request.command
+    COMMANDS[name], FLAGS[name], EXAMPLES[name] = called, flags, request.examples
+
+
+def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
+    """A request with the values of its flags.
+
+    Raises:
+        ParameterError: a value that is not allowed.
+    """
+    values = {one.name: given[one.parameter] for one in declared(request).values()}
+    several = {one.name: _listed(one, values[one.name]) for one in declared(request).values() if one.several}
+    return request(**{**values, **several})
+
+
+def _listed(option: Option, value: Any) -> tuple[Any, ...]:
+    """The values of a flag that takes several; of numbers, each once."""
+    if value is None or not option.commas:
+        return tuple(value or ())
+    if option.kind not in (int, float):
+        return tuple(words(value))
+    whole = "whole " if option.kind is int else ""
+    example = as_word(option.default[:3]) or "0,1"
+    name = option.spellings[0].removeprefix("--")
+    refusal = f"{name} is {value!r}; allowed: {whole}numbers with commas between, as {example}"
+    return tuple(dict.fromkeys(numbers(words(value), option.kind, refusal)))
+
+
+class Command(TyperCommand):
+    """A command whose help has examples first, options under headings, and only the options of the method it names."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words, as help needs the method among them."""
+        ctx.meta["linprobe.words"] = list(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. A missing extra is refused before the command imports what it computes with."""
+        for option, value in ctx.params.items() if self.name != "extract" else ():
+            require_for(option, value)
+        return super().invoke(ctx)
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        """Write the usage, then examples."""
+        super().format_usage(ctx, formatter)
+        with formatter.section("Examples"):
+            for example in EXAMPLES[str(self.name)]:
+                formatter.write(f"{'':>{formatter.current_indent}}linprobe {example}\n")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options under the headings of their groups."""
+        method = _method_among(ctx.meta.get("linprobe.words", ()))
+        left_out = set() if method is None else _not_taken(method)
+        panels: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], **{group: [] for group in GROUPS}, METHOD_GROUP: []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and parameter.name not in left_out:
+                heading = ARGUMENTS if parameter.param_type_name == "argument" else None
+                group = getattr(parameter, "rich_help_panel", None) or OPTIONS
+                panels.setdefault(heading or group, []).append(record)
+        panels[OPTIONS] = panels.pop(OPTIONS)  # the last
+        for panel, records in {**panels, ANYWHERE: list(EVERYWHERE)}.items():
+            if records:
+                with formatter.section(panel):
+                    formatter.write_dl(records)
+        if panels[METHOD_GROUP]:
+            formatter.write_paragraph()
+            formatter.write_text(
+                "With --method NAME before --help, only the options of that method are shown."
+                if method is None
+                else f"Only options that {method} takes are shown."
+            )
+
+
+def _method_among(given: Sequence[str]) -> str | None:
+    """The method that the words of a command name, if there is such a method."""
+    for place, word in enumerate(given):
+        name = word.removeprefix("--method=") if word.startswith("--method=") else None
+        if word in METHOD_WORDS and place + 1 < len(given):
+            name = given[place + 1]
+        if name in METHOD_OPTIONS:
+            return name
+    return None
+
+
+def _not_taken(method: str) -> set[str]:
+    """Names of the parameters of training that other methods declare, and this one does not."""
+    declared_by = {
+        name: {option.parameter for option in arguments_of(options).values()}
+        for name, options in METHOD_OPTIONS.items()
+    }
+    return set().union(*declared_by.values()) - declared_by[method]

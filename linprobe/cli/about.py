@@ -1,0 +1,80 @@
+"""`linprobe info`, `methods` and `doctor`: describe a file, the methods and the installation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from linprobe.cli._command import command
+from linprobe.cli._shared import print_json
+from linprobe.errors import printable
+from linprobe.options.requests import DoctorRequest, InfoRequest, MethodsRequest
+
+MARKS = {"ok": "ok", "limited": "--", "broken": "!!"}
+MOST_LISTED, MOST_ENTRIES = 8, 20
+
+
+@command(InfoRequest)
+def info(request: InfoRequest) -> None:
+    """Print the description of a feature file or a run folder."""
+    from linprobe.extraction.info import info
+
+    description = info(request.path)
+    if request.as_json:
+        print_json(description)
+        return
+    for key, value in description.items():
+        typer.echo(printable(f"{key:<24} {_shown(value)}"))
+
+
+def _shown(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, list) and len(value) > MOST_LISTED:
+        return f"{', '.join(map(str, value[:MOST_LISTED]))}, ... ({len(value)})"
+    if isinstance(value, list):
+        return "; ".join(map(str, value))
+    if isinstance(value, dict) and len(value) > MOST_ENTRIES:
+        return f"{len(value)} entries"
+    return ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, dict) else str(value)
+
+
+@command(MethodsRequest)
+def methods(request: MethodsRequest) -> None:
+    """Print the methods."""
+    from linprobe.methods import METHODS
+
+    listed: list[dict[str, Any]] = [
+        {
+            "method": method.name,
+            "summary": method.summary,
+            "needs": list(method.needs),
+            "spends": method.spends,
+            "paper": method.paper,
+        }
+        for method in METHODS.values()
+    ]
+    if request.as_json:
+        print_json(listed)
+        return
+    for entry in listed:
+        typer.echo(f"{entry['method']:<14} {entry['summary']}")
+        typer.echo(f"{'':<14} needs: {', '.join(entry['needs'])}; {entry['paper']}")
+
+
+@command(DoctorRequest)
+def doctor(request: DoctorRequest) -> None:
+    """Print what the installation has; exit status 1 if it is broken."""
+    from linprobe.training.doctor import doctor
+
+    found = doctor()
+    if request.as_json:
+        print_json(found)
+    else:
+        typer.echo(f"linprobe {found['version']}")
+        for each in found["findings"]:
+            typer.echo(f"{MARKS[each['state']]}  {each['name']:<26} {each['found']}")
+            if each["remedy"]:
+                typer.echo(f"{'':<31}{each['remedy']}")
+    if found["state"] == "broken":
+        raise typer.Exit(1)

@@ -1,0 +1,86 @@
+"""`linprobe attack` and `audit`: what an attacker learns from a run, and a measured lower bound on epsilon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from linprobe.cli._command import command
+from linprobe.cli._shared import print_json, print_private_json, printing
+from linprobe.options.requests import AttackRequest, AuditRequest
+
+
+@command(AttackRequest)
+def attack(request: AttackRequest) -> None:
+    """Print how well the attack does, and the limit that the guarantee sets."""
+    from linprobe.accounting.figures import limit_percent
+    from linprobe.cli import _terminal
+    from linprobe.evaluation.attack import attack
+
+    with _terminal.TerminalProgress() as progress:
+        result = attack(request, progress)
+    _terminal.note(result["private_output"])
+    of = f", {result['shadows']} shadow probes" if request.lira else ""
+    interval = "" if result["auc_low"] is None else f" ({result['auc_low']:.4f} to {result['auc_high']:.4f}, 95 %)"
+    limits = result["tpr_limit_at_fpr"] or {}
+    made = " and ".join(f"{path} is complete" for path in (request.out, request.plot) if path is not None)
+    with printing(made, "the figures"):
+        if request.as_json:
+            print_private_json(result)
+            return
+        typer.echo(f"attack            {result['attack']}{of}")
+        typer.echo(f"{result['compared']:<18}{result['members']} members, {result['non_members']} non-members")
+        typer.echo(f"AUC               {result['auc']:.4f}{interval}")
+        for rate, found in result["tpr_at_fpr"].items():
+            limit = f", at most {limit_percent(limits[rate])} % by the guarantee" if limits else ""
+            typer.echo(f"TPR at FPR {f'{100 * float(rate):g} %':<6} {100 * found:.2f} %{limit}")
+
+
+@command(AuditRequest)
+def audit(request: AuditRequest) -> None:
+    """Print the lower bound; PrivacyError if it is above the claim."""
+    from linprobe.cli import _terminal
+    from linprobe.cli._figures import rounded_down, rounded_up
+    from linprobe.evaluation.audit_command import audit, check_audit
+
+    with _terminal.TerminalProgress() as progress:
+        audited = audit(request, progress)
+    if request.as_json:
+        print_json(audited)
+    else:
+        people = ", each a person" if request.unit == "owner" else ""
+        _terminal.table(
+            f"{request.method} at epsilon {rounded_up(audited['epsilon'])}, delta {rounded_up(request.delta)}; "
+            f"{request.runs} runs of {request.canaries} canaries{people}, confidence {request.confidence:g}",
+            [_row(test) for test in audited["tests"] if test["path"] == "all"]
+            + [_row(_largest(audited["tests"], path)) for path in audited["paths"]],
+            header=("test", "runs on", "epsilon at least", "mu at least", "correct guesses"),
+        )
+        if audited["mean_epsilon"] is not None:
+            _terminal.note(
+                f"the private mean alone: epsilon at least {rounded_down(audited['mean_epsilon_lower_bound'])}, "
+                f"claimed {rounded_up(audited['mean_epsilon'])}"
+            )
+        _terminal.note(f"products by {audited['products']}; not covered: {', '.join(audited['not_covered'])}")
+        typer.echo(rounded_down(audited["epsilon_lower_bound"]))
+    check_audit(audited)
+
+
+def _largest(tests: list[dict[str, Any]], path: str) -> dict[str, Any]:
+    """The test of the steps on a path with the largest bound."""
+    steps = (test for test in tests if test["path"] == path and test["name"] != "mean")
+    return max(steps, key=lambda test: float(test["epsilon_lower_bound"]))
+
+
+def _row(test: dict[str, Any]) -> tuple[str, ...]:
+    """A line of the table."""
+    from linprobe.cli._figures import rounded_down
+
+    return (
+        test["name"],
+        test["path"],
+        rounded_down(test["epsilon_lower_bound"]),
+        rounded_down(test.get("mu_lower_bound")),
+        f"{test['correct']} of {test['guesses']}" if "guesses" in test else "-",
+    )

@@ -1,0 +1,102 @@
+"""`linprobe plan`, `account` and `budget`: what privacy costs."""
+
+from __future__ import annotations
+
+import typer
+
+from linprobe.cli._command import command
+from linprobe.cli._shared import print_json, printing
+from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
+
+
+@command(PlanRequest)
+def plan(request: PlanRequest) -> None:
+    """Print the plan: the recommended row on stdout, all rows on stderr."""
+    from linprobe.cli import _terminal
+    from linprobe.cli._figures import rounded_up
+    from linprobe.plans.rates import plan
+
+    with _terminal.TerminalProgress() as progress:
+        planned = plan(request, progress)
+    made = "" if request.plot is None else f"{request.plot} is complete"
+    if request.as_json:
+        with printing(made, "the JSON object"):
+            print_json(planned)
+        return
+    chosen = planned["recommended"]
+    _terminal.table(
+        f"epsilon {rounded_up(request.epsilon)}, delta {rounded_up(request.delta)}, {request.n_rows} private rows, "
+        f"{request.epochs:g} epochs",
+        [
+            (
+                f"{row['sampling_rate']:g}{' *' if row == chosen else ''}",
+                f"{row['batch_size']:.0f}",
+                str(row["steps"]),
+                f"{row['noise_multiplier']:.4g}",
+                f"{row['noise_per_epoch']:.4g}",
+                rounded_up(row["epsilon"]),
+                row["accountant"],
+            )
+            for row in planned["rows"]
+        ],
+        header=("q", "rows per step", "steps", "noise multiplier", "noise per epoch", "epsilon", "accountant"),
+    )
+    _terminal.note(f"* recommended: {planned['why']}")
+    with printing(made, "the plan"):
+        typer.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")
+
+
+@command(AccountRequest)
+def account(request: AccountRequest) -> None:
+    """Print the epsilon by each accountant."""
+    from linprobe.accounting.account import NAMES, account
+    from linprobe.cli import _terminal
+    from linprobe.cli._figures import OF_SAMPLES, gaussian_words, rounded_up
+
+    cost = account(request.sampling_rate, request.noise_multiplier, request.steps, request.delta)
+    if request.as_json:
+        print_json(cost)
+        return
+    mu, rho = cost["gdp_mu"], cost["zcdp_rho"]
+    _terminal.note(OF_SAMPLES if mu is None else gaussian_words(mu, rho))
+    for name in NAMES:
+        if name in cost:
+            typer.echo(f"{name}\t{'inf' if cost[name] is None else rounded_up(cost[name])}")
+
+
+@command(BudgetRequest)
+def budget(request: BudgetRequest) -> None:
+    """Print the epsilon of all runs; the entries of the book go to stderr."""
+    from linprobe.cli import _terminal
+    from linprobe.cli._figures import guarantee_rows, rounded_up
+    from linprobe.training import budget as commands
+
+    found = commands.budget(request)
+    made = "" if request.cap is None else f"the cap is in budget book {found['book']}"
+    if request.as_json:
+        with printing(made, "the JSON object"):
+            print_json(found)
+        return
+    for entry in found["entries"]:
+        epsilon = "none: not private" if not entry["private"] else rounded_up(entry["epsilon"])
+        at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
+        created = entry["created"] or "private selection, time secret"
+        _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}")
+    by_unit = found["epsilon_by_unit"]
+    for unit in by_unit if len(by_unit) > 1 else ():
+        if by_unit[unit] is None:
+            _terminal.note(commands.NO_EPSILON[unit])
+    cap = "-" if found["cap"] is None else f"{rounded_up(found['cap'])} at delta {rounded_up(found['cap_delta'])}"
+    _terminal.table(
+        "no budget book yet" if found["book"] is None else f"budget book {found['book']}",
+        [
+            ("runs", str(found["runs"])),
+            ("runs that are not private", str(found["not_private_runs"])),
+            ("unit of privacy", found["unit"]),
+            *guarantee_rows(found),
+            ("accountant", found["accountant"]),
+            ("cap", cap),
+        ],
+    )
+    with printing(made, "epsilon"):
+        typer.echo(rounded_up(found["epsilon"]))

@@ -1,0 +1,439 @@
+"""The rows of a run: which are private, public and test rows, and whose they are. A split uses public facts only."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.digits import write_digits
+from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.owners import Bounds, capped, id_hash, owner_bounds, refuse_both_sides
+from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.provenance import extraction_of, first_difference
+from linprobe.data.row_checks import GroupRows, check_rows
+from linprobe.data.row_digests import Commitment
+from linprobe.data.row_weights import RowWeights, class_weights
+from linprobe.data.sources import ChainedSource, Source
+from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.options import OWNER, RECORD
+from linprobe.options.requests import DIGITS as DIGITS
+from linprobe.progress import Progress
+
+ONE_CLASS = "the rows of {} have several labels each"
+
+
+class PublicRows(ChainedSource):
+    """Public rows of one or two files."""
+
+    def __init__(self, *parts: GroupRows) -> None:
+        super().__init__(*parts)
+        self.parts = parts
+
+    def ids(self) -> list[str]:
+        """Record ids in the order of the rows."""
+        return [name for part in self.parts for name in part.ids()]
+
+    def digest(self) -> str:
+        """The digest of a single part, or SHA-256 of the digests of several."""
+        digests = [part.digest() for part in self.parts]
+        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return ", ".join(f"group {part.group} of {part.features.path}" for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The rows of a run, and what is publicly known about the task.
+
+    Attributes:
+        private: raw private rows. Zero-out of one record leaves its place empty; with `bounds`, of one person.
+        n_classes: labels of all rows are 0 to n_classes - 1; or the number of labels of each row.
+        public: labelled public rows, or None.
+        text_weights: class-name encodings, shape (n_features, n_classes), or None.
+        bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row
+            is a unit of privacy by itself.
+        weights: public factors on the losses of the private rows; None for ones. Public rows have those of their
+            classes.
+        several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
+        joined: whether public rows are protected like private rows.
+        features: the feature file of the private rows; None for rows of a caller.
+        people: names of the people, in the order of `bounds`. Private.
+        shots: public training rows per class; None if not given.
+    """
+
+    private: Source
+    n_classes: int
+    public: Source | None = None
+    text_weights: NDArray[np.floating] | None = None
+    bounds: Bounds | None = None
+    weights: RowWeights | None = None
+    several_labels: bool = False
+    joined: bool = False
+    features: FeatureReader | None = None
+    people: Sequence[str] = ()
+    shots: int | None = None
+
+    @property
+    def protected(self) -> list[Source]:
+        """The sources of protected rows: private rows first."""
+        more = self.joined and self.public is not None and self.public.n_rows > 0
+        return [self.private, self.public] if more and self.public is not None else [self.private]
+
+    @property
+    def free_public(self) -> Source | None:
+        """Public rows that are not protected; None for none."""
+        return None if self.joined or self.public is None or not self.public.n_rows else self.public
+
+    @property
+    def n_units(self) -> int:
+        """Number of protected units: rows, or people. Public."""
+        own = self.private.n_rows if self.bounds is None else len(self.bounds) - 1
+        return own + sum(source.n_rows for source in self.protected[1:])
+
+    @property
+    def unit(self) -> str:
+        """The unit of privacy, `record` or `owner`."""
+        return RECORD if self.bounds is None else OWNER
+
+    @property
+    def weights_shape(self) -> tuple[int, int]:
+        """(n_features, n_classes) of weights on raw rows."""
+        return self.private.n_features, self.n_classes
+
+    @property
+    def encodings(self) -> NDArray[np.floating] | None:
+        """Text weights for rows with one class; their scale is meant for softmax."""
+        return None if self.several_labels else self.text_weights
+
+    @cached_property
+    def public_centring(self) -> Preprocessing:
+        """The training space around the mean of the public rows that are not protected."""
+        public = self.free_public
+        return Preprocessing.centred_on(np.concatenate([x for x, _ in public.blocks()] if public is not None else []))
+
+    @property
+    def trained(self) -> Source:
+        """All protected rows."""
+        return ChainedSource(*self.protected) if len(self.protected) > 1 else self.private
+
+    @property
+    def trained_weights(self) -> RowWeights | None:
+        """Public factors on the losses of all protected rows."""
+        more = sum(source.n_rows for source in self.protected[1:])
+        return self.weights if self.weights is None or not more else self.weights.with_more(more)
+
+    @property
+    def keep(self) -> NDArray[np.bool_] | None:
+        """Mask of the private rows among the training rows of the feature file; None for all."""
+        return self.private.keep if isinstance(self.private, GroupRows) else None
+
+    def check(self, commitments: Sequence[Commitment] = (), *, digest: bool = False) -> None:
+        """`check_rows` of the feature file; its public rows are compared with its private rows, or with test rows."""
+        if self.features is not None:
+            public = self.public.parts if isinstance(self.public, PublicRows) else ()
+            check_rows(
+                self.features,
+                keep=self.keep,
+                public=public,
+                joined=self.joined,
+                commitments=commitments,
+                digest=digest,
+            )
+
+    def unit_names(self) -> list[str]:
+        """The name of every protected unit: of its person, or the record id. Private."""
+        own = list(self.people) if self.bounds is not None else _of_file(self.private).ids()
+        return own + [name for source in self.protected[1:] for name in _of_file(source).ids()]
+
+    def private_digest(self) -> str:
+        """SHA-256 of the private rows, without public rows that are protected too. Private."""
+        return _of_file(self.private).digest()
+
+    def protected_digest(self) -> str:
+        """The digests of all protected rows. Private."""
+        return "".join(_of_file(source).digest() for source in self.protected)
+
+    def public_digest(self) -> str | None:
+        """SHA-256 of the public rows that are not protected; None without such rows, or for rows of a caller."""
+        public = None if self.joined else self.public
+        return public.digest() if isinstance(public, GroupRows | PublicRows) else None
+
+
+def _of_file(source: Source) -> GroupRows | PublicRows:
+    if not isinstance(source, GroupRows | PublicRows):
+        raise TypeError(f"{type(source).__name__} has no ids and no digest; give rows of a feature file")
+    return source
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a feature file is split into private and public rows.
+
+    Attributes:
+        shots: public training rows of each class; None for the group `public` of the file.
+        seed: chooses public shots, and the rows of a person.
+        unit: `owner` to protect people, `record` or None to protect rows.
+        per_owner_rows: most rows of a person; None for all.
+        joined: whether the method protects public rows too.
+    """
+
+    shots: int | None = None
+    seed: int = 0
+    unit: str | None = None
+    per_owner_rows: int | None = None
+    joined: bool = False
+
+
+@contextmanager
+def open_features(
+    path: Path | None, *, whole: bool = True, labelled: bool = True, progress: Progress | None = None
+) -> Iterator[FeatureFile]:
+    """The feature file at `path`, or the built-in digits for None.
+
+    Args:
+        whole: check every row first. labelled: refuse a file without training rows. progress: gets a note of the check.
+
+    Raises:
+        DataError: as `FeatureFile` and `check_rows`, or a file of unlabelled rows where labels are needed.
+    """
+    if path is None or (str(path) == DIGITS and not path.exists()):
+        with tempfile.TemporaryDirectory() as folder:
+            digits = Path(folder) / "digits.h5"
+            write_digits(digits)
+            with FeatureFile(digits, shown_as=Path(DIGITS)) as features:
+                features.checked = True
+                yield features
+        return
+    with FeatureFile(path) as features:
+        if labelled and "train" not in features.sizes:
+            raise DataError(
+                f"{path} holds rows without labels, which only predict and info read; give a file with the group train"
+            )
+        if whole:
+            check_rows(features)
+        if progress is not None:
+            note_equal_rows(features, progress)
+        yield features
+
+
+def note_equal_rows(features: FeatureReader, progress: Progress) -> None:
+    """Note test rows that equal training rows, where they are few enough to be chance."""
+    if features.equal is not None and features.equal.few:
+        progress.note(features.equal.note)
+
+
+def dataset_of(
+    features: FeatureReader,
+    other: FeatureReader | None = None,
+    split: Split | None = None,
+    class_weight: str | dict[str, float] | None = None,
+) -> Dataset:
+    """The rows of a feature file, split by public facts; `other` has public rows. No row of `features` is read.
+
+    Raises:
+        UsageError: options that do not fit the files, or `owner` without owners. DataError: files that do not belong
+            together, rows of a person that are not adjacent, classes with fewer rows than `shots`.
+        PrivacyError: a person with private and with public rows.
+    """
+    split = split or Split()
+    several, names = features.description.several_labels, features.description.class_names
+    if class_weight is not None and several:
+        raise UsageError(f"--class-weight weighs classes, and {ONE_CLASS.format(features.path)}; leave it out")
+    # a method that joins public rows protects all rows
+    shots = 0 if split.joined and split.shots else split.shots
+    public, taken = _public_rows(features, other, shots, split)
+    private, bounds, people = private_rows(features, taken, split)
+    _refuse_shared_people(people, public)
+    weights = None
+    if class_weight is not None:
+        free = public is not None and not split.joined  # labels of protected rows must not be counted
+        labels = np.concatenate([y for _, y in public.blocks()]) if public is not None and free else None
+        weights = RowWeights(class_weights(class_weight, names, labels))
+    return Dataset(
+        private,
+        len(names),
+        public,
+        features.text_weights(),
+        bounds,
+        weights,
+        several,
+        split.joined,
+        features,
+        people,
+        shots,
+    )
+
+
+def _public_rows(
+    features: FeatureReader, other: FeatureReader | None, shots: int | None, split: Split
+) -> tuple[PublicRows | None, NDArray[np.bool_] | None]:
+    """Public rows, and a mask of the training rows among them, (n_train,); None if no training row is public."""
+    parts, mask = [], None
+    if shots is not None and shots < 0:
+        raise UsageError(f"public shots is {shots}; allowed: 0 or more")
+    if shots and features.description.several_labels:
+        raise UsageError(
+            f"--public-shots takes rows of every class, and {ONE_CLASS.format(features.path)}; give --public FILE, or "
+            "a group public in the feature file"
+        )
+    if shots:
+        names = features.description.class_names
+        owners = features.owners("train") if split.unit == OWNER and features.has_owners("train") else None
+        mask = public_shots(features.ids("train"), features.labels("train"), names, shots, split.seed, owners)
+        parts.append(GroupRows(features, "train", mask))
+    if other is not None:
+        parts.append(_other_public_rows(features, other))
+    elif shots is None and "public" in features.sizes:
+        parts.append(GroupRows(features, "public"))
+    return (PublicRows(*parts) if parts else None), mask
+
+
+def public_shots(
+    ids: Sequence[str],
+    labels: NDArray[np.int64],
+    class_names: Sequence[str],
+    shots: int,
+    split_seed: int,
+    owners: Sequence[str] | None = None,
+) -> NDArray[np.bool_]:
+    """Mask of the public rows, shape (n_rows,): in each class the `shots` records with the lowest `id_hash`.
+
+    With `owners`, the people whose names have the lowest `id_hash` are public with all of their rows, so that each
+    class has at least `shots` public rows.
+
+    Raises:
+        DataError: a class has fewer than `shots` rows, or no private row would be left.
+    """
+    order = np.array([id_hash(name, split_seed) for name in (ids if owners is None else owners)], dtype=np.uint64)
+    public = np.zeros(len(labels), dtype=bool)
+    for index, name in enumerate(class_names):
+        rows = np.flatnonzero(labels == index)
+        if len(rows) < shots:
+            raise DataError(
+                f"public shots is {shots}, but class {name!r} has fewer training rows; lower --public-shots"
+            )
+        public[rows[np.argsort(order[rows], kind="stable")[:shots]]] = True
+    if owners is not None:
+        public = np.isin(order, order[public])
+    if public.all():
+        raise DataError(f"{shots} public shots per class take every training row; lower --public-shots")
+    return public
+
+
+def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRows:
+    """Public rows of another file, from its `public` group or else its `train` group; classes are matched by name."""
+    if other.n_features != features.n_features:
+        raise DataError(
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; "
+            "allowed: equal numbers; make both with the same backbone"
+        )
+    mine, theirs = features.description, other.description
+    differs = first_difference(extraction_of(mine), extraction_of(theirs))
+    if differs is not None:
+        name, here, there = differs
+        raise DataError(f"{other.path} has {name} {there} and {features.path} {here}; allowed: the same")
+    if (mine.task, mine.several_labels and mine.class_names) != (
+        theirs.task,
+        theirs.several_labels and theirs.class_names,
+    ):
+        raise DataError(
+            f"{other.path} is {theirs.task} and {features.path} {mine.task}, or their labels differ; allowed with "
+            "several labels a row: the same labels in the same order"
+        )
+    group = "public" if "public" in other.sizes else "train"
+    if "test" in features.sizes and features.has_owners("test") and other.has_owners(group):
+        where = f"{features.path} with public rows of {other.path}"
+        refuse_both_sides(GroupRows(features, "test").owners(), GroupRows(other, group).owners(), where)
+    if mine.several_labels:
+        return GroupRows(other, group)
+    index = {name: position for position, name in enumerate(mine.class_names)}
+    relabel = np.array([index.get(name, -1) for name in theirs.class_names])
+    keep = relabel[other.labels(group)] >= 0
+    if not keep.any():
+        raise DataError(
+            f"{other.path} shares no class name with {features.path}; allowed: at least one of "
+            f"{', '.join(mine.class_names[:5])}"
+        )
+    return GroupRows(other, group, keep, relabel)
+
+
+def private_rows(
+    features: FeatureReader, taken: NDArray[np.bool_] | None, split: Split
+) -> tuple[GroupRows, Bounds | None, list[str]]:
+    """The training rows that are not `taken` (n_train,) as public shots, and the people whose rows they are.
+
+    Returns: rows, and with unit `owner` where the rows of each person begin and the names; else None and no names.
+
+    Raises:
+        UsageError: `owner` without owners, or `per_owner_rows` without `owner`. DataError: rows of a person that are
+            not adjacent.
+    """
+    keep, most = None if taken is None else ~taken, split.per_owner_rows
+    if (split.unit or RECORD) == RECORD:
+        if most is not None:
+            raise UsageError(f"per-owner-rows is {most} with unit record; give --unit owner, or leave it out")
+        return GroupRows(features, "train", keep), None, []
+    if not features.has_owners("train"):
+        raise UsageError(
+            f"unit is 'owner', and {features.path} does not say whose rows they are; allowed: record, or a file with "
+            "owners; import it with an array owner_train, or with --owner-column NAME"
+        )
+    bounds, people = owner_bounds(features.owner_batches("train", keep), f"group train of {features.path}")
+    if most is not None:
+        ids = [name for batch in features.id_batches("train", keep) for name in batch]
+        used = capped(bounds, ids, most, split.seed)
+        whole = np.ones(features.sizes["train"], dtype=bool) if keep is None else keep.copy()
+        whole[whole] = used
+        keep, bounds = whole, np.concatenate([[0], np.cumsum(np.minimum(np.diff(bounds), most))])
+    return GroupRows(features, "train", keep), bounds, people
+
+
+def _refuse_shared_people(people: Sequence[str], public: PublicRows | None) -> None:
+    private = set(people)
+    for part in () if public is None else public.parts:
+        if private and part.features.has_owners(part.group) and not private.isdisjoint(part.owners()):
+            raise PrivacyError(
+                f"group {part.group} of {part.features.path} holds rows of people who have private rows too; a person "
+                "is private or public; remove those rows, or give --public-shots K"
+            )
+
+
+def refuse_training_rows(features: FeatureReader) -> None:
+    """DataError if the test rows of a file, read whole, are its training rows."""
+    if features.equal is not None:
+        features.equal.refuse_many()
+
+
+def check_test_rows(features: FeatureReader, use: str, *, private: bool = False) -> None:
+    """DataError unless the file has test rows, or if they are its training rows; PrivacyError if they are private.
+
+    Args:
+        use: what needs them. private: the result is private, so the rows may be private too.
+    """
+    refuse_training_rows(features)
+    if "test" not in features.sizes:
+        raise DataError(f"{features.path} has no test rows, which {use}; give a feature file with the group test")
+    if features.description.private_test and not private:
+        raise PrivacyError(
+            f"test rows of {features.path} are private, and {use} public ones; give another file, or train with "
+            "--test-epsilon to release a noisy accuracy"
+        )
+
+
+def check_one_class(features: FeatureReader, command: str) -> None:
+    """UsageError for rows with several labels, for a command that knows one class a row."""
+    if features.description.several_labels:
+        raise UsageError(
+            f"linprobe {command} needs one class a row, and {ONE_CLASS.format(features.path)}; allowed for such rows: "
+            "train, evaluate, predict, export, verify, report, pdp-report, release, budget, info"
+        )

@@ -1,0 +1,298 @@
+"""`linprobe attack`: membership inference against a run."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.accountants import AttackLimit
+from linprobe.accounting.figures import limit_percent as limit_percent
+from linprobe.atomic_files import write_json
+from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
+from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.owners import owner_bounds
+from linprobe.data.row_checks import GroupRows
+from linprobe.data.row_weights import RowWeights
+from linprobe.data.sources import ArraySource, ChainedSource
+from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
+from linprobe.methods import find_method
+from linprobe.metrics.membership import (
+    CONFIDENCE,
+    FALSE_POSITIVE_RATES,
+    Membership,
+    Scores,
+    complementary_halves,
+    likelihood_ratios,
+    log_odds,
+    membership,
+    sums_of_people,
+)
+from linprobe.options import OWNER, RECORD
+from linprobe.options.requests import LEAST_RESAMPLES, LEAST_SHADOWS, SHADOWS, AttackRequest
+from linprobe.parallel.jobs import unordered
+from linprobe.plans.plan import plan_run
+from linprobe.plans.settings import Settings
+from linprobe.progress import Progress
+from linprobe.reporting import plots
+from linprobe.runs.check import verified
+from linprobe.runs.guarantee import NOUNS, limit_of
+from linprobe.runs.matching import features_of, private_mask, split_of
+from linprobe.runs.output import inputs_of, new_files, writing
+from linprobe.runs.run_folder import RunFolder
+from linprobe.training.execute import execute
+
+PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publish"
+
+
+def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
+    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private.
+
+    Returns: run, manifest_digest, method, attack, auc, auc_low, auc_high, tpr_at_fpr, tpr_limit_at_fpr,
+        tpr_limit_from (in words), compared (`rows` or `people`), members, non_members, confidence, shadows, epsilon,
+        delta, private_output.
+
+    Raises:
+        DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
+    """
+    _check(request)
+    inputs = (*inputs_of(request.run), request.features, request.public)
+    with new_files({"--plot": request.plot, "--out": request.out}, inputs=inputs, overwrite=request.overwrite):
+        return _attack(request, progress)
+
+
+def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
+    run = RunFolder(request.run)
+    verified(run)
+    manifest = run.manifest
+    with open_features(features_of(run, request.features)) as features:
+        check_one_class(features, "attack")
+        check_test_rows(features, "an attack compares with private rows", private=True)
+        dataset = _private(features, run)
+        committed = private_mask(run, features)
+        members = np.ones(features.sizes["train"], dtype=bool) if dataset.keep is None else dataset.keep
+        if committed is not None and not np.array_equal(members, committed):
+            raise PrivacyError(
+                f"{run.folder} states public shots that differ from its per-record file; restore it from a copy"
+            )
+        compared = _compared(features, dataset)
+        if request.lira:
+            found, shadows = _lira(features, compared, run, request, progress), request.shadows or SHADOWS
+        else:
+            found, shadows = _threshold(compared, run, request.resamples), None
+    limit = limit_of(manifest)
+    result = {
+        "run": str(run.folder),
+        "manifest_digest": manifest.manifest_digest,
+        "method": manifest.method,
+        "attack": "lira" if request.lira else "threshold",
+        **_figures(found),
+        "tpr_limit_at_fpr": None if limit is None else _by_rate(limit(np.array(FALSE_POSITIVE_RATES)).tolist()),
+        "tpr_limit_from": None if limit is None else limit.source,
+        "compared": compared.what,
+        "members": compared.n_inside,
+        "non_members": compared.n_outside,
+        "confidence": CONFIDENCE,
+        "shadows": shadows,
+        "epsilon": manifest.epsilon,
+        "delta": manifest.delta,
+        "private_output": PRIVATE_OUTPUT,
+    }
+    _write(request, result, found, limit, Path(manifest.features).stem)
+    return result
+
+
+def threshold_auc(features: FeatureReader, run: RunFolder, resamples: int = 0) -> dict[str, Any]:
+    """The threshold attack on a run whose feature file is open: auc, auc_low, auc_high, tpr_at_fpr. Private.
+
+    Only the number of rows is compared with the run. The caller has trained the run or called `verify_data`.
+    """
+    return _figures(_threshold(_compared(features, _private(features, run)), run, resamples))
+
+
+def _check(request: AttackRequest) -> None:
+    if request.plot is not None:
+        plots.check_format(request.plot)
+    if request.resamples and request.resamples < LEAST_RESAMPLES:
+        raise ParameterError(
+            f"resamples is {request.resamples}; allowed: {LEAST_RESAMPLES} or more, or 0 for no interval"
+        )
+    if not request.lira:
+        for name in ("shadows", "jobs", "public"):
+            if getattr(request, name) is not None:
+                raise UsageError(f"option --{name} does nothing without --lira; add --lira, or leave it out")
+    if request.shadows is not None and request.shadows % 2:
+        raise ParameterError(
+            f"shadows is {request.shadows}; allowed: an even number, {LEAST_SHADOWS} or more; {SHADOWS} is the default"
+        )
+
+
+def _private(features: FeatureReader, run: RunFolder) -> Dataset:
+    """The training rows that were private according to the manifest, and the people whose rows they are."""
+    manifest = run.manifest
+    if list(features.description.class_names) != run.class_names or features.n_features != run.weights.shape[-2]:
+        here, there = (features.n_features, len(features.description.class_names)), run.weights.shape[-2:]
+        raise DataError(
+            f"{features.path} has {here[0]} features and {here[1]} classes, the run {run.folder} {there[0]} and "
+            f"{there[1]}, or the names differ; allowed: the file it was trained on; give it with --features"
+        )
+    dataset = dataset_of(features, None, split_of(manifest))
+    # if public rows are protected too, n_private includes them
+    if not dataset.joined and dataset.n_units != manifest.n_private:
+        raise DataError(
+            f"{features.path} has {dataset.n_units} private {NOUNS[manifest.unit]}; allowed for the run "
+            f"{run.folder}: {manifest.n_private}; give the file it was trained on with --features"
+        )
+    return dataset
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Members and others: rows, or people with all of their rows.
+
+    Attributes:
+        inside, outside: rows of members and of others. n_inside, n_outside: numbers of rows, or of people.
+        sizes: number of rows of each person, members first; None where rows are compared.
+    """
+
+    inside: GroupRows
+    outside: GroupRows
+    n_inside: int
+    n_outside: int
+    sizes: NDArray[np.int64] | None = None
+
+    @property
+    def what(self) -> str:
+        """What is compared, in a word."""
+        return NOUNS[RECORD if self.sizes is None else OWNER]
+
+
+def _compared(features: FeatureReader, dataset: Dataset) -> _Compared:
+    """Private people and test people, if the run protects people and test rows have owners; else rows."""
+    inside, outside = GroupRows(features, "train", dataset.keep), GroupRows(features, "test")
+    if dataset.bounds is None or not features.has_owners("test"):
+        return _Compared(inside, outside, inside.n_rows, outside.n_rows)
+    bounds, names = owner_bounds(features.owner_batches("test"), f"group test of {features.path}")
+    sizes = np.concatenate([np.diff(dataset.bounds), np.diff(bounds)])
+    return _Compared(inside, outside, dataset.n_units, len(names), sizes)
+
+
+def _threshold(compared: _Compared, run: RunFolder, resamples: int) -> Membership:
+    rows = ChainedSource(compared.inside, compared.outside)
+    scores = log_odds(rows.blocks(), run.weights, run.bias)
+    if compared.sizes is not None:
+        scores = sums_of_people(scores, compared.sizes) / compared.sizes
+    return membership(scores[: compared.n_inside], scores[compared.n_inside :], resamples)
+
+
+def _lira(
+    features: FeatureReader, compared: _Compared, run: RunFolder, request: AttackRequest, progress: Progress
+) -> Membership:
+    """The likelihood-ratio attack. Each shadow probe trains on a random half of members and others together, with the
+    run's method, options and budget. Where people are compared, halves are of people.
+
+    Shadow probes are not released and spend nothing. Only the private output depends on them.
+    """
+    manifest = run.manifest
+    if manifest.tuning is not None:
+        raise UsageError(
+            f"run {run.folder} was tuned on its private rows, and shadow probes are not; leave --lira out, or attack a "
+            "run of linprobe train"
+        )
+    # every shadow draws fresh noise, even if the run had a seed
+    options = {name: value for name, value in manifest.options.items() if name != "insecure_seed"}
+    settings = Settings.of_given(find_method(manifest.method), options)
+    if manifest.unit == OWNER and compared.sizes is None:
+        raise UsageError(
+            f"run {run.folder} protects people, and test rows of {features.path} have no owners, so shadow probes "
+            "cannot train on halves of all people; allowed: the threshold attack, or a file with owners of test rows"
+        )
+    if settings.first_run is not None:
+        raise UsageError(
+            f"run {run.folder} started from {settings.first_run.folder}, which was trained on members; shadow "
+            "probes would start from it too; leave --lira out, or attack that run"
+        )
+    settings = replace(settings, per_record=False)
+    public = _public_rows(features, request.public, run)
+    x, y = (
+        np.concatenate(column)
+        for column in zip(*ChainedSource(compared.inside, compared.outside).blocks(), strict=True)
+    )
+    sizes = np.ones(len(y), dtype=np.int64) if compared.sizes is None else compared.sizes
+    halves = complementary_halves(request.shadows or SHADOWS, len(sizes))
+    odds = np.empty((len(halves), len(y)))
+    progress.start(len(halves), "shadow probes")
+    text = features.text_weights()
+    by_class = manifest.class_weights
+    weights = None if by_class is None else RowWeights(np.array(list(by_class.values())))
+    n_classes = manifest.n_classes
+
+    def half_of(half: NDArray[np.bool_]) -> Dataset:
+        rows = np.repeat(half, sizes)
+        bounds = None if compared.sizes is None else np.concatenate([[0], np.cumsum(sizes[half])])
+        joined = settings.method.joins_public
+        return Dataset(ArraySource(x[rows], y[rows]), n_classes, public, text, bounds, weights, joined=joined)
+
+    shadows = ((place, settings, half_of(half), x, y) for place, half in enumerate(halves))
+    for shadow, found in unordered(_shadow, shadows, request.jobs):
+        odds[shadow] = found
+        progress.step()
+    target = log_odds(ArraySource(x, y).blocks(), run.weights, run.bias)
+    ratios = sums_of_people(likelihood_ratios(target, odds, np.repeat(halves, sizes, axis=1)), sizes)
+    return membership(ratios[: compared.n_inside], ratios[compared.n_inside :], request.resamples)
+
+
+def _public_rows(features: FeatureReader, given: Path | None, run: RunFolder) -> ArraySource | None:
+    """The run's public rows in memory, from the file `given` or else the file it was trained with."""
+    manifest = run.manifest
+    named, digest = manifest.public_file, manifest.public_digest
+    path = given if given is not None or named is None else Path(named)
+    with ExitStack() as stack:
+        other = None if path is None else stack.enter_context(open_features(path))
+        dataset = dataset_of(features, other, split_of(manifest))
+        public = dataset.public
+        wrong = digest is not None and dataset.public_digest() != digest
+        if wrong or (public is None) != (manifest.public_from == "nowhere"):
+            raise DataError(
+                f"public rows are {public or 'none'}, but the run had others: {manifest.public_from}; "
+                "give the file with --public, or leave --public out"
+            )
+        if public is None:
+            return None
+        x, y = (np.concatenate(column) for column in zip(*public.blocks(), strict=True))
+    return ArraySource(x, y)
+
+
+def _shadow(
+    place: int, settings: Settings, half: Dataset, x: NDArray[np.floating], y: NDArray[np.int64]
+) -> tuple[int, Scores]:
+    """Train one shadow on half of the rows; returns its index and its log odds of all rows `x` with labels `y`."""
+    shadow = execute(plan_run(settings, half), half)
+    return place, log_odds(ArraySource(x, y).blocks(), shadow.weights, shadow.bias)
+
+
+def _figures(found: Membership) -> dict[str, Any]:
+    return {
+        "auc": found.auc,
+        "auc_low": found.low,
+        "auc_high": found.high,
+        "tpr_at_fpr": _by_rate([found.tpr_at(rate) for rate in FALSE_POSITIVE_RATES]),
+    }
+
+
+def _by_rate(values: list[float]) -> dict[str, float]:
+    return {f"{rate:g}": value for rate, value in zip(FALSE_POSITIVE_RATES, values, strict=True)}
+
+
+def _write(
+    request: AttackRequest, result: dict[str, Any], found: Membership, limit: AttackLimit | None, data: str
+) -> None:
+    plot, out = request.plot, request.out
+    if out is not None:
+        writing(out, lambda: write_json(out, result, private=True))
+    if plot is not None:
+        writing(plot, lambda: plots.membership_roc(plot, found, result, limit, data))

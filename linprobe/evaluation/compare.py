@@ -1,0 +1,325 @@
+"""`linprobe compare`: train methods at several epsilons, seeds, public shots and public files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linprobe.accounting.calibrate import large_delta
+from linprobe.atomic_files import replace_when_complete, write_csv
+from linprobe.data.dataset import (
+    DIGITS,
+    Split,
+    check_one_class,
+    check_test_rows,
+    dataset_of,
+    open_features,
+    refuse_training_rows,
+)
+from linprobe.data.digits import DIGITS_SHOTS
+from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
+from linprobe.errors import LinprobeError, UsageError
+from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
+from linprobe.evaluation.comparison_folder import ComparisonFolder, open_comparison
+from linprobe.evaluation.comparison_plan import (
+    PARAGON,
+    PUBLIC_BASELINE,
+    Planned,
+    check_request,
+    name_of,
+    plan_runs,
+)
+from linprobe.methods import METHODS
+from linprobe.metrics.comparison import Result, boosts, summarise
+from linprobe.options import RECORD
+from linprobe.options.requests import CompareRequest
+from linprobe.parallel import available_memory
+from linprobe.parallel.jobs import unordered
+from linprobe.plans.settings import make_settings, refuse_other_encodings
+from linprobe.plans.tuning import settings_of
+from linprobe.progress import Progress, Silent
+from linprobe.reporting.comparison import (
+    accuracy_against_attack,
+    accuracy_against_epsilon,
+    balance_matters,
+    boost_against_shots,
+    comparison_table,
+    markdown,
+)
+from linprobe.runs import run_folder
+from linprobe.runs.guarantee import NOUNS
+from linprobe.runs.manifest import Manifest
+from linprobe.training.charge import book_of
+from linprobe.training.train import Ready, train_on
+from linprobe.training.tune import tune_on
+
+Features = FeatureReader | Path | None
+
+
+@dataclass(frozen=True)
+class OpenedComparison:
+    """A checked request with its files.
+
+    Attributes:
+        request: with the default shots. of: what is compared, as the folder of a comparison states it.
+        features, others: rows for the runs, `others` by name of a public file. reader: `features`, open.
+        planned: every run, in the order of the table.
+    """
+
+    request: CompareRequest
+    of: dict[str, Any]
+    features: Features
+    others: dict[str, Features]
+    reader: FeatureReader
+    planned: list[Planned]
+
+
+def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
+    """Train every method at every epsilon, setting and seed, each run in its own folder; write tables and figures.
+
+    Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
+
+    Returns: out, composed, commonest_class and commonest_share (of the public test rows), summary (one object for each
+        row, setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run,
+        private.
+
+    Raises:
+        UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
+            finished runs are kept, and the same command continues.
+    """
+    with opened_comparison(request) as found, ExitStack() as stack:
+        request, opened, planned = found.request, found.reader, found.planned
+        folder = stack.enter_context(open_comparison(request.folder, found.of, opened))
+        missing = [run for run in planned if not run.folder.exists()]
+        if missing:
+            charged = book_of(opened, request.book).absolute()  # read the rows once for all runs
+            missing = [replace(run, request=replace(run.request, book=charged)) for run in missing]
+            for warning in warnings_of_comparison(missing, found):
+                progress.note(warning)
+            progress.start(len(missing), "comparing")
+        try:
+            stack.callback(_give_one_time, [one.folder for one in missing if one.tuning and one.tuning.grid])
+            arguments = [(run, found.features, found.others.get(run.setting.public)) for run in missing]
+            for run in unordered(_train, arguments, request.jobs):
+                folder.record(run)
+                progress.step()
+        except (KeyboardInterrupt, LinprobeError) as error:
+            folder.discard_unfinished(one.folder.name for one in missing)
+            if isinstance(error, KeyboardInterrupt) and folder.finished():
+                progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
+            raise
+        results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
+        return _written(request, folder, planned, results, _commonest(opened))
+
+
+@contextmanager
+def opened_comparison(request: CompareRequest) -> Iterator[OpenedComparison]:
+    """Check a request, open its files and plan its runs. Nothing is trained or written.
+
+    Raises:
+        UsageError, ParameterError: an invalid request. DataError: a file that cannot be read.
+    """
+    check_request(request)
+    refuse_other_encodings([request.folder, *request.public])
+    if request.features is None and not request.shots and not request.public:
+        request = replace(request, shots=(DIGITS_SHOTS,))
+    of = {"features": DIGITS if request.features is None else str(request.features.resolve()), "delta": request.delta}
+    if request.unit != RECORD:
+        of["unit"] = request.unit
+    refuse_other_encodings(of.values())
+    with ExitStack() as stack:
+        features = _shared(stack, request.features, scored=True)
+        others = {name_of(path): _shared(stack, path) for path in request.public if path is not None}
+        reader = opened_rows(stack, features)
+        check_test_rows(reader, "methods are compared on")
+        planned = plan_runs(request, {name: _public_digest(other) for name, other in others.items()}, reader.sizes)
+        yield OpenedComparison(request, of, features, others, reader, planned)
+
+
+def warnings_of_comparison(missing: Sequence[Planned], found: OpenedComparison) -> list[str]:
+    """What to say to people before the missing runs are trained: a large delta, and runs without privacy."""
+    n_units = dataset_of(found.reader, None, Split(shots=0, unit=found.request.unit)).n_units
+    warning = large_delta(found.request.delta, n_units) if any(run.spends for run in missing) else None
+    unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
+    said = [] if warning is None else [warning]
+    if unprotected:
+        said.append(
+            f"{unprotected} of {len(missing)} runs are not private ({PARAGON}); --no-baselines leaves baselines out"
+        )
+    return said
+
+
+def _shared(stack: ExitStack, path: Path | None, *, scored: bool = False) -> Features:
+    """The rows of a file, read once for all runs; its path if they do not fit in memory.
+
+    `scored` says that accuracy is measured on its test rows.
+    """
+    opened = stack.enter_context(open_features(path))
+    check_one_class(opened, "compare")
+    if scored:
+        refuse_training_rows(opened)
+    if not available_memory.fits(4 * opened.n_features * sum(opened.sizes.values())):
+        return None if path is None else path.absolute()  # processes may have another working directory
+    return LoadedFeatures(opened)
+
+
+def opened_rows(stack: ExitStack, features: Features) -> FeatureReader:
+    """The rows of `features`, open until the stack is closed."""
+    if isinstance(features, FeatureReader):
+        return features
+    return stack.enter_context(open_features(features, whole=False))
+
+
+def _public_digest(features: Features) -> str:
+    """SHA-256 of the rows that a file provides as public rows."""
+    with ExitStack() as stack:
+        opened = opened_rows(stack, features)
+        return opened.digest("public" if "public" in opened.sizes else "train")
+
+
+def _train(run: Planned, features: Features, other: Features) -> Path:
+    """Train a planned run; returns its folder.
+
+    Raises:
+        UsageError: another process has finished the same run. LinprobeError: training failed.
+    """
+    with ExitStack() as stack:
+        other = None if run.request.public is None else opened_rows(stack, other)
+        ready = Ready(run.request, opened_rows(stack, features), other)
+        try:
+            if run.tuning is None:
+                train_on(ready, make_settings(run.request, ready.method), Silent())
+            else:
+                tune_on(ready, run.tuning, settings_of(run.request, run.tuning), Silent())
+        except LinprobeError:
+            if run.request.out is None or not run.request.out.exists():
+                raise
+            raise UsageError(
+                f"run {run.folder} was finished by a process of an earlier compare that was killed; wait "
+                "until its processes have ended, then give the same command again"
+            ) from None
+    return run.folder
+
+
+def _give_one_time(folders: Sequence[Path]) -> None:
+    """Give the files of runs that private selection chose one time: the time of each would tell its number of runs."""
+    now = time.time_ns()
+    for folder in folders:
+        for path in (*folder.glob("*"), folder):
+            with suppress(OSError):
+                os.utime(path, ns=(now, now))
+
+
+def _result(request: CompareRequest, run: Planned, manifest: Manifest, features: FeatureReader) -> Result:
+    auc = threshold_auc(features, run_folder.read_run(run.folder))["auc"] if request.attack else None
+    return Result(
+        run.row,
+        run.setting,
+        run.request.epsilon,
+        run.request.split_seed,
+        run.spends,
+        manifest.test_accuracy or 0.0,  # compare has public test rows
+        manifest.test_balanced_accuracy or 0.0,
+        auc,
+    )
+
+
+def _written(
+    request: CompareRequest,
+    folder: ComparisonFolder,
+    planned: Sequence[Planned],
+    results: Sequence[Result],
+    commonest: tuple[str, float],
+) -> dict[str, Any]:
+    """Write the tables and figures and return them."""
+    out, summaries = request.folder, summarise(results)
+    boost = boosts(summaries, PUBLIC_BASELINE, PARAGON)
+    runs = [_run_row(run, folder.manifest(run.folder), result) for run, result in zip(planned, results, strict=True)]
+    summary = [
+        {
+            "method": one.row,
+            **asdict(one.setting),
+            "epsilon": one.epsilon,
+            "mean": one.mean,
+            "std": one.std,
+            "runs": one.runs,
+            "best": one.best,
+            "balanced_mean": one.balanced_mean,
+            "balanced_std": one.balanced_std,
+            "balanced_best": one.balanced_best,
+            "boost": None if one.epsilon is None else boost.get((one.row, one.setting, one.epsilon)),
+        }
+        for one in summaries
+    ]
+    write_csv(out / "runs.csv", runs)
+    write_csv(out / "summary.csv", summary)
+    spread = f"mean ± standard deviation over {request.seeds} seeds" if request.seeds > 1 else "1 seed"
+    with replace_when_complete(out / "table.md", "w") as stream:
+        stream.write(f"Test accuracy, %, {spread}:\n\n" + markdown(*comparison_table(summary, "**{}**")))
+        if balance_matters(summary):
+            table = markdown(*comparison_table(summary, "**{}**", balanced=True))
+            stream.write(f"\nBalanced accuracy, %, {spread}:\n\n{table}")
+    about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
+    figures = [accuracy_against_epsilon(out / "accuracy_against_epsilon.png", summaries, *levels, about)]
+    if len({setting.shots for _, setting, _ in boost}) > 1:
+        figures.append(boost_against_shots(out / "boost_against_shots.png", summaries, *levels, about))
+    attacked = {}
+    if request.attack:
+        attacks = [
+            {"method": one.row, **asdict(one.setting), "epsilon": one.epsilon, "seed": one.seed, "attack_auc": one.auc}
+            for one in results
+        ]
+        marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
+        write_csv(out / "private_attacks.csv", marked, private=True)
+        figures.append(accuracy_against_attack(out / "private_accuracy_against_attack.png", summaries, about))
+        attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
+    composed = folder.composed(request.delta)
+    always = {"commonest_class": commonest[0], "commonest_share": commonest[1]}
+    folder.finish({"composed": composed, **always, "summary": summary, "runs": runs})
+    return {
+        "out": str(out),
+        "composed": composed,
+        **always,
+        "summary": summary,
+        "runs": runs,
+        **attacked,
+        "figures": [str(path) for path in figures if path is not None],
+    }
+
+
+def _run_row(run: Planned, manifest: Manifest, result: Result) -> dict[str, Any]:
+    return {
+        "method": run.row,
+        **asdict(run.setting),
+        "epsilon": result.epsilon,
+        "seed": result.seed,
+        "test_accuracy": result.accuracy,
+        "test_balanced_accuracy": result.balanced,
+        "test_macro_auroc": manifest.test_macro_auroc,
+        "epsilon_spent": manifest.epsilon,
+        "delta": manifest.delta,
+        **manifest.stated(("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")),
+        "run": str(run.folder),
+    }
+
+
+def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
+    """The name of the data and the number of private rows or people, for titles of figures."""
+    name = "built-in digits" if request.features is None else request.features.stem
+    least, most = (choose(run["n_private"] for run in runs) for choose in (min, max))
+    numbers = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return f"{name}, {numbers} private {NOUNS[request.unit]}"
+
+
+def _commonest(features: FeatureReader) -> tuple[str, float]:
+    """The commonest class of the public test rows, and its share of them."""
+    counts = np.bincount(features.labels("test"))
+    place = int(counts.argmax())
+    return features.description.class_names[place], int(counts[place]) / int(counts.sum())

@@ -1,0 +1,247 @@
+"""The folder of a comparison: its lock, the rows it compares, and the cost of every run in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from linprobe.accounting.book import Entry
+from linprobe.accounting.events import Releases, grouped
+from linprobe.accounting.ledger import AppendOnlyFile, read_ledger, read_selection
+from linprobe.accounting.selection import SelectionEvent
+from linprobe.accounting.spending import spending
+from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_json
+from linprobe.data.feature_reader import FeatureReader
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError
+from linprobe.options import RECORD
+from linprobe.runs import per_record_file
+from linprobe.runs.check import check_run
+from linprobe.runs.manifest import LEDGER, Manifest
+from linprobe.runs.run_folder import RunFolder
+
+RUNS, STATED, SPENT, COMMITTED = "runs", "comparison.json", "spent.jsonl", "private_commitment.json"
+LOCK = ".lock"
+RESULTS = ("*.csv", "*.md", "*.png")
+
+
+class ComparisonFolder:
+    """An open comparison; made by `open_comparison`.
+
+    `spent.jsonl` has one line for every run that ever finished here. A line is written as soon as its run finishes and
+    is never removed, since a run whose folder is deleted was still released.
+    """
+
+    def __init__(self, out: Path, of: dict[str, Any]) -> None:
+        self.out, self.of, self.runs = out, of, out / RUNS
+        self._lines = _read_lines(out / SPENT)
+        self._known = {line["run_key"] for line in self._lines}
+        self._manifests: dict[str, Manifest] = {}
+
+    def finished(self) -> list[Path]:
+        """Folders of the finished runs that exist now."""
+        return sorted(manifest.parent for manifest in self.runs.glob("*/manifest.json"))
+
+    def manifest(self, run: Path) -> Manifest:
+        """The manifest of a finished run, read once."""
+        if run.name not in self._manifests:
+            self._manifests[run.name] = RunFolder(run).manifest
+        return self._manifests[run.name]
+
+    def check(self, run: Path) -> None:
+        """PrivacyError if a finished run does not verify; see `check_run`."""
+        opened = RunFolder(run)
+        check_run(opened)
+        self._manifests[run.name] = opened.manifest
+
+    def record(self, run: Path) -> None:
+        """Add a finished run to `spent.jsonl`, unless it has a line already."""
+        manifest = self.manifest(run)
+        key = manifest.manifest_digest
+        if key in self._known:
+            return
+        line = {
+            "run_key": key,
+            "run": run.name,
+            "private": manifest.private,
+            "releases": [asdict(release) for release in manifest.releases or ()],
+            "selection": None if manifest.selection is None else manifest.selection.as_dict(),
+        }
+        with closing(AppendOnlyFile(self.out / SPENT)) as lines:
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        self._lines.append(line)
+        self._known.add(key)
+
+    def composed(self, delta: float) -> dict[str, Any]:
+        """The total cost of all runs that ever were here, for a record or person private in all of them.
+
+        `linprobe budget` composes in the same way: see `linprobe.accounting.spending`.
+
+        Returns: private_runs (runs that released something, killed and diverged ones included), not_private_runs,
+            epsilon, delta, gdp_mu and zcdp_rho (None if any was sampled), accountant, unit.
+        """
+        spent = asdict(spending(self.entries(), delta))
+        del spent["epsilon_by_unit"]  # all runs of a comparison have one unit
+        return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
+
+    def entries(self) -> list[Entry]:
+        """All runs that ever were here, killed and diverged ones included.
+
+        Raises:
+            PrivacyError: a ledger that cannot be read.
+        """
+        # read this before the finished runs, so that a run that finishes in between is counted twice, not missed
+        kept = [path for name in (".*.partial", "*.diverged*") for path in self.runs.glob(f"{name}/{LEDGER}")]
+        chosen = [read_selection(ledger) for ledger in kept]
+        unfinished = [
+            self._entry(ledger.parent.name, grouped(read_ledger(ledger)) if event is None else (), event)
+            for ledger, event in zip(kept, chosen, strict=True)
+        ]
+        for run in self.finished():
+            self.record(run)
+        return unfinished + [
+            self._entry(
+                line["run_key"],
+                [
+                    Releases("gradient", float(one["noise_multiplier"]), float(one["sampling_rate"]), int(one["count"]))
+                    for one in line["releases"]
+                ],
+                SelectionEvent.from_dict(line["selection"]) if line.get("selection") else None,
+                private=line["private"],
+            )
+            for line in self._lines
+        ]
+
+    def _entry(
+        self, run: str, releases: Iterable[Releases], selection: SelectionEvent | None, *, private: bool = True
+    ) -> Entry:
+        return Entry(
+            run=run,
+            name=run,
+            method="",
+            unit=self.of.get("unit", RECORD),
+            private=private,
+            delta=None,
+            releases=tuple(releases),
+            selection=selection,
+            created=None,
+        )
+
+    def begin(self) -> None:
+        """Remove the tables and figures of an earlier request, which may show runs that no longer exist."""
+        for pattern in RESULTS:
+            for path in self.out.glob(pattern):
+                path.unlink()
+        write_json(self.out / STATED, {"of": self.of, "unfinished": True})
+
+    def finish(self, content: dict[str, Any]) -> None:
+        """Write `comparison.json`."""
+        write_json(self.out / STATED, {"of": self.of, **content})
+
+    def discard_unfinished(self, names: Iterable[str]) -> None:
+        """After Ctrl-C or an error, remove the partial folders of killed runs called `names`."""
+        for name in names:
+            for partial in self.runs.glob(f".{name}.*.partial"):
+                shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_stated(out: Path, of: dict[str, Any]) -> bool:
+    """Whether `out` is still free for a new comparison. Nothing is written.
+
+    Raises:
+        UsageError: it holds another comparison, or something else. DataError: a damaged file. LinprobeError: see
+            `check_place`.
+    """
+    check_place(out, "comparison")
+    stated = out / STATED
+    is_new = not stated.is_file()
+    if is_new and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} exists and holds no comparison; give --out a new folder, or an earlier comparison")
+    if not is_new:
+        theirs = _read_stated(stated)
+        if theirs != of:
+            shown = [
+                f"{one.get('features')} at delta {one.get('delta')} for unit {one.get('unit', RECORD)}"
+                for one in (theirs, of)
+            ]
+            raise UsageError(f"{out} holds a comparison of {shown[0]}, not of {shown[1]}; give another --out")
+    return is_new
+
+
+@contextmanager
+def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> Iterator[ComparisonFolder]:
+    """Create or continue the comparison in `out`, locked for this process.
+
+    Raises:
+        UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a run
+            in it does not verify. DataError: a damaged file.
+    """
+    is_new = check_stated(out, of)
+    try:
+        out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+        (out / RUNS).mkdir(PRIVATE_FOLDER, exist_ok=True)
+        (out / LOCK).touch()
+    except OSError as error:
+        raise LinprobeError(f"{out} cannot be written ({error.strerror}); give --out a writable place") from None
+    busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"
+    with held(out / LOCK, busy, create=True, error=UsageError):
+        try:
+            _commit(out / COMMITTED, features)
+            folder = ComparisonFolder(out, of)
+            for run in folder.finished():
+                folder.check(run)
+            folder.entries()  # an unreadable ledger is refused before more is spent
+            folder.begin()
+            yield folder
+        finally:
+            if is_new and not any((out / RUNS).iterdir()):
+                shutil.rmtree(out, ignore_errors=True)  # no run was finished
+
+
+def _read_stated(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(read_text(path))["of"])
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read ({error}); give --out a new folder") from None
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        lines = [json.loads(line) for line in read_text(path).splitlines()]
+        for line in lines:
+            _ = line["run_key"], line["private"], [one["noise_multiplier"] for one in line["releases"]]
+            if line.get("selection"):
+                SelectionEvent.from_dict(line["selection"])
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+        raise PrivacyError(
+            f"{path} cannot be read ({error}); without it no epsilon can be proved; restore it"
+        ) from None
+    return lines
+
+
+def _commit(path: Path, features: FeatureReader) -> None:
+    """Bind the folder to the rows of `features` by a keyed hash, as a run does."""
+    content = hashlib.sha256("".join(features.digest(group) for group in features.sizes).encode()).hexdigest()
+    if not path.exists():
+        key = secrets.token_bytes(32)
+        value = {"private": True, "key": key.hex(), "commitment": per_record_file.commitment(key, content)}
+        write_json(path, value, private=True)
+        return
+    try:
+        held = json.loads(read_text(path))
+        key, commitment = bytes.fromhex(held["key"]), held["commitment"]
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read ({error}); give --out a new folder") from None
+    if per_record_file.commitment(key, content) != commitment:
+        raise PrivacyError(
+            f"{features.path} does not hold the rows that {path.parent} compares; find the right file, or give --out a "
+            "new folder"
+        )

@@ -1,0 +1,217 @@
+"""The runs of a comparison: every method at every epsilon, setting and seed, each with its own folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from linprobe._version import __version__
+from linprobe.errors import ParameterError, UsageError
+from linprobe.evaluation.comparison_folder import RUNS
+from linprobe.methods import METHODS, find_method
+from linprobe.metrics.comparison import Setting
+from linprobe.options import RECORD
+from linprobe.options.requests import CompareRequest, TrainRequest
+from linprobe.plans.settings import make_settings, method_options
+from linprobe.plans.tuning import Tuning, option_kinds, settings_of, typed
+from linprobe.runs.run_folder import RunFolder
+
+PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
+NO_FILE = "none"
+LONGEST_NAME = 80
+ROW_OPTIONS = (
+    "sigma",
+    "steps",
+    "sampling_rate",
+    "accountant",
+    "per_record",
+    "centre",
+    "condition",
+    "intercept",
+    "preset",
+)
+TUNING_OPTIONS = ("shrink", "repetitions")
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One row of the table: a method, and settings that differ from the defaults of `train`.
+
+    Attributes:
+        name: of the row. method: as given to `--method`.
+        settings: fields of `TrainRequest` (`ROW_OPTIONS`) and options of the method.
+        tuning: what each run chooses on its private rows; None for a run of `train`.
+    """
+
+    name: str
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    tuning: Tuning | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> MethodRow:
+        """`method` or `method:option=value:option=value`, with the option names of `linprobe train`.
+
+        Several values with / between them, and the options shrink and repetitions, make a row of `linprobe tune`.
+        """
+        name, *pairs = text.strip().split(":")
+        method = find_method(name)
+        kinds = option_kinds(method)
+        settings: dict[str, Any] = {}
+        tuned: dict[str, list[str]] = {}
+        for pair in pairs:
+            flag, equals, value = pair.partition("=")
+            option = flag.strip("-").replace("-", "_")
+            if not equals or not option or not value or option in {**settings, **tuned}:
+                raise UsageError(
+                    f"method is {text!r}; allowed: METHOD or METHOD:OPTION=VALUE, each option once, as "
+                    "dope-sgd:ensemble=5:steps=100"
+                )
+            if option in TUNING_OPTIONS or ("/" in value and kinds.get(option) in (int, float)):
+                tuned[option] = value.split("/")
+            else:
+                settings[option] = typed(flag, value, kinds.get(option, str))
+        return cls(text.strip(), method.name, settings, _tuning(tuned, method.name) if tuned else None)
+
+    def request(self, **shared: Any) -> TrainRequest:
+        """The arguments of `train` for this row."""
+        mine = {name: value for name, value in self.settings.items() if name in ROW_OPTIONS}
+        options = {name: value for name, value in self.settings.items() if name not in mine}
+        return TrainRequest(
+            method=self.method,
+            checkpoint_every=math.inf if METHODS[self.method].spends else None,
+            **mine,
+            **shared,
+            options=options,
+        )
+
+
+def _tuning(tuned: dict[str, list[str]], method: str) -> Tuning:
+    factors = [typed("shrink", text, float) for text in tuned.pop("shrink", [])]
+    repetitions = [typed("repetitions", text, int) for text in tuned.pop("repetitions", [])]
+    if len(repetitions) > 1:
+        raise ParameterError("repetitions has several values; allowed: one whole number")
+    grid = [f"{option}={','.join(values)}" for option, values in tuned.items()]
+    return Tuning.parse(grid, factors, repetitions[0] if repetitions else None, method)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A planned run: its row and setting, the arguments of `train`, and its folder."""
+
+    row: str
+    setting: Setting
+    request: TrainRequest
+    folder: Path
+    tuning: Tuning | None = None
+
+    @property
+    def spends(self) -> bool:
+        return METHODS[str(self.request.method)].spends
+
+
+def rows_of(request: CompareRequest) -> list[MethodRow]:
+    """The rows of the table; those given as text are parsed."""
+    return [row if isinstance(row, MethodRow) else MethodRow.parse(row) for row in request.methods]
+
+
+def check_request(request: CompareRequest) -> None:
+    """Raise UsageError or ParameterError unless the request can be carried out."""
+    methods = rows_of(request)
+    if not request.methods:
+        raise UsageError("methods is empty; allowed: names from `linprobe methods`; give --methods adamix,noisy-gd")
+    names = [row.name for row in methods]
+    if len(set(names)) < len(names):
+        raise UsageError(f"methods are {', '.join(names)}; allowed: each once; remove the repetition")
+    spending = [row for row in methods if METHODS[row.method].spends]
+    if spending and not request.epsilons:
+        raise UsageError(
+            f"method {spending[0].method} needs a privacy budget and got none; give --eps, for example --eps 1,3"
+        )
+    for row in methods:
+        asked = row.request(**_budget(row, next(iter(request.epsilons), None), request.delta))
+        if row.tuning is None:
+            make_settings(asked, METHODS[row.method])
+        else:
+            settings_of(asked, row.tuning)
+    files = [name_of(path) for path in request.public if path is not None]
+    if len(set(files)) < len(files) or len(set(request.public)) < len(request.public):
+        raise UsageError(
+            f"public files are called {', '.join(files)}; allowed: each name once, and {NO_FILE} once; rename or "
+            "remove one"
+        )
+
+
+def _budget(row: MethodRow, epsilon: float | None, delta: float) -> dict[str, Any]:
+    return {"epsilon": epsilon, "delta": delta} if METHODS[row.method].spends else {}
+
+
+def name_of(path: Path | None) -> str:
+    """The name of a public file in tables and folders; empty for none."""
+    return "" if path is None else path.stem
+
+
+def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int]) -> list[Planned]:
+    """Every run, in the order of the table."""
+    planned, methods = [], rows_of(request)
+    for path, shots in product(request.public or (None,), request.shots or (None,)):
+        setting = Setting(name_of(path), shots)
+        public_rows = path is not None or bool(shots) or (shots is None and "public" in sizes)
+        rows = list(methods)
+        if request.baselines:
+            rows += [MethodRow(name, name) for name in (PUBLIC_BASELINE, PARAGON)]
+        seen = set()
+        for row in rows:
+            method = METHODS[row.method]
+            if row.name in seen:
+                continue
+            seen.add(row.name)
+            if "public" in method.needs and not public_rows:
+                if row not in methods:
+                    continue
+                raise UsageError(
+                    f"method {method.name} needs public rows and got none ({setting or 'no public group'}); "
+                    "give --public-shots K or --public FILE"
+                )
+            # a run without shots or noise is the same for every seed
+            seeds = range(request.seeds if method.spends or shots else 1)
+            budgets = list(request.epsilons) if method.spends else [None]
+            for epsilon, seed in product(budgets, seeds):
+                asked = row.request(
+                    features=request.features,
+                    public=path,
+                    public_shots=shots,
+                    split_seed=seed,
+                    unit=request.unit,
+                    **_budget(row, epsilon, request.delta),
+                )
+                folder = (
+                    request.folder / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
+                )
+                # worker processes may have another working directory
+                planned.append(Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
+    return planned
+
+
+def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str) -> str:
+    """A readable name, and a digest of everything that distinguishes the run from others."""
+    _, first = method_options(METHODS[row.method], asked.options or {})
+    folder = None if first is None else Path(first.folder)
+    started_from = RunFolder(folder).manifest.manifest_digest if folder and folder.is_dir() else ""
+    identity: list[Any] = [__version__, row.method, sorted(row.settings.items()), started_from, asked.epsilon]
+    identity += [asked.delta, setting.shots, public_digest, asked.split_seed]
+    if asked.unit != RECORD:
+        identity.append(asked.unit)
+    if row.tuning is not None:
+        identity.append(asdict(row.tuning))
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
+    parts = [row.name, "" if asked.epsilon is None else f"eps{asked.epsilon:g}", setting.public]
+    parts += ["" if setting.shots is None else f"shots{setting.shots}", f"seed{asked.split_seed}"]
+    readable = "-".join(re.sub(r"[^\w.=+-]", "_", part) for part in parts if part)
+    return f"{readable[:LONGEST_NAME]}-{digest}"

@@ -1,0 +1,123 @@
+"""`linprobe predict`: classes of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.array_files import open_array
+from linprobe.data.dataset import open_features
+from linprobe.data.feature_file import UNLABELLED
+from linprobe.data.provenance import extraction_of
+from linprobe.data.sources import BLOCK_ROWS
+from linprobe.data.tables import LARGEST
+from linprobe.data.tasks import MULTILABEL
+from linprobe.errors import DataError, UsageError
+from linprobe.evaluation.temperature import temperature_of
+from linprobe.metrics.scores import class_scores, label_probabilities, predictions
+from linprobe.progress import Progress
+from linprobe.runs import run_folder
+from linprobe.runs.matching import check_made_alike, check_width
+
+
+def predict(
+    folder: Path,
+    features: Path,
+    group: str | None,
+    progress: Progress,
+    *,
+    allow_other: bool = False,
+    all_classes: bool = False,
+    calibrate: Path | None = None,
+) -> Iterator[tuple[str | float, ...]]:
+    """The names of the columns, then (id, class name, its probability) of every row of a group of a feature file, or of
+    a `.npy` array. A run with several labels a row gives 0 or 1 for each label in place of name and probability.
+
+    Args:
+        group: None for `rows` if the file has unlabelled rows, else `test`.
+        allow_other: score rows made otherwise than the run's rows, with a note.
+        all_classes: add a column for the probability of each class, in label order.
+        calibrate: feature file whose public rows give the temperature.
+
+    Raises:
+        DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
+            `temperature_of`.
+        UsageError: an unknown group, a group of an array, or a temperature for a run that votes.
+    """
+    if group is not None and features.suffix == ".npy":
+        raise UsageError(f"option --group {group} does nothing for {features}, whose rows have no groups; leave it out")
+    run = run_folder.read_run(folder)
+    temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
+    answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
+    yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
+    if features.suffix == ".npy":
+        array = open_array(features)
+        if array.dtype.kind not in "fiub":
+            raise DataError(f"{features} has type {array.dtype}; allowed: real numbers")
+        if array.ndim != 2:
+            raise DataError(
+                f"{features} has shape {array.shape}; allowed: (rows, {run.weights.shape[-2]}), the features of this "
+                "run; save the array with a row for each record"
+            )
+        check_made_alike(run, features, {}, progress)
+        check_width(run, array.shape[1], features)
+        ids: Iterator[str] = (str(row) for row in range(len(array)))
+        blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
+        yield from _predicted(run, ids, _finite(blocks, features), temperature, all_classes)
+        return
+    with open_features(features, whole=False, labelled=False) as opened:
+        group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
+        if group not in opened.sizes:
+            allowed = ", ".join(opened.sizes)
+            raise UsageError(
+                f"group is {group!r}; allowed for {features}: {allowed}; give --group {next(iter(opened.sizes))}"
+            )
+        check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
+        check_width(run, opened.n_features, features)
+        rows = _finite((x for x, _ in opened.blocks(group)), features)
+        yield from _predicted(run, iter(opened.ids(group)), rows, temperature, all_classes)
+
+
+def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
+    """The same blocks; DataError at the first NaN, infinity, or number that float32 cannot hold."""
+    start = 0
+    for x in blocks:
+        bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
+        if bad.size:
+            raise DataError(
+                f"{where} has rows with NaN or infinity, first at row {start + bad[0]}; "
+                "allowed: finite features; remove or repair those rows"
+            )
+        large = np.argwhere(np.abs(x) > LARGEST) if x.dtype == np.float64 else np.empty((0, 2), dtype=np.int64)
+        for row, column in large[:1].tolist():
+            raise DataError(
+                f"{where} row {start + row} holds {x[row, column]:.3g}, beyond {LARGEST:.3g}, the largest "
+                "float32; scale the features as for the run"
+            )
+        start += len(x)
+        yield x
+
+
+def _predicted(
+    run: run_folder.RunFolder,
+    ids: Iterator[str],
+    blocks: Iterator[NDArray[np.floating]],
+    temperature: float,
+    all_classes: bool,
+) -> Iterator[tuple[str | float, ...]]:
+    names = run.class_names
+    if run.task == MULTILABEL:
+        for x in blocks:
+            scores = class_scores(x, run.weights, run.bias)
+            shares = label_probabilities(scores).tolist() if all_classes else [[]] * len(scores)
+            for marks, line in zip((scores > 0).astype(int).tolist(), shares, strict=True):
+                yield next(ids), *marks, *line
+        return
+    for best, share in predictions(blocks, run.weights, run.bias, temperature):
+        score = share[np.arange(len(best)), best].tolist()
+        others = share.tolist() if all_classes else [[]] * len(score)
+        for index, value, line in zip(best.tolist(), score, others, strict=True):
+            yield next(ids), names[index], value, *line

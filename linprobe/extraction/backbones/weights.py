@@ -1,0 +1,192 @@
+"""Weights of networks: from files, without running code in them, and from the Hugging Face hub or its cache."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import torch
+from huggingface_hub import constants
+from torch import Tensor, nn
+
+from linprobe.data.array_files import fits, load_torch
+from linprobe.errors import DataError, UsageError, first_line, reading
+
+RANDOM = "random"
+SUFFIXES = (".pt", ".pth", ".safetensors")
+RANDOM_SEED = 0
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
+LONGEST = 5.0  # seconds for a connection
+
+
+class UnreachableWeightsError(DataError):
+    """Standard weights are not on this machine and cannot be downloaded."""
+
+
+def build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
+    """Build a network with a fixed torch seed, so that random weights are equal in every run and process."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(RANDOM_SEED)
+        return build()
+
+
+def build_or_fetch(name: str, arguments: dict[str, Any], build: Callable[[], nn.Module], fetched: str) -> Any:
+    """Build a network whose weights may come from the Hugging Face hub.
+
+    Args:
+        name: of the backbone. arguments: of its constructor. Both are for messages.
+        fetched: the weights that `build` fetches and where they are cached, for messages; empty if it fetches none.
+
+    Raises:
+        UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
+    """
+    unreachable = None
+    try:
+        with quietly(), hub_or_cache() if fetched else nullcontext() as unreachable:
+            return build_seeded(build)
+    except TypeError as error:
+        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
+    except Exception as error:  # the Hugging Face client raises many types
+        reason = unreachable or first_line(error)[:200]
+        if not fetched:
+            raise UsageError(f"backbone {name} cannot be built ({reason}); change --backbone-arg") from None
+        raise DataError(
+            f"{fetched} and cannot be fetched ({reason}); "
+            "fetch them on a machine with internet and give --weights FILE, or --random-weights for a test"
+        ) from None
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Suppress the logging of libraries that look for weights; failures are reported by our own errors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Parameters by name from a .pt, .pth or .safetensors file; no code in the file is run.
+
+    Raises:
+        DataError: no such file, an unsuitable or damaged file, or no state dictionary in it.
+    """
+    if not path.is_file():
+        raise DataError(f"weights file {path} does not exist; give --weights an existing {', '.join(SUFFIXES)} file")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        with reading(f"weights file {path}", "save model.state_dict() again"):
+            loaded: Any = load_file(path)
+    else:
+        loaded = load_torch(path)
+    for wrapper in _WRAPPERS:
+        if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
+            loaded = loaded[wrapper]
+    if not isinstance(loaded, dict) or not loaded or not all(_is_plain(*item, path) for item in loaded.items()):
+        raise DataError(f"weights file {path} holds no state dictionary of dense real tensors; save model.state_dict()")
+    if all(name.startswith("module.") for name in loaded):
+        loaded = {name.removeprefix("module."): value for name, value in loaded.items()}
+    state: dict[str, Tensor] = loaded
+    return state
+
+
+def _is_plain(name: Any, value: Any, path: Path) -> bool:
+    """Whether an item is a name with a dense tensor of real numbers that the file can hold."""
+    return isinstance(name, str) and isinstance(value, Tensor) and fits(value, path)
+
+
+def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:
+    """Load `state` into `model`. All names and shapes must match, except in the classifier.
+
+    Args:
+        path: file of the weights, for messages.
+        head: prefixes of the classifier's names.
+
+    Raises:
+        DataError: missing or surplus names, other shapes, or NaN or infinity; the message gives the first ones.
+    """
+    prefixes = tuple(f"{name}." for name in head)
+
+    def body(names: Iterable[str]) -> set[str]:
+        return {name for name in names if not name.startswith(prefixes)} if prefixes else set(names)
+
+    wanted = model.state_dict()
+    ours, theirs = body(wanted), body(state)
+    missing = sorted(name for name in ours - theirs if not name.endswith("num_batches_tracked"))
+    surplus = sorted(theirs - ours)
+    shapes = sorted(name for name in ours & theirs if wanted[name].shape != state[name].shape)
+    problems = [
+        *(f"{name} is missing" for name in missing[:3]),
+        *(f"{name} is not in the network" for name in surplus[:3]),
+        *(f"{name} is {tuple(state[name].shape)}, not {tuple(wanted[name].shape)}" for name in shapes[:3]),
+    ]
+    if problems:
+        count = len(missing) + len(surplus) + len(shapes)
+        raise DataError(
+            f"weights file {path} does not fit: {count} mismatches, first {'; '.join(problems)}; "
+            "give the weights of this network, or name another --backbone"
+        )
+    model.load_state_dict({name: state[name] for name in ours & theirs}, strict=False)
+    bad = [name for name, value in model.state_dict().items() if name in ours and not torch.isfinite(value).all()]
+    if bad:
+        raise DataError(f"weights file {path} holds NaN or infinity, first in {bad[0]}; give whole weights")
+
+
+@contextmanager
+def hub_or_cache() -> Iterator[str | None]:
+    """Inside the block, the client of the hub uses its cache alone if the hub is out of reach.
+
+    Yields:
+        Why the cache alone is used; None if the hub answers.
+    """
+    before = constants.HF_HUB_OFFLINE
+    host = urlsplit(constants.ENDPOINT).hostname or ""
+    reason = None
+    if before:
+        reason = "HF_HUB_OFFLINE is set"
+    elif not _answers(*_first_stop(constants.ENDPOINT)):
+        reason = f"{host} cannot be reached"
+    constants.HF_HUB_OFFLINE = reason is not None
+    try:
+        yield reason
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _first_stop(url: str) -> tuple[str, int]:
+    """Host and port of the first connection for `url`: its proxy, or the host itself."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if proxy and not proxy_bypass(parts.hostname or ""):
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether a connection opens within `LONGEST` seconds; name servers have longer time limits of their own."""
+    answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def connect() -> None:
+        try:
+            socket.create_connection((host, port), timeout=LONGEST).close()
+            answer.put(True)
+        except OSError:
+            answer.put(False)
+
+    threading.Thread(target=connect, daemon=True).start()
+    try:
+        return answer.get(timeout=LONGEST)
+    except queue.Empty:
+        return False

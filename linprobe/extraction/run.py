@@ -1,0 +1,407 @@
+"""Images to a feature file: batches through a frozen network, rows to disk, and the feature file at the end.
+
+The batch size alone decides which images share a batch, so a resumed run, or a run in several processes, makes the same
+file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from linprobe.data.feature_file import UNLABELLED, FeatureFile
+from linprobe.data.feature_reader import Description, common_keys
+from linprobe.data.feature_writer import FeatureWriter
+from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, advice, reading
+from linprobe.extraction.backbones import load_backbone, load_default
+from linprobe.extraction.backbones.weights import RANDOM
+from linprobe.extraction.images import CONVERSIONS, Batches
+from linprobe.extraction.network import Network, extract_group, workers_of
+from linprobe.extraction.partial import (
+    CONVERTED,
+    DONE,
+    PENDING,
+    SETTINGS,
+    Partial,
+    locked,
+    outcome,
+    shown,
+)
+from linprobe.extraction.plan import Plan, backbone_like, choose_device, make_plan
+from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_lines
+from linprobe.extraction.sources import open_source
+from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, with_owners
+from linprobe.extraction.sources.folders import unlabelled_source
+from linprobe.parallel import torch_group
+from linprobe.parallel.process_group import ALONE, Group
+from linprobe.progress import Progress
+
+PROMPTS_AT_ONCE = 256
+TEXT = "text.npy"
+TIMEOUT = timedelta(days=7)  # one process may have images that take far longer than the images of another
+NEXT_STEP = "start all of them again; the same command continues"
+
+
+def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> ExtractOutcome | None:
+    """`linprobe.extraction.extract`, once the request is checked."""
+    with torch_group.group(TIMEOUT, NEXT_STEP) as group:
+        plan = planned(request, recipe, group)
+        if group.rank == 0:
+            describe(plan, progress)
+        with contextlib.ExitStack() as stack:
+            finished = group.rank == 0 and _begin(plan, request, stack, progress)
+            if group.broadcast(np.array(finished)):
+                if group.rank > 0:
+                    return None
+                progress.note(f"{plan.out} exists, made with the same settings")
+                return _outcome(plan, 0, 0.0, 0.0)
+            if plan.device.type == "cpu":
+                # the number of threads changes the last digits, so every attempt uses the number of the first
+                settings = json.loads((plan.folder / SETTINGS).read_text(encoding="utf-8"))
+                torch.set_num_threads(int(settings["threads"]))
+            return _run(plan, request, group, progress)
+
+
+def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE) -> Plan:
+    """The plan of an extraction, with its images and its network. No feature is computed, and no file written.
+
+    Raises:
+        UsageError, DataError, PrivacyError: as `extract`.
+    """
+    device = choose_device(request.device, group.local_rank)
+    # rank 0 chooses the backbone; the others wait until it has downloaded the data set and weights
+    named = request.backbone if group.rank == 0 else group.broadcast_text("")
+    owners = owners_from(request.owners, request.owner_regex)
+    if recipe is None:
+        classes = None if request.classes is None else read_lines(request.classes, "class list", "one class name")
+        source = open_source(
+            request.source,
+            classes=classes,
+            test_fraction=request.test_fraction,
+            owner_of=None if owners is None else owners.of,
+            root=request.root,
+            download=request.download and group.rank == 0,
+            public=request.public,
+        )
+    else:
+        source = unlabelled_source(Path(request.source), recipe.class_names)
+    source = with_owners(source, owners)
+    if request.augment_views and "public" not in source.groups:
+        raise PrivacyError(
+            f"augment views is {request.augment_views} and {source.name} has no public images; a private image "
+            "stays one record; give --public FOLDER, or leave out --augment-views"
+        )
+    weights = (request.weights, request.random_weights, request.arguments or {})
+    if recipe is not None:
+        backbone = backbone_like(recipe, request.weights)
+    else:
+        backbone = load_default(*weights) if named is None else load_backbone(named, *weights)
+    if group.rank == 0:
+        group.broadcast_text(backbone.name if named is None else named)
+    return make_plan(request, recipe, source, backbone, device)
+
+
+def _begin(plan: Plan, request: ExtractRequest, stack: contextlib.ExitStack, progress: Progress) -> bool:
+    """Lock the partial folder until `stack` ends, and begin or resume; true if the feature file is there already."""
+    try:
+        for folder in [folder for folder in plan.out.parents if not folder.exists()]:
+            stack.callback(_remove_empty, folder)
+        plan.out.parent.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(plan.folder))
+    except OSError as error:
+        raise LinprobeError(f"{plan.folder} cannot be made ({error.strerror}); {advice(error)}") from None
+    if made_already(plan, request):
+        (plan.folder / SETTINGS).unlink(missing_ok=True)  # left by a run that was killed after it renamed the file
+        return True
+    try:
+        resumed = plan.partial().begin(plan.settings, overwrite=request.overwrite)
+    except OSError as error:
+        raise LinprobeError(f"{plan.folder} cannot be written ({error.strerror}); {advice(error)}") from None
+    if resumed:
+        progress.note(f"resuming {plan.folder}")
+    return False
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def describe(plan: Plan, progress: Progress) -> None:
+    """Note images, classes, network and weights."""
+    source, backbone = plan.source, plan.backbone
+    images = ", ".join(
+        f"{len(members)} {'unlabelled' if name == UNLABELLED else name}" for name, members in source.groups.items()
+    )
+    progress.note(
+        f"{source.name}: {images} images, {len(source.class_names)} classes; {backbone.name}, "
+        f"{backbone.weights or 'no'} weights"
+    )
+    for note in backbone.notes:
+        progress.note(note)
+    if backbone.weights == RANDOM:
+        progress.note("RANDOM WEIGHTS: these features are for tests only")
+    if source.class_names_from == FOLDER_NAMES:
+        progress.note("the class list is the names of the folders; --classes declares another")
+    if source.left_out:
+        progress.note(f"{source.left_out} public images of classes that are not declared are left out")
+
+
+def made_already(plan: Plan, request: ExtractRequest) -> bool:
+    """Whether the file exists and was made with these settings; always false with `--overwrite`.
+
+    Raises:
+        UsageError: it was made with other settings.
+    """
+    if request.overwrite or not plan.out.exists():
+        return False
+    with FeatureFile(plan.out) as features, reading(f"{plan.out}: its extraction", "give --overwrite"):
+        made = json.loads(features.description.extraction or "{}") | {"fingerprint": features.fingerprint()}
+    wanted = json.loads(json.dumps(plan.public_settings | {"fingerprint": plan.settings["fingerprint"]}))
+    for name, value in wanted.items():
+        if made.get(name) != value:
+            raise UsageError(
+                f"{plan.out} exists, made with {name} {shown(made.get(name))} where this run has "
+                f"{shown(value)}; give --overwrite, or another --out"
+            )
+    return True
+
+
+def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) -> ExtractOutcome | None:
+    """Compute the batches that are not done, then assemble the file. Each process takes every `size`-th batch."""
+    network = Network(plan, compiled=request.compile, shrink=request.batch_size is None)
+    started, waited = time.perf_counter(), 0.0
+    try:
+        with plan.partial(group.rank) as partial:
+            if group.rank == 0:
+                write_text(plan)
+            todo = {name: pending(batches, partial.status(name)) for name, batches in plan.batches.items()}
+            left = rows_of(plan, todo)
+            if group.rank == 0:
+                progress.start(left // group.size, "extracting")
+            for name, numbers in todo.items():
+                mine = [number for number in numbers if number % group.size == group.rank]
+                shown_to = progress if group.rank == 0 else None
+                waited += extract_group(plan, name, mine, network, partial, request, group.local_size, shown_to)
+        seconds = time.perf_counter() - started
+        group.barrier()
+        if group.rank > 0:
+            return None
+        note = assemble(plan)
+        if note is not None:
+            progress.note(note)
+    except BaseException as error:
+        stopped = _after_a_stop(plan, group, progress)
+        if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
+            raise LinprobeError(f"{plan.folder} cannot be written ({error}); {advice(error)}{stopped}") from None
+        raise
+    return _outcome(plan, left, seconds, waited / seconds if seconds else 0.0)
+
+
+def _after_a_stop(plan: Plan, group: Group, progress: Progress) -> str:
+    """Note how many images are kept, or mark the folder for removal if there are none; returns the next step."""
+    if group.rank > 0 or not plan.folder.is_dir():
+        return ""
+    done = sum(int(np.count_nonzero(np.fromfile(path, dtype=np.uint8))) for path in plan.folder.glob("*.status"))
+    if not done and group.size == 1:
+        (plan.folder / SETTINGS).unlink(missing_ok=True)  # `locked` removes a folder without settings
+        return ""
+    progress.note(f"{done} of {sum(plan.sizes.values())} images are done and kept in {plan.folder}")
+    return "; the same command continues"
+
+
+def rows_of(plan: Plan, todo: Mapping[str, Sequence[int]]) -> int:
+    """Number of rows in batches, given by group and number."""
+    return sum(len(plan.batches[name].rows(number)) for name, numbers in todo.items() for number in numbers)
+
+
+def pending(batches: Batches, status: NDArray[np.uint8]) -> list[int]:
+    """Numbers of the batches with at least one pending row; such a batch is computed again, whole."""
+    return [
+        number
+        for number, start in enumerate(range(0, batches.n_rows, batches.batch_size))
+        if (status[start : start + batches.batch_size] == PENDING).any()
+    ]
+
+
+def _outcome(plan: Plan, extracted: int, seconds: float, waiting_share: float) -> ExtractOutcome:
+    with FeatureFile(plan.out) as features:
+        return ExtractOutcome(
+            file=plan.out,
+            backbone=features.description.backbone,
+            rows=dict(features.sizes),
+            n_features=features.n_features,
+            n_classes=len(features.description.class_names),
+            extracted=extracted,
+            seconds=seconds,
+            waiting_share=waiting_share,
+            device=plan.device.type,
+            precision=plan.precision,
+            skipped=tuple(features.skipped()),
+            converted=features.converted(),
+        )
+
+
+def text_weights(
+    encode: Callable[[list[str]], Tensor], class_names: Sequence[str], templates: Sequence[str]
+) -> NDArray[np.float32]:
+    """Text weights, shape (n_features, n_classes): for each class the normalised mean of its normalised encodings."""
+    prompts = [template.replace("{}", name) for name in class_names for template in templates]
+    parts = [encode(prompts[start : start + PROMPTS_AT_ONCE]) for start in range(0, len(prompts), PROMPTS_AT_ONCE)]
+    encodings = torch.nn.functional.normalize(torch.cat(parts).cpu(), dim=1)
+    means = encodings.view(len(class_names), len(templates), -1).mean(dim=1)
+    return np.ascontiguousarray(torch.nn.functional.normalize(means, dim=1).T.numpy(), dtype=np.float32)
+
+
+def write_text(plan: Plan) -> None:
+    """Encode the prompts, if the network has a text tower, and store the text weights in the partial folder."""
+    if plan.prompts is None or plan.backbone.encode_text is None or (plan.folder / TEXT).is_file():
+        return
+    weights = text_weights(plan.backbone.encode_text, *plan.prompts)
+    temporary = plan.folder / f"{TEXT}.new"
+    with temporary.open("wb") as stream:
+        np.save(stream, weights)
+    temporary.replace(plan.folder / TEXT)
+
+
+def assemble(plan: Plan) -> str | None:
+    """Write the feature file from the partial folder, then remove the folder; returns the note of `scan`.
+
+    Raises:
+        DataError: a group without a readable image, or what `scan` refuses. PrivacyError: an image is both private
+        and public.
+    """
+    settings = plan.public_settings
+    fingerprint = plan.settings["fingerprint"]
+    description = Description(
+        class_names=plan.source.class_names,
+        class_names_from=plan.source.class_names_from,
+        ids_from=plan.source.ids_from,
+        test_rows=settings.get("test_rows", "public"),
+        backbone=plan.backbone.name,
+        weights=plan.backbone.weights,
+        weights_digest=settings["weights_digest"],
+        preprocessing=plan.backbone.transform.text,
+        source=plan.source.name,
+        tensor=plan.backbone.tensor,
+        extraction=json.dumps(settings, sort_keys=True),
+        extraction_digest=plan.extraction_digest,
+    )
+    made = plan.folder / "made.h5"
+    with plan.partial() as partial:
+        _refuse_shared_rows(plan, partial)
+        with FeatureWriter(made, description, shown_as=plan.out) as writer:
+            for group, batches in plan.batches.items():
+                kept = outcome(partial.status(group)) == DONE
+                if not kept.any():
+                    raise DataError(f"{plan.source.name}: no {group} image can be read; allowed: at least one")
+                labels = None if group == UNLABELLED else np.repeat(batches.members.labels, batches.views)[kept]
+                rows, dtype = partial.rows(group), plan.dtype.type
+                members, owners = batches.members, None
+                if isinstance(members, OwnedMembers):
+                    owners = np.repeat(members.owners, batches.views)[kept].tolist()
+                ids = (batches.row_id(int(row)) for row in np.flatnonzero(kept))
+                writer.write_group(group, int(kept.sum()), plan.width, rows, labels, ids, dtype, owners)
+            if (plan.folder / TEXT).is_file():
+                writer.write_text_weights(np.load(plan.folder / TEXT))
+            skipped = [(name, reason) for _, name, reason in partial.skipped()]
+            keys = {group: partial.keys(group) for group in plan.batches}
+            writer.write_private_log(fingerprint, json.dumps(_conversions(partial)), skipped, keys)
+    made.replace(plan.out)
+    shutil.rmtree(plan.folder)
+    return writer.note
+
+
+def _conversions(partial: Partial) -> dict[str, int]:
+    """Number of images by conversion, without zeros."""
+    marks = np.concatenate([partial.status(group) for group in partial.sizes])
+    marks = marks[outcome(marks) == DONE] // CONVERTED
+    counts = {name: int((marks >> bit & 1).sum()) for bit, name in enumerate(CONVERSIONS)}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _refuse_shared_rows(plan: Plan, partial: Partial) -> None:
+    """PrivacyError if an image is both private and public: its pixels are equal after the transform."""
+    if "public" in plan.sizes and common_keys(partial.keys("train"), partial.keys("public")):
+        raise PrivacyError(
+            f"{plan.source.name}: some public images are private too; a private image cannot be public; "
+            "take them out of the public images"
+        )
+
+
+def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> dict[str, Any]:
+    """Check a request as far as that is possible without writing, and pass one batch of its images through the network.
+
+    The network is loaded, so weights that are not in the cache are downloaded; images are not.
+
+    Returns: source, images (number of rows of each group), n_classes, backbone, weights, image_size, n_features, dtype,
+        device, precision, batch_size, workers; out, exists (it was made with these settings); done (images that an
+        unfinished extraction keeps); file_bytes, working_bytes (beside it until it is complete), free_bytes (of the
+        disk); seconds.
+
+    Raises:
+        LinprobeError: as `extract`, before the first image is read.
+    """
+    if request.download:
+        progress.note("a dry run downloads no images")
+    plan = planned(replace(request, download=False), recipe)
+    describe(plan, progress)
+    exists = made_already(plan, request)
+    continued = not exists and plan.partial().continues(plan.settings, overwrite=request.overwrite)
+    todo = {
+        name: pending(batches, np.fromfile(plan.folder / f"{name}.status", dtype=np.uint8))
+        if continued
+        else list(range(len(batches)))
+        for name, batches in plan.batches.items()
+    }
+    n_images = sum(plan.sizes.values())
+    left = 0 if exists else rows_of(plan, todo)
+    return {
+        "source": plan.source.name,
+        "images": plan.sizes,
+        "n_classes": len(plan.source.class_names),
+        "backbone": plan.backbone.name,
+        "weights": plan.backbone.weights,
+        "image_size": plan.settings["image_size"],
+        "n_features": plan.width,
+        "dtype": str(plan.dtype),
+        "device": plan.device.type,
+        "precision": plan.precision,
+        "batch_size": plan.settings["batch_size"],
+        "workers": workers_of(request, plan.device, 1),
+        "out": str(plan.out),
+        "exists": exists,
+        "done": n_images - left if continued or exists else 0,
+        "file_bytes": n_images * plan.width * plan.dtype.itemsize,
+        "working_bytes": 0 if exists else plan.partial().n_bytes,
+        "free_bytes": shutil.disk_usage(next(above for above in plan.out.absolute().parents if above.is_dir())).free,
+        "seconds": 0.0 if not left else left * _seconds_an_image(plan, request),
+    }
+
+
+def _seconds_an_image(plan: Plan, request: ExtractRequest) -> float:
+    """Seconds to decode an image and pass it through the network, from one batch of the first group."""
+    network = Network(plan, compiled=request.compile, shrink=request.batch_size is None)
+    batches = plan.batches.get("test", next(iter(plan.batches.values())))
+    started = time.perf_counter()
+    pixels = batches[0][1]
+    decoding = time.perf_counter() - started
+    network(pixels)  # the first pass is slower
+    started = time.perf_counter()
+    network(pixels).cpu()
+    computing = time.perf_counter() - started
+    workers = workers_of(request, plan.device, 1)
+    # without workers, one thread decodes and computes by turns
+    return (max(decoding / workers, computing) if workers else decoding + computing) / len(pixels)

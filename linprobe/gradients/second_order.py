@@ -1,0 +1,232 @@
+"""Sums of outer products x x^T over private rows, and of gradients with Hessians; one record moves them by a bound.
+
+`second_moment`: the sum is symmetric, so its lower triangle is released: the diagonal, and the entries below it times
+sqrt(2). For one row that vector has the length of the whole matrix:
+
+    sum_a (x_a x_a)^2 + sum_(a > b) (sqrt(2) x_a x_b)^2  =  sum_(a, b) (x_a x_b)^2  =  ||x x^T||^2  =  ||x||^4
+
+Rows longer than 1 are scaled down to length 1, so the sensitivity is 1. Where the rows of a person are one unit, they
+are scaled down together, by the norm of the person's sum: ||sum_j x_j x_j^T||^2 = sum_(j, k) <x_j, x_k>^2.
+
+Noise of standard deviation s on the vector is noise of s on the diagonal and s / sqrt(2) elsewhere, which is what
+averaging a noised square matrix with its transpose gives, for half the draws.
+
+Rounding: products of a block are float64, so the relative error of their sum over a block is below 2^-30. Each sum is
+rounded to a public grid and added exactly (`linprobe.gradients.rounding`), so threads and processes change no bit. The
+margin of `arithmetic` has a grid step for each entry of the square matrix, and covers the rest, the multiplication by
+sqrt(2) included.
+
+`newton_sum`: the Hessian of softmax regression for the weights of class c is q_c x x^T with q_c = p_c (1 - p_c). A
+record's summand is one vector: its gradient x r^T, and s q_c x x^T for every class c, each matrix as its packed lower
+triangle. Its length, and the length of the sum over the rows j of a person, are the roots of
+
+    ||x||^2 ||r||^2 + s^2 ||x||^4 ||q||^2
+    sum_(j, k) <x_j, x_k> <r_j, r_k> + s^2 <x_j, x_k>^2 <q_j, q_k>
+
+No entry of a summand exceeds tau. The gradients of one person may cancel, so the margin is that of
+`linprobe.gradients.unit_sums`.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.blocks import Block
+from linprobe.data.rows import Rows
+from linprobe.data.sources import BLOCK_ROWS
+from linprobe.gradients.clipped_sum import Reduce
+from linprobe.gradients.loss import Weights, check_weights, residuals_of
+from linprobe.gradients.rounding import ExactSum, arithmetic, unit_arithmetic
+from linprobe.gradients.unit_sums import MOST_CANCELLATION, outer_product_norms, sums_over_pairs
+from linprobe.mechanisms.clipping import ClippedSum, clip_factors, relative_contributions
+from linprobe.parallel.process_group import ALONE
+from linprobe.parallel.threads import n_threads, share
+
+STRIPE = 512  # rows of the triangle that one product computes
+
+
+class SymmetricSum:
+    """The exact sum of symmetric matrices of shape (n_features, n_features), of which it keeps the lower triangle.
+
+    Args:
+        n_features: rows of a matrix. n_rows: bound on the number of summands in all processes.
+        longest: bound on an entry of one summand.
+    """
+
+    def __init__(self, n_features: int, n_rows: int, longest: float = 1.0) -> None:
+        bounds = [*range(0, n_features, STRIPE), n_features]
+        self._n_features = n_features
+        self._stripes = [_Stripe(first, stop, n_rows, longest) for first, stop in pairwise(bounds)]
+
+    def add(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> None:
+        """Add left^T right, which is symmetric up to rounding. Threads may call this at the same time."""
+        for stripe in self._stripes:
+            stripe.add(left, right)
+
+    def packed(self, all_reduce: Reduce) -> NDArray[np.float64]:
+        """The lower triangle of the sum over all processes, shape (n_features (n_features + 1) / 2,), packed."""
+        packed = np.empty(_place(self._n_features))
+        for stripe in self._stripes:
+            stripe.pack(packed)
+        packed = all_reduce(packed)
+        diagonal = _diagonal(self._n_features)
+        entries = packed[diagonal]
+        packed = packed * math.sqrt(2)
+        packed[diagonal] = entries
+        return packed
+
+
+class _Stripe:
+    """Rows `first` to `stop` of the sum, with the columns up to `stop`. All threads add to it."""
+
+    def __init__(self, first: int, stop: int, n_rows: int, longest: float) -> None:
+        self._rows, self._columns, self._lock = slice(first, stop), slice(stop), Lock()
+        self._sum = ExactSum(np.zeros((stop - first, stop)), np.array(longest), n_rows)
+        self.first = first
+
+    def add(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> None:
+        """Add the products of a block of rows."""
+        term = left[:, self._rows].T @ right[:, self._columns]
+        with self._lock:
+            self._sum.add(term)
+
+    def pack(self, into: NDArray[np.float64]) -> None:
+        """Write the part of these rows up to the diagonal to its place in the packed triangle."""
+        for row, entries in enumerate(self._sum.total, self.first):
+            into[_place(row) : _place(row + 1)] = entries[: row + 1]
+
+
+def _place(row: int) -> int:
+    """Where a row begins in the packed triangle, whose rows follow one another."""
+    return row * (row + 1) // 2
+
+
+def second_moment(rows: Rows, *, all_reduce: Reduce = ALONE.all_reduce) -> ClippedSum:
+    """Sum of x x^T over rows x, longer ones scaled down to length 1; packed, shape (D (D + 1) / 2, 1) for D features.
+
+    Sensitivity 1 under zero-out of one record. A row's contribution is its squared length. The sum has the same bits
+    for any number of threads and of processes. Memory: 4 D^2 bytes for the sum and as many for its packed form, and
+    for each thread a block of rows in float64 and a stripe of products.
+
+    Raises:
+        ParameterError: so many rows and features that rounding could not be bounded.
+    """
+    n_features = rows.n_features
+    margin = arithmetic(1.0, n_features**2, rows.n_rows).margin
+    total = SymmetricSum(n_features, rows.n_rows)
+    contributions = np.empty(rows.n_local)
+
+    def take(block: Block) -> None:
+        squares = block.norms**2 if block.bounds is None else outer_product_norms(block, block.x.astype(np.float64))
+        factors = clip_factors(squares, 1.0, margin)
+        here = slice(block.start, block.start + block.n_units)
+        contributions[here] = relative_contributions(factors * squares, 1.0, margin)
+        if block.bounds is not None:
+            factors = np.repeat(factors, np.diff(block.bounds))
+        x = block.x * np.sqrt(factors)[:, None]
+        total.add(x, x)
+
+    share(rows.lazy_blocks(), [take] * max(1, min(n_threads(), -(-rows.n_local // BLOCK_ROWS))))
+    return ClippedSum(total.packed(all_reduce)[:, None], 1.0, contributions)
+
+
+def lower_triangle(packed: NDArray[np.float64], n_features: int) -> NDArray[np.float64]:
+    """The lower triangle of the symmetric matrix in `packed` (n_features (n_features + 1) / 2, 1), zeros above it.
+
+    Shape (n_features, n_features).
+    """
+    matrix = np.zeros((n_features, n_features))
+    entries = packed[:, 0] / math.sqrt(2)
+    entries[_diagonal(n_features)] = packed[_diagonal(n_features), 0]
+    for row in range(n_features):
+        matrix[row, : row + 1] = entries[_place(row) : _place(row + 1)]
+    return matrix
+
+
+def _diagonal(n_features: int) -> NDArray[np.int64]:
+    """Where the diagonal is in the packed triangle, shape (n_features,)."""
+    row = np.arange(n_features)
+    return row * (row + 3) // 2
+
+
+class _Summands(NamedTuple):
+    """What the rows of a block add: x (b, n_features), r (b, n_classes), and s q (b, n_classes), float64."""
+
+    x: NDArray[np.float64]
+    r: NDArray[np.float64]
+    curvature: NDArray[np.float64]
+
+    def lengths(self) -> NDArray[np.float64]:
+        """Length of the summand of each row, shape (b,)."""
+        squares = (np.einsum("ij,ij->i", each, each) for each in self)
+        x, r, curvature = squares
+        return np.asarray(np.sqrt(x * r + x * x * curvature))
+
+    def unit_lengths(self, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Length of the summand of each person, shape (n_units,), at least its rows' lengths over the limit."""
+        squares = sums_over_pairs(bounds, self, lambda x, r, curvature: x * r + x * x * curvature)
+        lengths = self.lengths()
+        spread = np.array([lengths[first:stop].sum() for first, stop in pairwise(bounds.tolist())])  # of nobody else
+        return np.asarray(np.maximum(np.sqrt(squares.clip(0.0)), spread / MOST_CANCELLATION))
+
+
+def newton_sum(
+    rows: Rows, weights: Weights, clip_norm: float, hessian_scale: float, *, all_reduce: Reduce = ALONE.all_reduce
+) -> ClippedSum:
+    """Sum over rows of gradients and of `hessian_scale` times Hessians at `weights` (n_features, n_classes).
+
+    Shape (D C + C D (D + 1) / 2, 1) for D features and C classes: the gradient, then the packed Hessian of each class.
+    `parts_of` takes it apart. Sensitivity `clip_norm` under zero-out of one record, or of one person where the rows of
+    a person are one unit. The sum has the same bits for any number of threads and of processes.
+
+    Raises:
+        DivergedError: weights too large.
+        ParameterError: so many rows and features that rounding could not be bounded.
+    """
+    check_weights(weights)
+    n_features, n_classes = weights.shape
+    n_entries = n_classes * n_features * (1 + n_features)
+    if rows.units:
+        margin = unit_arithmetic(MOST_CANCELLATION, n_entries, rows.n_rows, block_units=None).margin
+    else:
+        margin = arithmetic(1.0, n_entries, rows.n_rows).margin
+    gradient, lock = ExactSum(np.zeros((n_features, n_classes)), np.array(clip_norm), rows.n_rows), Lock()
+    hessians = [SymmetricSum(n_features, rows.n_rows, clip_norm) for _ in range(n_classes)]
+    contributions = np.empty(rows.n_local)
+
+    def take(block: Block) -> None:
+        x = block.x.astype(np.float64)
+        scores = x @ weights
+        r = residuals_of(scores, block.y, "softmax")[0]
+        p = r.copy()
+        p[np.arange(len(p)), block.y] += 1
+        summands = _Summands(x, r, hessian_scale * p * (1 - p))
+        lengths = summands.lengths() if block.bounds is None else summands.unit_lengths(block.bounds)
+        factors = clip_factors(lengths, clip_norm, margin)
+        here = slice(block.start, block.start + block.n_units)
+        contributions[here] = relative_contributions(factors * lengths, clip_norm, margin)
+        if block.bounds is not None:
+            factors = np.repeat(factors, np.diff(block.bounds))
+        term = x.T @ (r * factors[:, None])
+        with lock:
+            gradient.add(term)
+        for hessian, curvature in zip(hessians, (summands.curvature * factors[:, None]).T, strict=True):
+            hessian.add(x * curvature[:, None], x)
+
+    share(rows.lazy_blocks(), [take] * max(1, min(n_threads(), -(-rows.n_local // BLOCK_ROWS))))
+    parts = [all_reduce(gradient.total).ravel(), *(hessian.packed(all_reduce) for hessian in hessians)]
+    return ClippedSum(np.concatenate(parts)[:, None], clip_norm, contributions)
+
+
+def parts_of(
+    released: NDArray[np.float64], n_features: int, n_classes: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The gradient (n_features, n_classes), and the packed Hessians (n_classes, D (D + 1) / 2), of a `newton_sum`."""
+    split = n_features * n_classes
+    return released[:split, 0].reshape(n_features, n_classes), released[split:, 0].reshape(n_classes, -1)

@@ -1,0 +1,1 @@
+"""Figures of models, attacks and comparisons, from scores and counts."""

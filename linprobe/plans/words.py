@@ -1,0 +1,93 @@
+"""What every `--dry-run` states, and how it is put into words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.figures import cost_in_words
+from linprobe.accounting.spending import Spending
+
+Lines = list[tuple[str, str]]
+NO_BOOK = "that does not exist yet"
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a command would read, spend and write.
+
+    Attributes:
+        facts: JSON-ready. lines: the same for people: what a line is about, and the text.
+    """
+
+    facts: dict[str, Any]
+    lines: Lines
+
+
+def bytes_in_words(count: float) -> str:
+    """A number of bytes, as `12 MiB`."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def seconds_in_words(seconds: float) -> str:
+    """A duration, as `12 s`, `3.5 min` or `2.1 h`."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def time_line(seconds: float, what: str) -> Lines:
+    """The line on an estimate of seconds."""
+    return [("time", f"about {seconds_in_words(seconds)} for {what}, on this machine as busy as it is")]
+
+
+def plan_in_words(budget: Budget) -> str:
+    """Steps, noise and sampling rate of a budget, and what is released besides."""
+    text = f"{counted(budget.n_steps, 'step')}, noise multiplier {budget.noise_multiplier:.4g}"
+    if budget.sampling_rate != 1:
+        text += f", sampling rate {budget.sampling_rate:g}"
+    besides = Counter[str]()
+    for release in budget.others:
+        besides[release.purpose] += release.count
+    return text + "".join(f", {counted(count, 'release')} for {purpose}" for purpose, count in besides.items())
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun, as `1 run` and `3 runs`."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def together_facts(spent: Spending | None) -> dict[str, Any] | None:
+    """What all runs of a budget book would have cost, JSON-ready."""
+    if spent is None:
+        return None
+    finite = {unit: epsilon if math.isfinite(epsilon) else None for unit, epsilon in spent.epsilon_by_unit.items()}
+    return {"runs": spent.runs, "epsilon": finite[spent.unit], "delta": spent.delta, "epsilon_by_unit": finite}
+
+
+def together_line(spent: Spending | None, least: int = 2) -> Lines:
+    """The line on the cost of all runs of a budget book, if these are `least` or more."""
+    if spent is None or spent.runs < least:
+        return []
+    noun = counted(spent.runs, "run")
+    return [("together", f"{noun} on these rows cost {cost_in_words(spent.epsilon_by_unit, spent.delta)}")]
+
+
+def written(*texts: str, book: Path | None) -> Lines:
+    """The lines on what would be written, the budget book last."""
+    return listed("writes", (*texts, f"budget book {NO_BOOK if book is None else book}"))
+
+
+def listed(about: str, texts: Iterable[str]) -> Lines:
+    """Lines about one thing."""
+    return [("" if place else about, text) for place, text in enumerate(texts)]

@@ -1,0 +1,1 @@
+"""What leaves a run folder: releases, reports, exports and published histograms."""

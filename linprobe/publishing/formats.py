@@ -1,0 +1,212 @@
+"""A trained probe in the formats of other software. Each function returns the bytes of a file.
+
+onnx: a graph from raw rows to class names, or labels, and probabilities, in operators of the standard domain:
+
+    m  = max(max |x|, least normal float32)         per row, so that squares neither overflow nor vanish
+    x' = x / m
+    u  = x' / max(||x'||_2, 1)                      ||x'||_2 >= 1 unless the row is zero, which stays zero
+    p  = softmax(u W + b)
+    label = class name of the largest p
+
+With several labels a row, p = sigmoid(u W + b), and a label is 1 where u W + b > 0, else 0. If the probe votes, p has
+the voters as first axis. The votes of a class are the voters whose p is largest there; its probability is its share of
+votes, and ties go to the higher sum of p.
+
+scikit-learn: a pipeline of `Normalizer` and `LogisticRegression`, in the format of skops. With several labels a row,
+its second step is a `OneVsRestClassifier` with a `LogisticRegression` for each label.
+
+safetensors, torch: `weight` and `bias` in the layout of `torch.nn.Linear`, without code.
+
+The package of a format is imported when a file of it is made.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+OPSET, IR_VERSION = 17, 8  # of 2022: read by every onnxruntime since 1.12
+LARGEST_ONNX = 2**31 - 2**20  # bytes of weights; a protobuf message has less than 2 GiB
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A linear probe of L2-normalised raw rows.
+
+    Attributes:
+        weights (n_features, n_classes), bias (n_classes,): float32; with the voters as first axis if the probe votes.
+        class_names: in label order.
+        note: statements about the probe, by name; values that are no text are JSON.
+        several_labels: whether a row has several labels, named by `class_names`, in place of one class. A label applies
+            where its score is above 0, with probability sigmoid(score).
+    """
+
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    class_names: list[str]
+    note: dict[str, str]
+    several_labels: bool = False
+
+    @property
+    def votes(self) -> bool:
+        """Whether voters decide on the class, each with one vote."""
+        return self.weights.ndim == 3
+
+    @property
+    def rows_of_weights(self) -> NDArray[np.float32]:
+        """The weights in the layout of `torch.nn.Linear`: (n_classes, n_features), contiguous."""
+        return np.ascontiguousarray(np.swapaxes(self.weights, -1, -2))
+
+
+def safetensors_bytes(probe: Probe) -> bytes:
+    """Tensors `weight` (n_classes, n_features) and `bias` (n_classes,), with the voters as first axis; the note."""
+    from safetensors.numpy import save
+
+    return bytes(save({"weight": probe.rows_of_weights, "bias": probe.bias}, metadata=probe.note))
+
+
+def torch_bytes(probe: Probe) -> bytes:
+    """A file for `torch.load(..., weights_only=True)`: a dictionary of `state_dict`, `class_names` and `note`.
+
+    `state_dict` has `weight` (n_classes, n_features) and `bias` (n_classes,), with the voters as first axis.
+    """
+    import torch
+
+    state = {"weight": torch.from_numpy(probe.rows_of_weights), "bias": torch.from_numpy(probe.bias)}
+    stream = io.BytesIO()
+    torch.save({"state_dict": state, "class_names": probe.class_names, "note": probe.note}, stream)
+    return stream.getvalue()
+
+
+def sklearn_bytes(probe: Probe) -> bytes:
+    """A file for `skops.io.load`; the note is the attribute `note_` of the pipeline. The probe must not vote."""
+    import skops.io
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import Normalizer
+
+    weights, bias, names = probe.rows_of_weights, probe.bias, np.array(probe.class_names)
+    if probe.several_labels:
+        classifier = _one_by_one(weights, bias, names)
+    elif len(bias) == 2:  # scikit-learn has one score for two classes: second minus first
+        classifier = _regression(weights[1:] - weights[:1], bias[1:] - bias[:1], names)
+    else:
+        classifier = _regression(weights, bias, names)
+    normalizer = Normalizer(norm="l2")
+    normalizer.n_features_in_ = weights.shape[1]
+    pipeline = Pipeline([("normalise", normalizer), ("probe", classifier)])
+    pipeline.note_ = probe.note
+    return bytes(skops.io.dumps(pipeline))
+
+
+def _regression(weights: NDArray[np.float32], bias: NDArray[np.float32], classes: NDArray[Any]) -> Any:
+    """A fitted classifier: `weights` (n_scores, n_features), one score for two classes."""
+    from sklearn.linear_model import LogisticRegression
+
+    classifier = LogisticRegression()
+    classifier.coef_, classifier.intercept_, classifier.classes_ = weights, bias, classes
+    classifier.n_features_in_, classifier.n_iter_ = weights.shape[1], np.zeros(1, dtype=np.int32)
+    return classifier
+
+
+def _one_by_one(weights: NDArray[np.float32], bias: NDArray[np.float32], names: NDArray[Any]) -> Any:
+    """A fitted classifier of several labels: `predict` gives 0 or 1 for each, (rows, n_labels)."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.preprocessing import LabelBinarizer
+
+    classifier, applies = OneVsRestClassifier(LogisticRegression()), np.array([0, 1])
+    parts = zip(weights[:, None, :], bias[:, None], strict=True)
+    classifier.estimators_ = [_regression(row, offset, applies) for row, offset in parts]
+    classifier.label_binarizer_ = LabelBinarizer(sparse_output=True).fit(np.eye(len(bias), dtype=int))
+    classifier.classes_ = classifier.label_binarizer_.classes_ = names
+    classifier.n_features_in_ = weights.shape[1]
+    return classifier
+
+
+class _Graph:
+    """Nodes and constants in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(self, operator: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
+        """Add a node; returns the name of its output."""
+        output = name or f"{operator.lower()}_{len(self.nodes)}"
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
+        return output
+
+    def constant(self, name: str, value: ArrayLike) -> str:
+        """Add a constant; returns its name."""
+        from onnx import numpy_helper
+
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+
+def onnx_bytes(probe: Probe) -> bytes:
+    """The file: input `features` (rows, n_features), outputs `label` (rows,) and `probabilities` (rows, n_classes).
+
+    With several labels a row, the first output is `labels`, 0 or 1, int64 (rows, n_classes).
+    """
+    from onnx import TensorProto, checker, helper
+
+    graph, n_classes = _Graph(), len(probe.class_names)
+    unit = _unit_rows(graph)
+    scores = graph.add("MatMul", unit, graph.constant("weights", probe.weights))
+    bias = probe.bias[:, None] if probe.votes else probe.bias
+    scores = graph.add("Add", scores, graph.constant("bias", bias))
+    if probe.several_labels:
+        answer = helper.make_tensor_value_info("labels", TensorProto.INT64, ["rows", n_classes])
+        graph.add("Sigmoid", scores, name="probabilities")
+        applies = graph.add("Greater", scores, graph.constant("zero", np.float32(0)))
+        graph.add("Cast", applies, to=TensorProto.INT64, name="labels")
+    else:
+        answer = helper.make_tensor_value_info("label", TensorProto.STRING, ["rows"])
+        shares = graph.add("Softmax", scores, axis=-1, name="shares" if probe.votes else "probabilities")
+        ranking = _votes(graph, shares, len(probe.weights), n_classes) if probe.votes else shares
+        best = graph.add("ArgMax", ranking, axis=-1, keepdims=0)
+        names = graph.constant("class_names", np.array(probe.class_names, dtype=object))
+        graph.add("Gather", names, best, name="label")
+    made = helper.make_graph(
+        graph.nodes,
+        "linprobe",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", probe.weights.shape[-2]])],
+        [
+            answer,
+            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["rows", n_classes]),
+        ],
+        graph.constants,
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(made, producer_name="linprobe", ir_version=IR_VERSION, opset_imports=opsets)
+    helper.set_model_props(model, probe.note)
+    checker.check_model(model, full_check=True)
+    return bytes(model.SerializeToString())
+
+
+def _unit_rows(graph: _Graph) -> str:
+    """Rows of norm 1 from `features`; a zero row stays zero."""
+    largest = graph.add("ReduceMax", graph.add("Abs", "features"), axes=[-1], keepdims=1)
+    least = graph.constant("least_normal", np.finfo(np.float32).tiny)
+    scaled = graph.add("Div", "features", graph.add("Max", largest, least))
+    norm = graph.add("ReduceL2", scaled, axes=[-1], keepdims=1)
+    return graph.add("Div", scaled, graph.add("Max", norm, graph.constant("one", np.float32(1))))
+
+
+def _votes(graph: _Graph, shares: str, n_voters: int, n_classes: int) -> str:
+    """Add the output `probabilities`, shares of votes; returns votes plus a fraction that breaks ties."""
+    voters, depth = graph.constant("voters_axis", np.array([0])), graph.constant("n_classes", np.int64(n_classes))
+    chosen = graph.add("ArgMax", shares, axis=-1, keepdims=0)
+    ballots = graph.add("OneHot", chosen, depth, graph.constant("off_on", np.array([0, 1], dtype=np.float32)), axis=-1)
+    votes = graph.add("ReduceSum", ballots, voters, keepdims=0)
+    graph.add("Div", votes, graph.constant("n_voters", np.float32(n_voters)), name="probabilities")
+    summed = graph.add("ReduceSum", shares, voters, keepdims=0)
+    fraction = graph.add("Div", summed, graph.constant("more_than_voters", np.float32(n_voters + 1)))
+    return graph.add("Add", votes, fraction)

@@ -1,0 +1,199 @@
+"""`linprobe release`: what may leave the building of a run, and nothing else."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from linprobe.accounting.figures import rounded_up
+from linprobe.atomic_files import replace_when_complete
+from linprobe.data.array_files import array_names
+from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
+from linprobe.options.requests import ReleaseRequest
+from linprobe.plans.words import DryRun, bytes_in_words, listed
+from linprobe.reporting.release_pages import Publisher, pages
+from linprobe.runs import signature
+from linprobe.runs.check import check_signature, verified
+from linprobe.runs.claim import claimed
+from linprobe.runs.manifest import CARD, MANIFEST, MODEL, NAMED_FILES, PAGES, SIGNATURE
+from linprobe.runs.run_folder import RunFolder, write_manifest
+
+MODEL_ARRAYS = {"weights", "bias"}
+WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}
+"""What a publisher may say, by the names of `Publisher`, and the flags."""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of a release. All of them come from files that were read once and verified.
+
+    Attributes:
+        run: the verified run. copied: contents of the files that leave as they are, by name. made: names of the files
+            that are made anew. key: the key of a new signature, None without one.
+    """
+
+    run: RunFolder
+    copied: Mapping[str, bytes]
+    made: tuple[str, ...]
+    key: Ed25519PrivateKey | None
+
+    @property
+    def signed(self) -> bool:
+        """Whether the release has a signature."""
+        return SIGNATURE in (*self.copied, *self.made)
+
+
+def _words_of(request: ReleaseRequest) -> dict[str, Any]:
+    """The publisher's words that were given, by the names of `Publisher`."""
+    given = {name: getattr(request, name) for name in WORDS}
+    return {name: tuple(value) if name == "curators" else value for name, value in given.items() if value}
+
+
+def release(request: ReleaseRequest) -> dict[str, Any]:
+    """Write a folder with the public files of a verified, private run, a model card and a registry entry.
+
+    The manifest lists the card and the entry. Those of a signed run are covered by its signature, and are copied. If it
+    has none, or a word of the publisher or a key is given, they are made, and the manifest is sealed again.
+
+    Returns: release, files (their names), epsilon, delta, signed.
+
+    Raises:
+        PrivacyError: a run that is not private or does not verify, a signature that is not by the public key or by the
+            key, or a file that must not leave. UsageError: `out` exists, or a signed run whose pages would change
+            without its key. DataError: not a run folder, or an unreadable key.
+    """
+    with claimed(request.out, "release folder"):
+        parts = _checked(request)
+        unfinished = request.out.with_name(f".{request.out.name}.{secrets.token_hex(4)}.partial")
+        try:
+            unfinished.mkdir()
+            _write(unfinished, request, parts)
+            unfinished.rename(request.out)
+        except OSError as error:
+            raise LinprobeError(f"release folder {request.out} cannot be written ({error}); {advice(error)}") from None
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return {
+        "release": str(request.out),
+        "files": sorted((*parts.copied, *parts.made)),
+        "epsilon": parts.run.manifest.epsilon,
+        "delta": parts.run.manifest.delta,
+        "signed": parts.signed,
+    }
+
+
+def dry_run(request: ReleaseRequest) -> DryRun:
+    """What `release` would read and write: the run is verified, and nothing is copied.
+
+    Returns: run, out, files (bytes by name of what is copied), made (names of what is written besides), epsilon, delta,
+        signed.
+
+    Raises:
+        LinprobeError: as `release`.
+    """
+    with claimed(request.out, "release folder"):
+        parts = _checked(request)
+    facts: dict[str, Any] = {
+        "run": str(request.run),
+        "out": str(request.out),
+        "files": {name: len(content) for name, content in parts.copied.items()},
+        "made": list(parts.made),
+        "epsilon": parts.run.manifest.epsilon,
+        "delta": parts.run.manifest.delta,
+        "signed": parts.signed,
+    }
+    sizes = [f"{name} ({bytes_in_words(size)})" for name, size in facts["files"].items()]
+    made = [f"and {', '.join(parts.made)}, from what the run states"] if parts.made else []
+    was_signed = "signed" if SIGNATURE in parts.run.names else "not signed"
+    lines = [
+        ("reads", f"{request.run}: verified, {was_signed}"),
+        ("spends", "nothing; training has spent all of it"),
+        ("states", f"epsilon {rounded_up(facts['epsilon'])} at delta {rounded_up(facts['delta'])}"),
+        *listed("writes", [f"{request.out}: {', '.join(sizes)}", *made]),
+    ]
+    return DryRun(facts, lines)
+
+
+def _checked(request: ReleaseRequest) -> _Parts:
+    """The parts of the release of a run, which is verified. Raises as `release`."""
+    run = RunFolder(request.run)
+    if request.public_key is not None:
+        check_signature(run, signature.public_key(request.public_key))
+    verified(run)
+    if not run.manifest.private:
+        raise PrivacyError(
+            f"run {request.run} is {run.manifest.guarantee}; only private runs may leave; train with a private "
+            "method and without a seed"
+        )
+    _refuse_private_files(run)
+    return _parts(run, request)
+
+
+def _parts(run: RunFolder, request: ReleaseRequest) -> _Parts:
+    """The parts of the release of a run that may leave. Raises as `release`."""
+    listed = list(run.manifest.files)
+    signed, has_pages = SIGNATURE in run.names, CARD in listed
+    if has_pages and not _words_of(request) and request.sign is None:
+        copied = [*listed, MANIFEST, *([SIGNATURE] if signed else [])]
+        return _Parts(run, {name: run[name] for name in copied}, (), None)
+    key = _key(request, run, has_pages=has_pages)
+    made = (*PAGES, MANIFEST, *([] if key is None else [SIGNATURE]))
+    return _Parts(run, {name: run[name] for name in listed if name not in PAGES}, made, key)
+
+
+def _key(request: ReleaseRequest, run: RunFolder, *, has_pages: bool) -> Ed25519PrivateKey | None:
+    """The key for a manifest that lists new pages; None for a run without a signature, if no key is given."""
+    signed = SIGNATURE in run.names
+    if request.sign is not None:
+        key = signature.private_key(request.sign)
+        if signed:
+            check_signature(run, key.public_key())
+        return key
+    if signed and has_pages:
+        given = ", ".join(WORDS[word] for word in _words_of(request))
+        raise UsageError(
+            f"run {request.run} is signed, and {given} would change pages that its signature covers; give --sign KEY "
+            f"with the key that signed it, or leave out {given}"
+        )
+    if signed:
+        raise UsageError(
+            f"run {request.run} was signed by a version whose signature covers no {' and '.join(PAGES)}; give --sign "
+            "KEY with the key that signed it"
+        )
+    return None
+
+
+def _refuse_private_files(run: RunFolder) -> None:
+    """PrivacyError if the manifest lists a file that is not public, or the model holds more than weights."""
+    for name in run.manifest.files:
+        if name not in NAMED_FILES and name not in run.manifest.histogram_files:
+            raise PrivacyError(
+                f"the manifest of {run.folder} lists {name!r}, which is no public file of a run; allowed: "
+                f"{', '.join(NAMED_FILES)} and published histograms; do not publish this run"
+            )
+    arrays = array_names(run.folder / MODEL, BytesIO(run[MODEL]))
+    if set(arrays) != MODEL_ARRAYS:
+        raise PrivacyError(
+            f"{run.folder / MODEL} holds {', '.join(arrays)}; allowed: weights and bias; do not publish this run"
+        )
+
+
+def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:
+    for name, content in parts.copied.items():
+        with replace_when_complete(folder / name) as stream:
+            stream.write(content)
+    if not parts.made:
+        return
+    words = {"name": request.out.resolve().name, **_words_of(request)}
+    publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat())
+    make = partial(pages, publisher=publisher, signed=parts.key is not None)
+    write_manifest(folder, parts.run.manifest, parts.copied, parts.key, make)

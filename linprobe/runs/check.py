@@ -1,0 +1,530 @@
+"""The judgement of a run: every figure recomputed from its ledger, every file compared with its digest.
+
+`verified` judges a whole run. Whatever a caller then uses, it takes from the same `RunFolder`, whose bytes were judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from numpy.typing import NDArray
+
+from linprobe.accounting.accountants import AUTODP, PLD, gaussian_figures, third_opinion
+from linprobe.accounting.calibrate import GRADIENT
+from linprobe.accounting.events import INHERITED, GaussianEvent, Releases, grouped
+from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.ledger import event_of, read_ledger, read_selection, unreadable
+from linprobe.accounting.selection import SelectionEvent, selection_cross_check, selection_epsilon
+from linprobe.errors import DataError, PrivacyError
+from linprobe.mechanisms.correct_predictions import NoisyTest
+from linprobe.mechanisms.noise import INSECURE, SECURE
+from linprobe.methods import METHODS
+from linprobe.runs.guarantee import (
+    ADJACENCIES,
+    SELECTION_CROSS_CHECK,
+    accountant_of,
+    claimed_texts,
+    guarantee_text,
+    selected_guarantee,
+    without_noise,
+)
+from linprobe.runs.manifest import (
+    HISTORY,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    OF_CLASSES,
+    OF_LABELS,
+    OPTIONAL_FILES,
+    PAGES,
+    PER_RECORD,
+    RUN_FILES,
+    SIGNATURE,
+    DamagedManifestError,
+    Manifest,
+    digest_of,
+)
+from linprobe.runs.metrics_file import noisy_accuracy
+from linprobe.runs.run_folder import RunFolder
+
+HISTOGRAM, TEST_ACCURACY = "histogram", "test accuracy"  # purposes of releases
+# keys that `verified` recomputes, compares with another key, or compares with the files
+CHECKED = frozenset(
+    (
+        *("format", "guarantee", "private", "mechanism", "epsilon", "epsilon_if_seed_were_secret", "delta", "gdp_mu"),
+        *("zcdp_rho", "noise_multiplier", "sampling_rate", "steps", "releases", "accountant", "cross_check", "method"),
+        *("paper", "adjacency", "noise_source", "seed_kind", "n_features", "n_classes", "files", "manifest_digest"),
+        *("published", "test_balanced_accuracy", "per_record_commitment", "unit", "selection"),
+    )
+)
+UNCHECKED_FILES = (MODEL, HISTORY, *OPTIONAL_FILES, *PAGES)  # at most their digests are compared
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What the ledger of a run costs by all accountants, as computed now.
+
+    Attributes:
+        epsilon_autodp: a third opinion; None where autodp has none. releases: their number.
+    """
+
+    epsilon: float | None
+    epsilon_cross_check: float | None
+    epsilon_autodp: float | None
+    gdp_mu: float | None
+    zcdp_rho: float | None
+    releases: int
+
+
+def verified(run: RunFolder) -> Recomputed:
+    """Recompute a run's epsilon from its ledger with all accountants, and check every file.
+
+    A run that is not private passes if its manifest says so.
+
+    Raises:
+        PrivacyError: any mismatch, or an incomplete or damaged run. DataError: not a run folder, or one of another
+            format.
+    """
+    check_complete(run)
+    manifest, recomputed = run.manifest, check_run(run)
+    _check_names(run)
+    _check_derived(manifest)
+    try:
+        _ = run.weights, run.test_metrics
+        named = len(run.per_record.ids) if PER_RECORD in run.names else manifest.n_private
+    except DataError as error:
+        raise PrivacyError(str(error)) from None
+    if named != manifest.n_private:
+        raise PrivacyError(f"n_private is {manifest.n_private}, and {PER_RECORD} names {named}; do not trust it")
+    return recomputed
+
+
+def check_complete(run: RunFolder) -> None:
+    """PrivacyError if a run lacks its manifest, or has a damaged one; DataError if it is no run folder."""
+    if MANIFEST not in run.names and not run.names.isdisjoint(RUN_FILES):
+        raise PrivacyError(
+            f"run {run.folder} is incomplete: it has no {MANIFEST}, which states the guarantee; restore it, or "
+            "finish the run with linprobe train --resume"
+        )
+    try:
+        _ = run.manifest
+    except DamagedManifestError as error:
+        raise PrivacyError(str(error)) from None
+
+
+def check_run(run: RunFolder) -> Recomputed:
+    """Recompute the guarantee of a run from its ledger with all accountants, and compare every figure and digest.
+
+    Raises:
+        PrivacyError: an edited manifest, weights or ledger, a missing file, or any figure that does not match.
+        DataError: not a run folder, or a damaged manifest.
+    """
+    refuse_interrupted(run)
+    path, content, manifest = run.folder / LEDGER, ledger_of(run), run.manifest
+    selection = read_selection(path, content)
+    events = read_ledger(path, content) if selection is None else []
+    try:
+        _check_digests(run)
+        if manifest.selection != selection:
+            raise PrivacyError("the manifest's selection is not the ledger's; do not trust it")
+        if manifest.accountant is None:
+            return _nothing_released(run, events)
+        return _recomputed(manifest, events, selection)
+    except (ValueError, OverflowError) as error:  # of a library, about figures that no run has
+        raise PrivacyError(f"{run.folder}/{MANIFEST} has a malformed {error}; do not trust it") from None
+
+
+def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: SelectionEvent | None) -> Recomputed:
+    """Compare the claim with the ledger of a run that released something with noise."""
+    accountant, (stated, delta) = accountant_of(manifest), manifest.bound
+    if not (delta > 0 and delta * manifest.n_private < 1):
+        raise PrivacyError(
+            f"delta is {rounded_up(delta)} for {manifest.n_private} private units; allowed: above 0 and below 1/N; "
+            "do not trust it"
+        )
+    _check_seed(manifest)
+    _check_unit(manifest)
+    if selection is None:
+        releases = grouped(events)
+        _check_releases(manifest, events, releases)
+        figures = gaussian_figures(releases)
+        if not accountant.covers(releases):
+            raise PrivacyError(
+                "the ledger holds sampled releases, which the manifest's accountant does not cover; do not trust it"
+            )
+        epsilon, opinion = accountant.epsilon(releases, delta), third_opinion(accountant, releases, delta)
+        checker, judge = accountant.cross_check.words, accountant
+        cross_check = accountant.cross_check.epsilon(releases, delta)
+        insecure = not manifest.private
+        guarantee = guarantee_text(stated, delta, releases, insecure=insecure, unit=manifest.unit)
+    else:
+        _check_selection(manifest, selection)
+        figures = {"gdp_mu": None, "zcdp_rho": None}
+        epsilon, opinion = selection_epsilon(selection, delta, accountant), None
+        # both figures are upper bounds, as for sampled sums
+        checker, judge = SELECTION_CROSS_CHECK, PLD
+        cross_check = selection_cross_check(selection, delta)
+        guarantee = selected_guarantee(stated, delta, manifest.unit)
+    if stated < epsilon * (1 - judge.tolerance):
+        raise PrivacyError(
+            f"the ledger costs epsilon {rounded_up(epsilon, 9)}, the manifest says {stated:.9g}; do not trust it"
+        )
+    for name, value in figures.items():
+        found = getattr(manifest, name)
+        if found != value:
+            raise PrivacyError(f"{name} follows from the ledger as {value}, the manifest says {found}; do not trust it")
+    if manifest.guarantee != guarantee:
+        raise PrivacyError(
+            f"the manifest's guarantee ({manifest.guarantee!r}) does not follow from the ledger; do not trust it"
+        )
+    if not judge.agrees(stated, cross_check):
+        raise PrivacyError(
+            f"{checker} finds epsilon {rounded_up(cross_check)}, the manifest says {rounded_up(stated)}; do not trust "
+            "it"
+        )
+    if opinion is not None and not AUTODP.agrees(epsilon, opinion):
+        raise PrivacyError(
+            f"{AUTODP.words} finds epsilon {rounded_up(opinion, 9)}, the ledger costs {rounded_up(epsilon, 9)}; do not "
+            "trust it"
+        )
+    if stated > (manifest.epsilon_target or 0.0):
+        raise PrivacyError(
+            f"epsilon {rounded_up(stated, 9)} is above the target, {manifest.epsilon_target:.9g}; do not trust it"
+        )
+    return Recomputed(epsilon, cross_check, opinion, **figures, releases=len(events) if selection is None else 1)
+
+
+def _nothing_released(run: RunFolder, events: Sequence[GaussianEvent]) -> Recomputed:
+    """The figures of a run without noisy releases. Its claims must follow from its method."""
+    manifest = run.manifest
+    if events:
+        raise PrivacyError(
+            f"{run.folder}/{LEDGER} holds {len(events)} releases, the manifest says that none were made; do "
+            "not trust it"
+        )
+    method = METHODS.get(manifest.method)
+    if method is None or method.spends or manifest.published:
+        raise PrivacyError(f"method {manifest.method} releases sums with noise, the ledger is empty; do not trust it")
+    for key, value in without_noise(method.private).items():
+        _same(manifest, key, value)
+    return Recomputed(manifest.epsilon, manifest.epsilon, None, manifest.gdp_mu, manifest.zcdp_rho, 0)
+
+
+def ledger_of(run: RunFolder) -> bytes:
+    """The content of the ledger. PrivacyError if it cannot be read."""
+    try:
+        return run[LEDGER]
+    except OSError as error:
+        raise unreadable(run.folder / LEDGER, error) from None
+
+
+def _check_digests(run: RunFolder) -> None:
+    """Compare the manifest and every file it lists with their digests."""
+    if run.manifest.manifest_digest != run.manifest.content_digest():
+        raise PrivacyError(
+            f"{run.folder}/{MANIFEST} was edited: its digest does not match its content; do not trust it"
+        )
+    for name, digest in run.manifest.files.items():
+        try:
+            found = digest_of(run[name])
+        except OSError as error:
+            found = "missing" if isinstance(error, FileNotFoundError) else f"none: {error.strerror}"
+        if found == digest:
+            continue
+        found = found[:16] if len(found) == len(digest) else found
+        raise PrivacyError(
+            f"{run.folder / name} has digest {found}, the manifest says {digest[:16]}; do not trust this run"
+        )
+
+
+def refuse_interrupted(run: RunFolder) -> None:
+    """PrivacyError if only histogram events follow the part of the ledger that the manifest has the digest of.
+
+    linprobe 0.2 left such a run if it was killed while it published a histogram.
+    """
+    ledger, digest = ledger_of(run), run.manifest.files[LEDGER]
+    if digest_of(ledger) == digest:
+        return
+    lines = BytesIO(ledger).readlines()
+    sha, sealed = hashlib.sha256(), len(lines)
+    for number, line in enumerate(lines, start=1):
+        sha.update(line)
+        if sha.hexdigest() == digest:
+            sealed = number
+    try:
+        further = [event_of(line) for line in lines[sealed:] if line.endswith(b"\n")]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return
+    if sealed < len(lines) and all(event.purpose == HISTOGRAM for event in further):
+        raise PrivacyError(
+            f"run {run.folder} was charged for a histogram, and pdp-report of linprobe 0.2 was stopped before it "
+            f"updated the manifest; with linprobe 0.2.1, run linprobe pdp-report {run.folder} --recover"
+        )
+
+
+def _check_unit(manifest: Manifest) -> None:
+    """PrivacyError if unit, adjacency and number of units contradict each other."""
+    n_units = manifest.n_private if manifest.n_units is None else manifest.n_units
+    if manifest.adjacency != ADJACENCIES[manifest.unit] or n_units != manifest.n_private:
+        raise PrivacyError(
+            f"the manifest's unit {manifest.unit!r}, its adjacency and its numbers {n_units} and {manifest.n_private} "
+            f"of private units contradict each other; allowed: {', '.join(ADJACENCIES)}; do not trust it"
+        )
+
+
+def _check_seed(manifest: Manifest) -> None:
+    """Compare the four places that say where the key of the noise came from."""
+    seed = manifest.options.get("insecure_seed")
+    stated = (manifest.private, manifest.seed_kind, manifest.noise_source, seed is not None)
+    if stated not in ((True, "os", SECURE, False), (False, "insecure", INSECURE, True)):
+        raise PrivacyError(
+            f"the manifest says private: {manifest.private}, noise from {manifest.noise_source!r}, seed kind "
+            f"{manifest.seed_kind!r} and seed {seed}, which contradict each other; do not trust it"
+        )
+
+
+def _steps_of(manifest: Manifest) -> tuple[object, ...]:
+    return GRADIENT, manifest.noise_multiplier, manifest.sampling_rate, manifest.steps
+
+
+def _check_releases(manifest: Manifest, events: list[GaussianEvent], releases: Sequence[Releases]) -> None:
+    """Compare the steps, the published histograms and the list of releases with the ledger."""
+    steps = [release for release in releases if release.purpose == GRADIENT]
+    claimed = [Releases(*_steps_of(manifest))]  # type: ignore[arg-type]  # not None beside an accountant
+    if steps != claimed:
+        raise PrivacyError(
+            f"the ledger holds {_described(steps)} for the steps, the manifest {_described(claimed)}; do not trust it"
+        )
+    paid = sorted(event.noise_multiplier for event in events if event.purpose == HISTOGRAM)
+    listed = sorted(release.noise_multiplier for release in manifest.published)
+    if paid != listed:
+        raise PrivacyError(
+            f"the manifest lists published histograms with noise {listed}, the ledger paid for {paid}; do not trust it"
+        )
+    for name in manifest.histogram_files:
+        if name not in manifest.files:
+            raise PrivacyError(f"the manifest has no digest of the published {name}; do not trust it")
+    if manifest.releases != releases:
+        raise PrivacyError(
+            f"the manifest's list of releases is not the ledger's, {_described(releases)}; do not trust it"
+        )
+
+
+def _check_selection(manifest: Manifest, selection: SelectionEvent) -> None:
+    """Compare what a manifest states of the selected run with the ledger of the selection."""
+    if not manifest.private:
+        raise PrivacyError("the manifest says that a selected run is not private, which none is; do not trust it")
+    unexpected = {name: value for name in ("releases", "published") if (value := getattr(manifest, name))}
+    steps = Releases(*_steps_of(manifest))  # type: ignore[arg-type]
+    if unexpected or not any(steps in run for run in selection.runs):
+        raise PrivacyError(
+            f"the manifest states {unexpected or steps}, which no run of the ledger has; do not trust it"
+        )
+
+
+def _check_derived(manifest: Manifest) -> None:
+    """PrivacyError if a key contradicts another one from which it follows."""
+    method = METHODS.get(manifest.method)
+    if method is None:
+        raise PrivacyError(f"method {manifest.method!r} is not known; do not trust it")
+    _same(manifest, "paper", method.paper)
+    if manifest.several_labels and not method.several_labels:
+        raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
+    for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
+        if getattr(manifest, key) is not None:
+            raise PrivacyError(f"{key} is {getattr(manifest, key)}, and task {manifest.task} has none; do not trust it")
+    texts = claimed_texts(manifest)
+    if texts is not None:
+        _same(manifest, "mechanism", texts[0])
+        _same(manifest, "cross_check", texts[1])
+        if manifest.private:
+            _same(manifest, "epsilon_if_seed_were_secret", None)
+        stated = {"delta": "delta", "n_steps": "steps", "noise_multiplier": "noise_multiplier"}
+        for option, key in {**stated, "sampling_rate": "sampling_rate"}.items():
+            given, found = manifest.options.get(option), getattr(manifest, key)
+            if given is not None and given != found:
+                raise PrivacyError(f"option {option} is {given}, the manifest's {key} {found}; do not trust it")
+    if (manifest.test_rows == "none") != (manifest.n_test == 0):
+        raise PrivacyError(f"test_rows is {manifest.test_rows} and n_test {manifest.n_test}; do not trust it")
+    _check_accuracy(manifest)
+    _check_noisy_test(manifest)
+    try:
+        datetime.fromisoformat(manifest.created)
+    except ValueError:
+        raise PrivacyError(f"created is {manifest.created[:40]!r}, which is no time; do not trust it") from None
+
+
+def _check_accuracy(manifest: Manifest) -> None:
+    by_class, balanced = manifest.test_accuracy_per_class, manifest.test_balanced_accuracy
+    if by_class is None:
+        _same(manifest, "test_balanced_accuracy", None)
+        return
+    unknown = set(by_class) - set(manifest.class_names)
+    if unknown:
+        raise PrivacyError(f"test_accuracy_per_class names {min(unknown)!r}, which is no class; do not trust it")
+    found = [value for value in by_class.values() if value is not None]
+    if found and (balanced is None or not math.isclose(balanced, sum(found) / len(found), abs_tol=1e-9)):
+        raise PrivacyError(
+            f"test_balanced_accuracy is {balanced}, and the classes give {sum(found) / len(found):.9g}; do not trust it"
+        )
+
+
+def _check_noisy_test(manifest: Manifest) -> None:
+    """PrivacyError if the accuracies on private test rows do not follow from the noisy counts and the release.
+
+    Earlier manifests state no counts.
+    """
+    counts = manifest.test_counts
+    if counts is None:
+        return
+    release = next((one for one in manifest.releases or () if one.purpose == TEST_ACCURACY), None)
+    sizes = [len(pair) for pair in counts.by_class]
+    if release is None or manifest.test_rows != "private" or sizes != [2] * manifest.n_classes:
+        raise PrivacyError("test_counts belong to no release on private test rows by class; do not trust it")
+    tested = NoisyTest.of(np.append(counts.right, counts.by_class), release.noise_multiplier)
+    for key, value in vars(noisy_accuracy(tested, manifest.n_test, manifest.class_names)).items():
+        if getattr(manifest, key) != value:
+            raise PrivacyError(
+                f"{key} follows from test_counts as {value}, the manifest says {getattr(manifest, key)}; do not trust "
+                "it"
+            )
+
+
+def _same(manifest: Manifest, key: str, value: Any) -> None:
+    if getattr(manifest, key) != value:
+        raise PrivacyError(
+            f"{key} follows from the run as {value!r}, the manifest says {getattr(manifest, key)!r}; do not trust it"
+        )
+
+
+def _check_names(run: RunFolder) -> None:
+    """PrivacyError if the folder holds anything that is no part of the run."""
+    unknown = sorted(run.names - {MANIFEST, SIGNATURE, PER_RECORD, *PAGES, *run.manifest.files})
+    if unknown:
+        raise PrivacyError(f"{run.folder} holds {unknown[0]!r}, which the manifest does not list; move it away")
+    for name in sorted(run.names & {SIGNATURE, *PAGES}):
+        try:
+            run[name]
+        except OSError as error:
+            raise PrivacyError(f"{run.folder / name} cannot be read ({error.strerror}); move it away") from None
+
+
+def not_covered(run: RunFolder) -> list[str]:
+    """The pages in the folder that the manifest has no digest of, as in a release by linprobe 0.2.0.
+
+    Neither a digest nor a signature says anything about them.
+    """
+    return [name for name in PAGES if name in run.names and name not in run.manifest.files]
+
+
+def not_checked(run: RunFolder) -> list[str]:
+    """The keys and files that a run states and nothing in the folder proves."""
+    stated = [name for name in UNCHECKED_FILES if name in run.names]
+    keys = (key for key in run.manifest.to_json() if key not in CHECKED)
+    return [*keys, *stated, *run.manifest.histogram_files]
+
+
+def _described(releases: Iterable[Releases]) -> str:
+    return ", ".join(
+        f"{release.count} {release.purpose} releases at noise multiplier {release.noise_multiplier:g} and sampling "
+        f"rate {release.sampling_rate:g}"
+        for release in releases
+    )
+
+
+def check_signature(run: RunFolder, key: Ed25519PublicKey) -> None:
+    """Check the signature of the manifest.
+
+    Raises:
+        PrivacyError: no signature, or not one of this manifest by this key.
+    """
+    if SIGNATURE not in run.names:
+        raise PrivacyError(
+            f"run {run.folder} is not signed: it has no {SIGNATURE}; ask its owner for a run made with --sign KEY"
+        )
+    try:
+        key.verify(run[SIGNATURE], run[MANIFEST])
+    except OSError as error:
+        raise PrivacyError(f"the signature of {run.folder} cannot be checked ({error}); do not trust it") from None
+    except InvalidSignature:
+        raise PrivacyError(
+            f"{run.folder / SIGNATURE} is not the signature of {MANIFEST} by this key: the manifest was changed "
+            "after it was signed, or another key signed it; do not trust this run"
+        ) from None
+
+
+@dataclass(frozen=True)
+class FirstModel:
+    """The initial weights that a run takes from an earlier run.
+
+    Attributes:
+        weights (n_features, n_classes), bias (n_classes,): as in `RunFolder`; the mean over voters if the run votes.
+        releases: the earlier run's releases, all under the purpose `inherited`.
+        public_digest: of its public rows, None if it had none.
+        unit: its unit of privacy.
+        run_id: its name in budget books. model_digest: of its `model.npz`.
+    """
+
+    weights: NDArray[np.floating]
+    bias: NDArray[np.floating]
+    releases: tuple[Releases, ...]
+    public_digest: str | None
+    unit: str
+    run_id: str
+    model_digest: str
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """The run folder that `init` names, read once: training, checkpoint and budget book use what was verified.
+
+    Attributes:
+        folder: its path.
+    """
+
+    folder: str | os.PathLike[str]
+
+    @cached_property
+    def model(self) -> FirstModel:
+        """`load_first_model`, at the first use."""
+        return load_first_model(self.folder)
+
+
+def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
+    """The weights of a run and the releases they depend on, for `init`.
+
+    Raises:
+        DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a run that
+            starts from it cannot be private either, or a private selection chose it.
+    """
+    run = RunFolder(folder)
+    manifest, weights, bias = run.manifest, run.weights, run.bias
+    events = read_ledger(run.folder / LEDGER, ledger_of(run))
+    check_run(run)
+    if not manifest.private:
+        raise PrivacyError(
+            f"init run {folder} is {manifest.guarantee.split(':')[0]}, and so is any run that starts from it; "
+            "give a private run, or init zero, public or text"
+        )
+    if weights.ndim == 3:
+        weights, bias = weights.mean(axis=0), bias.mean(axis=0)
+    return FirstModel(
+        weights,
+        bias,
+        releases=grouped(replace(event, purpose=INHERITED) for event in events),
+        public_digest=manifest.public_digest,
+        unit=manifest.unit,
+        run_id=manifest.book_id,
+        model_digest=manifest.files[MODEL],
+    )

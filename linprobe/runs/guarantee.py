@@ -1,0 +1,265 @@
+"""The guarantee of a run in figures and in words, recomputed from the recorded events."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, replace
+from importlib.metadata import version
+from typing import Any
+
+from linprobe._version import __version__
+from linprobe.accounting.accountants import (
+    ACCOUNTANTS,
+    GAUSSIAN,
+    Accountant,
+    AttackLimit,
+    accountant_versions,
+    choose_accountant,
+    gaussian_figures,
+)
+from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.events import OWNER, RECORD, GaussianEvent, Releases, grouped
+from linprobe.accounting.figures import gaussian_words, rounded_up
+from linprobe.accounting.selection import SelectionEvent, selection_epsilon, selection_limit
+from linprobe.errors import PrivacyError
+from linprobe.mechanisms.noise import INSECURE, SECURE
+from linprobe.methods import Method
+from linprobe.runs.manifest import NO_NOISE, Manifest, PrivacyStatement
+
+ADJACENCIES = {
+    RECORD: "zero-out adjacency (one private record is present, or its place is empty; the number of places is public)",
+    OWNER: "zero-out adjacency of people (all private rows of one person are present, or none of them; the number of "
+    "people is public, the number of rows of a person is not)",
+}
+PLAINLY = {
+    RECORD: "Take one private record out of the data and leave its place empty, or put it back. Whoever sees the model "
+    "can hardly tell which of the two was done.",
+    OWNER: "Take one person out of the data with all of that person's rows, or put the person back. Whoever sees the "
+    "model can hardly tell which of the two was done.",
+}
+PROTECTED = {RECORD: "the private rows", OWNER: "people, each with all of their private rows"}
+COUNTED = {RECORD: "number of private records", OWNER: "number of people with private rows"}
+NOUNS = {RECORD: "rows", OWNER: "people"}
+SCORE = {
+    RECORD: "a noisy count of right private rows",
+    OWNER: "a noisy sum over people of the share of their rows that are right",
+}
+PUBLIC_QUANTITIES = (
+    "public rows and their labels",
+    "test rows, unless declared private, and the accuracy on them",
+    "class names and their number",
+    "method, options, clip norms, steps, noise multipliers",
+    "weights of classes and rows, if given",
+)
+SEED_KINDS = {SECURE: "os", INSECURE: "insecure", "none drawn": "none"}
+SELECTION_CROSS_CHECK = "Renyi DP of repeated selection (dp-accounting)"
+
+
+def privacy_statement(
+    method: Method,
+    budget: Budget | None,
+    events: list[GaussianEvent],
+    *,
+    n_private: int,
+    n_public: int,
+    noise_kind: str,
+    insecure: bool,
+    unit: str = RECORD,
+) -> PrivacyStatement:
+    """The guarantee of one training run, recomputed from the recorded events, not from the plan.
+
+    Args:
+        n_private: number of private units. unit: `record` or `owner`.
+
+    Raises:
+        PrivacyError: the events cost more than the target. This would be a bug; no result is written.
+    """
+    facts: dict[str, Any] = {
+        "method": method.name,
+        "paper": method.paper,
+        "adjacency": ADJACENCIES[unit],
+        "public": [*PUBLIC_QUANTITIES, COUNTED[unit]],
+        "unit": unit,
+        "n_units": n_private,
+        "n_private": n_private,
+        "n_public": n_public,
+        "noise_source": noise_kind,
+        "seed_kind": SEED_KINDS[noise_kind],
+        "software": _software_versions(),
+    }
+    if budget is None or not method.private:
+        return PrivacyStatement(**without_noise(method.private), **facts, absent=NO_NOISE)
+    releases = grouped(events)
+    epsilon = budget.accountant.epsilon(releases, budget.delta)
+    if epsilon > budget.epsilon_target or _sorted_releases(releases) != _sorted_releases(budget.releases):
+        raise PrivacyError(
+            f"the ledger holds {len(events)} releases worth epsilon {rounded_up(epsilon, 9)}; allowed: "
+            f"{sum(release.count for release in budget.releases)} as planned, worth at most "
+            f"{budget.epsilon_target:.9g}; nothing was written; please report this"
+        )
+    facts |= gaussian_figures(releases)
+    return PrivacyStatement(
+        guarantee=guarantee_text(epsilon, budget.delta, releases, insecure=insecure, unit=unit),
+        private=not insecure,
+        mechanism=mechanism_text(budget.sampling_rate < 1, unit),
+        epsilon=None if insecure else epsilon,
+        epsilon_if_seed_were_secret=epsilon if insecure else None,
+        delta=budget.delta,
+        epsilon_target=budget.epsilon_target,
+        noise_multiplier=budget.noise_multiplier,
+        sampling_rate=budget.sampling_rate,
+        steps=budget.n_steps,
+        releases=releases,
+        accountant=budget.accountant.words,
+        cross_check=budget.accountant.cross_check.words,
+        accountant_versions=accountant_versions(),
+        **facts,
+    )
+
+
+def without_noise(private: bool) -> dict[str, Any]:
+    """The claims of a run that released nothing with noise: no guarantee, or `private`, private rows were not used."""
+    zero = 0.0 if private else None
+    claims: dict[str, Any] = {
+        "guarantee": "the private rows were not used: epsilon = 0, delta = 0"
+        if private
+        else "not private: the private rows were used without protection",
+        "private": private,
+        "mechanism": "none",
+        **dict.fromkeys(("epsilon", "delta", "gdp_mu", "zcdp_rho"), zero),
+        **dict.fromkeys(("epsilon_target", "noise_multiplier", "sampling_rate", "accountant")),
+        "steps": 0 if private else None,
+        "releases": () if private else None,
+    }
+    return claims
+
+
+def _sorted_releases(releases: Iterable[Releases]) -> list[Releases]:
+    """Releases merged by kind and sorted, so that a comparison does not depend on their order."""
+    counts: Counter[tuple[str, float, float]] = Counter()
+    for release in releases:
+        counts[release.purpose, release.noise_multiplier, release.sampling_rate] += release.count
+    return sorted((Releases(*kind, count) for kind, count in counts.items()), key=astuple)
+
+
+def _software_versions() -> dict[str, str]:
+    """Versions of linprobe, Python, and the libraries whose arithmetic decides the result."""
+    names = ("numpy", "scipy", "scikit-learn", "cryptography")
+    return {
+        "linprobe": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }
+
+
+def guarantee_text(epsilon: float, delta: float, releases: Sequence[Releases], *, insecure: bool, unit: str) -> str:
+    """The guarantee in one sentence: the headline figures, rounded up, what is protected, and the adjacency."""
+    if insecure:
+        return "not private: the noise came from a seed the user gave"
+    return _sentence(epsilon, delta, gaussian_words(**gaussian_figures(releases)), unit)
+
+
+def selected_guarantee(epsilon: float, delta: float, unit: str) -> str:
+    """`guarantee_text` of a run that private selection chose."""
+    return _sentence(epsilon, delta, "private selection", unit)
+
+
+def _sentence(epsilon: float, delta: float, kind: str, unit: str) -> str:
+    return (
+        f"({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy of {PROTECTED[unit]} ({kind}) under "
+        f"{ADJACENCIES[unit]}"
+    )
+
+
+def mechanism_text(sampled: bool, unit: str) -> str:
+    """How a run with noise used the private rows."""
+    over = "Poisson samples of" if sampled else "all"
+    return f"Gaussian noise on clipped sums over {over} private {NOUNS[unit]}, composed"
+
+
+def selection_mechanism_text(unit: str) -> str:
+    """`mechanism_text` of a run that private selection chose."""
+    return (
+        f"private selection: the best of a geometric number of runs by {SCORE[unit]}; each run is Gaussian noise on "
+        "clipped sums, composed"
+    )
+
+
+def selection_accountant_text(accountant: Accountant) -> str:
+    """The accountant of record of a private selection, in words; `accountant` judges a single run."""
+    return f"privacy profile of private selection, single runs by {accountant.words}"
+
+
+def selected(
+    manifest: Manifest, event: SelectionEvent, *, epsilon_target: float, delta: float, accountant: Accountant
+) -> Manifest:
+    """The manifest of the run that a private selection chose.
+
+    Args:
+        manifest: of the run alone. Its releases must be in `event`.
+
+    Raises:
+        PrivacyError: other releases than planned, or a selection that costs more than the target. Both would be bugs.
+    """
+    made = sorted(map(astuple, manifest.releases or ()))
+    if made not in [sorted(map(astuple, planned)) for planned in event.runs]:
+        raise PrivacyError("a run made other releases than planned; nothing was written; please report this")
+    epsilon = selection_epsilon(event, delta, accountant)
+    if not epsilon <= epsilon_target:
+        raise PrivacyError(
+            f"the selection costs epsilon {rounded_up(epsilon, 9)}; allowed: at most {epsilon_target:.9g}; nothing was "
+            "written; please report this"
+        )
+    return replace(
+        manifest,
+        guarantee=selected_guarantee(epsilon, delta, manifest.unit),
+        mechanism=selection_mechanism_text(manifest.unit),
+        epsilon=epsilon,
+        delta=delta,
+        epsilon_target=epsilon_target,
+        gdp_mu=None,
+        zcdp_rho=None,
+        releases=(),
+        selection=event,
+        accountant=selection_accountant_text(accountant),
+        cross_check=SELECTION_CROSS_CHECK,
+    )
+
+
+def accountant_of(manifest: Manifest) -> Accountant:
+    """The accountant that a manifest states in words; for a selection, the accountant of a single run.
+
+    Raises:
+        PrivacyError: no accountant has that description, or it does not apply to the releases.
+    """
+    selection = manifest.selection
+    known = {one.words if selection is None else selection_accountant_text(one): one for one in ACCOUNTANTS.values()}
+    if manifest.accountant not in known:
+        raise PrivacyError(
+            f"the manifest's accountant is {manifest.accountant!r}; allowed: {', '.join(known)}; do not trust it"
+        )
+    found = known[manifest.accountant]
+    return found if selection is None else choose_accountant(found.name, selection.releases)
+
+
+def claimed_texts(manifest: Manifest) -> tuple[str, str] | None:
+    """The mechanism and the cross-check that follow from the releases of a run; None if it made none."""
+    if manifest.accountant is None:
+        return None
+    if manifest.selection is not None:
+        return selection_mechanism_text(manifest.unit), SELECTION_CROSS_CHECK
+    sampled = manifest.sampling_rate is not None and manifest.sampling_rate < 1
+    return mechanism_text(sampled, manifest.unit), accountant_of(manifest).cross_check.words
+
+
+def limit_of(manifest: Manifest) -> AttackLimit | None:
+    """What the guarantee of a verified run allows an attack on one record; None for a run without a guarantee."""
+    if not manifest.private:
+        return None
+    _, delta = manifest.bound
+    if manifest.selection is not None:
+        return selection_limit(manifest.selection, delta, accountant_of(manifest))
+    accountant = GAUSSIAN if manifest.accountant is None else accountant_of(manifest)
+    return accountant.attack_limit(manifest.releases or (), delta)

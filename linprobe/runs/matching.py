@@ -1,0 +1,271 @@
+"""Whether a feature file belongs to a run: its rows, its classes, and how its rows were made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_rows
+from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.owners import refuse_both_sides
+from linprobe.data.provenance import first_difference, is_known
+from linprobe.data.row_checks import GroupRows, compare_test_rows
+from linprobe.data.row_digests import share_a_row
+from linprobe.errors import DataError, PrivacyError
+from linprobe.methods import find_method
+from linprobe.options import OWNER
+from linprobe.progress import Progress
+from linprobe.runs.manifest import Manifest
+from linprobe.runs.metrics_file import stated_metrics
+from linprobe.runs.per_record_file import commitment
+from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.test_rows import figures_of
+
+ROUNDING = 1e-3  # scores may round differently on another machine, and change the answer for a row
+OF_PRIVATE = ("n_private", "n_units")
+
+
+def features_of(run: RunFolder, features: Path | None) -> Path | None:
+    """The feature file to use with a run: `features` if given, else the file the run was trained on.
+
+    Raises:
+        DataError: that file is not where the manifest says.
+    """
+    if features is not None:
+        return features
+    recorded = run.manifest.features
+    if recorded == DIGITS:
+        return None
+    if not Path(recorded).is_file():
+        raise DataError(
+            f"run {run.folder} was trained on {recorded}, which is not at {Path(recorded).absolute()}; the run or the "
+            "file was moved; give the feature file, or run the command in the folder where the run was trained"
+        )
+    return Path(recorded)
+
+
+@contextmanager
+def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[FeatureReader | None]:
+    """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
+
+    None if it is not where the manifest says, with a note, or if its rows now have another width than the run.
+    """
+    try:
+        path = features_of(run, None)
+    except DataError:
+        progress.note(f"{run.manifest.features} is not here, so rows of {other} are not compared with private rows")
+        yield None
+        return
+    with open_features(path, whole=False) as features:
+        yield features if features.n_features == run.weights.shape[-2] else None
+
+
+def check_made_alike(
+    run: RunFolder, path: Path, given: dict[str, Any], progress: Progress, *, allow_other: bool = False
+) -> None:
+    """Compare how rows were made with what the manifest says of the rows the run was trained on.
+
+    Args:
+        given: `extraction_of` the rows in `path`. That they do not say how they were made is noted.
+
+    Raises:
+        DataError: they were made otherwise, by the first difference. With `allow_other`, a note instead.
+    """
+    trained_on: dict[str, Any] = run.manifest.extraction or {}
+    differs = first_difference(trained_on, given)
+    if differs is not None:
+        name, mine, theirs = differs
+        found = f"{path} has {name} {theirs}, and the run {run.folder} was trained with {mine}"
+        if not allow_other:
+            alike = (
+                f"make the rows with linprobe extract --like {run.folder}"
+                if is_known(trained_on)
+                else (f"make the rows as those of the run were made, from {_network(run)}")
+            )
+            raise DataError(f"{found}; {alike}, or score them all the same with --allow-other-features")
+        progress.note(f"OTHER FEATURES: {found}; scores mean little")
+    elif is_known(trained_on) and not is_known(given):
+        progress.note(f"{path} does not say how its rows were made; the run's are from {_network(run)}")
+
+
+def _network(run: RunFolder) -> str:
+    """The network of a run's rows, in words."""
+    extraction = run.manifest.extraction or {}
+    weights = f" with weights {extraction['weights']}" if extraction["weights"] else ""
+    return f"{extraction['backbone']}{weights}"
+
+
+def check_width(run: RunFolder, n_features: int, where: Path) -> None:
+    """DataError unless `n_features`, the width of the rows of `where`, is that of the run."""
+    if n_features != run.weights.shape[-2]:
+        raise DataError(
+            f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}; give rows of the "
+            "network that the run was trained on"
+        )
+
+
+def check_classes(run: RunFolder, features: FeatureReader) -> None:
+    """DataError unless a feature file declares the classes of the run, or its labels, in the same order."""
+    mine, theirs = run.class_names, list(features.description.class_names)
+    if (run.task, mine) == (features.description.task, theirs):
+        return
+    if run.task != features.description.task:
+        differs = f"is {features.description.task}, and the run {run.folder} {run.task}"
+    elif len(mine) != len(theirs):
+        differs = f"declares {len(theirs)} classes, and the run {run.folder} {len(mine)}"
+    else:
+        place = next(place for place, name in enumerate(mine) if name != theirs[place])
+        differs = f"declares {theirs[place]!r} as class {place}, and the run {run.folder} {mine[place]!r}"
+    raise DataError(f"{features.path} {differs}; use a file with the same classes in the same order")
+
+
+def refuse_private_rows(run: RunFolder, features: FeatureReader, progress: Progress) -> None:
+    """DataError if test rows of a file, or the people they belong to, are among the training rows of a run.
+
+    The run's own feature file was checked when it was opened. If it is not here, a note says that nothing is compared.
+    """
+    recorded = Path(run.manifest.features)
+    if recorded.is_file() and recorded.samefile(features.path):
+        return
+    with training_file(run, features.path, progress) as training:
+        if training is None:
+            return
+        where = f"training rows of {training.path}"
+        blocks = (x for x, _ in training.blocks("train"))
+        note = compare_test_rows(features, blocks, training.sizes["train"], where)
+        if note is not None:
+            progress.note(note.note)
+        if features.has_owners("test") and training.has_owners("train"):
+            refuse_both_sides(
+                GroupRows(features, "test").owners(),
+                GroupRows(training, "train").owners(),
+                f"{features.path} and {where}",
+            )
+
+
+def refuse_private_as_public(run: RunFolder, public: FeatureReader, use: str, progress: Progress) -> None:
+    """PrivacyError if a row of the group `public` is a training row of the run's feature file; a note if that is gone.
+
+    Args:
+        use: what the public rows are for, for the message.
+    """
+    with training_file(run, public.path, progress) as training:
+        if training is not None and share_a_row(
+            (x for x, _ in training.blocks("train")), (x for x, _ in public.blocks("public"))
+        ):
+            raise PrivacyError(
+                f"the group public of {public.path} holds training rows of {training.path}, and {use} from "
+                "private rows would leak; give other public rows with --calibrate"
+            )
+
+
+def split_of(manifest: Manifest) -> Split:
+    """How the feature file of a run was split."""
+    # a run without public rows records no shots, even if the file has a public group
+    shots = 0 if manifest.public_from == "nowhere" else manifest.public_shots
+    joined = find_method(manifest.method).joins_public
+    return Split(shots, manifest.split_seed, manifest.unit, manifest.per_owner_rows, joined)
+
+
+def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] | None:
+    """Mask of the training rows of `features` that were private, (n_train,), checked against the data commitment.
+
+    None if the run released nothing about private rows, so that it has no commitment.
+
+    Raises:
+        DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
+    """
+    manifest = run.manifest
+    if manifest.private_commitment is None:
+        return None
+    ids, _, key = run.per_record
+    known = set(ids)
+    people = manifest.unit == OWNER
+    if people and not features.has_owners("train"):
+        raise PrivacyError(
+            f"{features.path} does not say whose rows they are, and the run protects people; find the right file"
+        )
+    keep = np.array([name in known for name in (features.owners if people else features.ids)("train")])
+    if find_method(manifest.method).joins_public:
+        keep[:] = True  # every training row is private; the ids also name public rows of another file
+    if people:
+        used = private_rows(features, ~keep, split_of(manifest))[0].keep
+        keep = keep if used is None else used
+    if commitment(key, features.digest("train", keep)) != manifest.private_commitment:
+        raise PrivacyError(
+            f"{features.path} does not hold the private rows this run was trained on; find the right file"
+        )
+    return keep
+
+
+def check_stated(run: RunFolder, features: FeatureReader) -> list[str]:
+    """The keys of the manifest that the feature file proves.
+
+    Keys about rows that the file does not hold are left out: public rows of another file, and test rows of another
+    number or kind.
+
+    Raises:
+        PrivacyError: a key contradicts the file.
+    """
+    manifest = run.manifest
+    if list(features.description.class_names) != run.class_names or features.n_features != manifest.n_features:
+        raise PrivacyError(f"{features.path} has other classes or features than the manifest; find the right file")
+    _same("task", run.task, features.description.task, features)
+    return [
+        "class_names",
+        *(["task"] if manifest.has("task") else []),
+        *_rows(manifest, features),
+        *_test_rows(run, features),
+    ]
+
+
+def _rows(manifest: Manifest, features: FeatureReader) -> list[str]:
+    """Keys about public and private rows."""
+    if manifest.public_file is not None or find_method(manifest.method).joins_public:
+        return []
+    dataset = dataset_of(features, None, split_of(manifest))
+    found: dict[str, Any] = {"n_public": 0 if dataset.public is None else dataset.public.n_rows}
+    found |= dict.fromkeys(OF_PRIVATE, dataset.n_units)
+    if manifest.has("public_digest"):
+        found["public_digest"] = dataset.public_digest()
+    for key, value in found.items():
+        if manifest.has(key):
+            _same(key, getattr(manifest, key), value, features)
+    return list(found)
+
+
+def _test_rows(run: RunFolder, features: FeatureReader) -> list[str]:
+    """Keys about public test rows."""
+    manifest = run.manifest
+    comparable = manifest.test_rows == "public" == features.description.test_rows
+    if not comparable or features.sizes.get("test") != manifest.n_test:
+        return []
+    figures = figures_of(features, run) or {}
+    known = stated_metrics(manifest)
+    for key, name in known.items():
+        _close(key, getattr(manifest, key), figures[name], manifest.n_test, features)
+    for name, stated in (manifest.test_accuracy_per_class or {}).items():
+        of_class = figures["per_class"][name]
+        _close(name, stated, of_class["recall"], of_class["n"], features)
+    return ["test_rows", *known, "test_accuracy_per_class"]
+
+
+def _close(key: str, value: float | None, found: float | None, n_rows: int, features: FeatureReader) -> None:
+    if value == found:
+        return
+    near = None not in (value, found) and math.isclose(value or 0, found or 0, abs_tol=ROUNDING + 1.5 / max(n_rows, 1))
+    if not near:
+        raise PrivacyError(
+            f"{key} is {value} in the manifest, and the test rows of {features.path} give {found}; do not trust it"
+        )
+
+
+def _same(key: str, value: Any, found: Any, features: FeatureReader) -> None:
+    if value != found:
+        raise PrivacyError(f"{key} is {value} in the manifest, and {features.path} gives {found}; do not trust it")

@@ -1,0 +1,118 @@
+"""`linprobe verify`: whether a run is private, intact, and judged alike by all accountants."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from linprobe.errors import ParameterError, PrivacyError
+from linprobe.runs import signature
+from linprobe.runs.check import check_complete, check_signature, not_checked, not_covered, verified
+from linprobe.runs.manifest import PER_RECORD, SIGNATURE, Manifest
+from linprobe.runs.run_folder import RunFolder
+
+FINDINGS = (
+    "private",
+    "epsilon",
+    "epsilon_cross_check",
+    "epsilon_autodp",
+    "delta",
+    "gdp_mu",
+    "zcdp_rho",
+    "releases",
+    "data",
+    "signature",
+    "per_record",
+    "not_covered",
+    "stated_not_checked",
+    "refused",
+)
+
+
+def verify(
+    folder: Path,
+    features: Path | None = None,
+    *,
+    public_key: Path | None = None,
+    max_epsilon: float | None = None,
+    max_delta: float | None = None,
+) -> dict[str, Any]:
+    """Judge whether a run is private, intact, and judged alike by all accountants.
+
+    Args:
+        features: feature file that must hold the private rows of the run.
+        public_key: file of the key that must have signed the run.
+        max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
+
+    Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp (a third opinion, None where autodp
+        has none), delta, gdp_mu, zcdp_rho, releases, data, signature and per_record (what was checked, in words),
+        not_covered (pages that no digest and so no signature covers),
+        stated_not_checked (keys of the manifest and files that nothing in the folder proves), refused (why it is not
+        verified). Figures that were not verified are None.
+
+    Raises:
+        ParameterError: a limit that is not allowed. DataError: not a run folder, or an unreadable key or feature file.
+    """
+    for name, limit in (("max-eps", max_epsilon), ("max-delta", max_delta)):
+        if limit is not None and not limit >= 0:
+            raise ParameterError(f"{name} is {limit}; allowed: a number of 0 or more")
+    result: dict[str, Any] = {"run": str(folder), "verified": False, **dict.fromkeys(FINDINGS)}
+    run = RunFolder(folder)
+    try:
+        _check_signed(run, public_key, result)
+        bound = _check_private(run, features, result).bound
+        for name, limit, stated in (
+            ("max-eps", max_epsilon, bound[0]),
+            ("max-delta", max_delta, bound[1]),
+        ):
+            if limit is not None and stated > limit:
+                raise PrivacyError(f"run {folder} states {stated:.9g}; allowed by --{name}: {limit:g}; train with less")
+    except PrivacyError as error:
+        return {**result, "refused": str(error)}
+    return {**result, "verified": True}
+
+
+def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any]) -> None:
+    if public_key is None:
+        if SIGNATURE in run.names:
+            result["signature"] = "not checked: give --public-key FILE"
+        return
+    key = signature.public_key(public_key)
+    check_complete(run)  # an incomplete run lacks more than a signature
+    check_signature(run, key)
+    uncovered = not_covered(run)
+    if uncovered:
+        raise PrivacyError(
+            f"{', '.join(uncovered)} of {run.folder}: not covered by the signature, since the manifest does not "
+            "list them (as in releases of linprobe 0.2.0); move them away to verify the rest, or ask the owner for a "
+            "release made with --sign KEY"
+        )
+    result["signature"] = f"by the key in {public_key}"
+
+
+def _check_private(run: RunFolder, features: Path | None, result: dict[str, Any]) -> Manifest:
+    """The manifest, if the run has a guarantee and, with `features`, was trained on their private rows."""
+    recomputed, manifest = verified(run), run.manifest
+    result["private"] = manifest.private
+    if not manifest.private:
+        raise PrivacyError(f"run {run.folder} is {manifest.guarantee}; train with a private method and without a seed")
+    result |= {**asdict(recomputed), "delta": manifest.delta, "data": "not checked: give --features FILE"}
+    committed = manifest.per_record_commitment is not None
+    absent = "absent, not checked" if committed else "none: nothing was released about private rows"
+    result["per_record"] = "as committed to" if PER_RECORD in run.names else absent
+    result["not_covered"] = not_covered(run)
+    result["stated_not_checked"] = not_checked(run)
+    if features is not None:
+        from linprobe.data.dataset import open_features, refuse_training_rows
+        from linprobe.runs.matching import check_stated, private_mask
+
+        with open_features(features) as opened:
+            refuse_training_rows(opened)
+            private = private_mask(run, opened)
+            proved = check_stated(run, opened)
+        result["stated_not_checked"] = [key for key in result["stated_not_checked"] if key not in proved]
+        result["data"] = "the private rows are those the run was trained on"
+        if private is None:
+            result["data"] = "not committed to: the run makes no release about private rows"
+    return manifest

@@ -1,0 +1,87 @@
+"""`linprobe budget`: what all runs on a set of rows cost together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from linprobe.accounting.book import Cap, Contents, read_book, set_cap
+from linprobe.accounting.figures import NO_EPSILON as NO_EPSILON
+from linprobe.accounting.figures import rounded_up as rounded_up
+from linprobe.accounting.spending import spending, together
+from linprobe.data.dataset import DIGITS, open_features
+from linprobe.data.feature_file import is_hdf5
+from linprobe.errors import DataError, ParameterError
+from linprobe.options import DEFAULT_DELTA, RunOptions
+from linprobe.options.declaration import declared
+from linprobe.options.requests import BudgetRequest
+from linprobe.training.charge import book_of, existing_book
+
+
+def budget(request: BudgetRequest) -> dict[str, Any]:
+    """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is charged.
+
+    Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, epsilon (None if it has no
+        bound), delta, gdp_mu, zcdp_rho, accountant, epsilon_by_unit (epsilon for each unit that any run protects), cap,
+        cap_delta (None without a cap), entries (one object for each run: run, name, method, created (None for a private
+        selection), unit, private, epsilon, delta).
+
+    Raises:
+        DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
+    """
+    if request.delta is not None and not 0 < request.delta < 1:
+        raise ParameterError(f"delta is {request.delta}; allowed: a number above 0 and below 1")
+    if request.cap is not None:
+        declared(RunOptions)["cap"].check(request.cap)
+    path = _book(request)
+    contents = Contents() if path is None else read_book(path)
+    if request.cap is not None and path is not None:
+        deltas = [entry.delta for entry in contents.counted if entry.delta is not None]
+        set_cap(path, Cap(request.cap, request.delta or max(deltas, default=DEFAULT_DELTA)))
+        contents = read_book(path)
+    return _described(path, contents, request.delta)
+
+
+def _book(request: BudgetRequest) -> Path | None:
+    """The book of the request; to set a cap, a new one if need be."""
+    source = request.source
+    if is_hdf5(source) or (str(source) == DIGITS and not source.exists()):
+        if request.book is not None:
+            return request.book
+        with open_features(source, whole=False) as features:
+            return existing_book(features) if request.cap is None else book_of(features)
+    if not source.exists():
+        raise DataError(f"{source} does not exist; give a feature file, or a budget book")
+    if request.book is not None:
+        raise DataError(f"{source} is not a feature file, and --book is for one; give the book alone")
+    return source
+
+
+def _described(path: Path | None, contents: Contents, delta: float | None) -> dict[str, Any]:
+    spent = spending(contents.counted, delta)
+    entries = []
+    for entry in contents.counted:
+        epsilon = None
+        if entry.private and entry.delta is not None:
+            epsilon = _finite(together([entry], entry.delta, entry.unit)[0])
+        stated = {name: getattr(entry, name) for name in ("run", "name", "method", "created", "unit", "private")}
+        entries.append({**stated, "epsilon": epsilon, "delta": entry.delta})
+    cap = contents.cap
+    return {
+        "book": None if path is None else str(path),
+        **asdict(spent),
+        "epsilon": _finite(spent.epsilon),
+        "gdp_mu": _finite(spent.gdp_mu),
+        "zcdp_rho": _finite(spent.zcdp_rho),
+        "epsilon_by_unit": {unit: _finite(epsilon) for unit, epsilon in spent.epsilon_by_unit.items()},
+        "cap": None if cap is None else cap.epsilon,
+        "cap_delta": None if cap is None else cap.delta,
+        "entries": entries,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """`value`, or None if it is infinite."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,346 @@
+"""Where the budget book of a data set lies, and what a run writes into it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from linprobe.accounting import book
+from linprobe.accounting.book import Cap, Check, Contents, Entry
+from linprobe.accounting.events import Releases, grouped
+from linprobe.accounting.figures import cost_in_words
+from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.spending import Spending, refuse_above, spending
+from linprobe.atomic_files import alone, replace_when_complete
+from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.row_digests import Commitment
+from linprobe.errors import DataError, LinprobeError
+from linprobe.parallel.process_group import ALONE, Group
+from linprobe.plans.plan import Plan
+from linprobe.progress import Progress
+from linprobe.runs import run_folder
+
+KEY, SUFFIX = "key", ".jsonl"
+KEY_BYTES = 32
+
+
+def books_folder() -> Path:
+    """The folder of the budget books: `linprobe` in $XDG_STATE_HOME, by default ~/.local/state."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    try:
+        return (Path(home) if Path(home).is_absolute() else Path.home() / ".local/state") / "linprobe"
+    except RuntimeError:
+        raise LinprobeError(
+            "the budget book has no place: this user has no home folder; set XDG_STATE_HOME, or give --book FILE"
+        ) from None
+
+
+class BookFinder:
+    """Finds the budget book of a feature file while its training rows are read.
+
+    The name of a default book is a keyed commitment to all training rows, public shots among them included, in any
+    order, with any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else
+    whether a set of rows was used. The book takes over the one of format 1, whose name is a commitment to the rows as
+    they are.
+
+    Args:
+        given: the book; None for the default one. make: make the key of default books, if there is none yet.
+
+    Attributes:
+        commitments: to add the training rows to, with `check_rows`.
+
+    Raises:
+        DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
+    """
+
+    def __init__(self, given: Path | None, *, make: bool = True) -> None:
+        self._given, self.commitments = given, list[Commitment]()
+        if given is not None:
+            return
+        self._folder = books_folder()
+        try:
+            books = list(self._folder.glob(f"*{SUFFIX}"))
+            if not make and not books and not (self._folder / KEY).exists():
+                return
+        except OSError as error:
+            raise _unusable(self._folder, error) from None
+        key = _key(self._folder)
+        old = any(book.is_old(path) for path in books)
+        self.commitments = [Commitment(key), *([Commitment(key, scaled=False)] if old else [])]
+
+    def path(self) -> Path | None:
+        """The book, after the rows were added; None if there is no book of any rows yet and none is to be made."""
+        if self._given is not None or not self.commitments:
+            return self._given
+        path, *old = (self._folder / f"{commitment.value()}{SUFFIX}" for commitment in self.commitments)
+        if old and book.is_old(old[0]):
+            book.take_over(path, old[0])
+        return path
+
+
+def existing_book(features: FeatureReader, given: Path | None = None, *, make: bool = False) -> Path | None:
+    """The budget book of a feature file, whose training rows are read: `given`, or by default the one of these rows.
+
+    Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
+
+    Raises:
+        DataError, LinprobeError: as `BookFinder`.
+    """
+    finder = BookFinder(given, make=make)
+    for x, _ in features.blocks("train") if finder.commitments else ():
+        for commitment in finder.commitments:
+            commitment.add(x)
+    return finder.path()
+
+
+def book_of(features: FeatureReader, given: Path | None = None) -> Path:
+    """`existing_book`, which makes the key of default books if there is none."""
+    path = existing_book(features, given, make=True)
+    assert path is not None  # noqa: S101
+    return path
+
+
+def book_with(run: str, given: Path | None = None) -> Path | None:
+    """The budget book with an entry of the run: `given`, or the one among the default books; None if none has it."""
+    if given is not None:
+        return given
+    for path in sorted(books_folder().glob(f"*{SUFFIX}")):
+        if run in book.read_book(path).entries:
+            return path
+    return None
+
+
+def _key(folder: Path) -> bytes:
+    """The key of the books in `folder`, made at the first call."""
+    path = folder / KEY
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            with alone(folder):
+                _make_key(path)
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise _unusable(folder, error) from None
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise DataError(f"{path} is not the key of budget books; restore it from a copy, or give --book FILE")
+    return key
+
+
+def _make_key(path: Path) -> None:
+    if path.exists():  # made by another process meanwhile
+        return
+    if any(path.parent.glob(f"*{SUFFIX}")):
+        raise DataError(
+            f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE with "
+            "the book of these rows"
+        )
+    with replace_when_complete(path, "w", private=True) as stream:
+        stream.write(secrets.token_hex(KEY_BYTES))
+
+
+def _unusable(folder: Path, error: OSError) -> LinprobeError:
+    return LinprobeError(
+        f"budget books cannot be kept in {folder} ({error.strerror}), so nothing was spent; give --book FILE, or set "
+        "XDG_STATE_HOME to a writable folder"
+    )
+
+
+class RunCharge:
+    """Charges one training run to its budget book.
+
+    As a context manager it states what the run had released, if the block fails.
+
+    Args:
+        path: of the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
+        cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
+            the book alone.
+        progress: told in one line what this run and earlier ones cost together.
+        group: processes that train together; rank 0 writes.
+
+    Attributes:
+        run: id of the run; empty in other ranks.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        folder: Path,
+        out: Path,
+        ledger: Ledger,
+        cap: float | None,
+        progress: Progress,
+        group: Group = ALONE,
+    ) -> None:
+        self._path, self._out, self._ledger, self._cap, self._progress = path, out, ledger, cap, progress
+        self.run = "" if group.rank > 0 else run_folder.run_id(folder)
+        self._charged: Plan | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """If that cannot be written, the whole plan counts."""
+        if kind is not None and self._path is not None and self._charged is not None and self._charged.private:
+            with suppress(LinprobeError, OSError):
+                made = grouped(self._ledger.events)
+                book.settle(self._path, self.run, made, started_from=_first(self._charged))
+
+    def charge(self, plan: Plan) -> None:
+        """Write what the run is going to release, before a private row is used; again if the plan changes.
+
+        Raises:
+            PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
+                written.
+        """
+        if not self.run or self._path is None or (plan.budget is None and plan.method.private):
+            return  # another rank writes, or no private row is used
+        again = self._charged is not None
+        entry = plan.entry(self.run, str(self._out.absolute()))
+        check = None if again else _check_caps(self._cap, plan.settings.delta)
+        others = book.charge(self._path, entry, check, started_from=_first(plan))
+        self._charged = plan
+        if not again:
+            _note(self._progress, self._path, others, entry)
+
+
+def _first(plan: Plan) -> str | None:
+    """The id of the run with the initial weights, None without one."""
+    return None if plan.first is None else plan.first.run_id
+
+
+@contextmanager
+def charged_selection(
+    path: Path | None, folder: Path, out: Path, entry: Entry, cap: float | None, progress: Progress
+) -> Iterator[str]:
+    """Charge a private selection to the budget book at `path`, before its first run. It counts in full however it ends.
+
+    The line has no time, and the book gets the time of the end, as the files of the run do: the time between both would
+    tell the number of runs.
+
+    Args:
+        folder, out, cap, progress: as in `RunCharge`. entry: of the selection, without a name.
+
+    Yields: id of the run.
+
+    Raises:
+        PrivacyError, DataError, LinprobeError: as `RunCharge.charge`.
+    """
+    assert path is not None  # noqa: S101 - a selection spends, so its book was found
+    run = run_folder.run_id(folder)
+    entry = replace(entry, run=run, name=str(out.absolute()), created=None)
+    others = book.charge(path, entry, _check_caps(cap, entry.delta or 0.0))
+    try:
+        _note(progress, path, others, entry)
+        yield run
+    finally:
+        with suppress(OSError):
+            os.utime(path)
+
+
+def preview(path: Path | None, entries: Sequence[Entry], cap: float | None = None) -> Spending:
+    """The cost of the runs in the book at `path` with these. Nothing is charged.
+
+    Args:
+        path: None if there is no book yet.
+
+    Raises:
+        PrivacyError: the runs would exceed a cap. DataError: a damaged book.
+    """
+    contents = Contents() if path is None else book.read_book(path)
+    for entry in entries:
+        _check_caps(cap, entry.delta or 0.0)(contents, entry)
+        contents = replace(contents, entries={**contents.entries, f"{len(contents.entries)} planned": entry})
+    return spending(contents.counted)
+
+
+def _check_caps(cap: float | None, delta: float) -> Check:
+    """Refuses an entry above the cap of its book for any unit, or above `cap` at `delta` for its own unit."""
+
+    def check(others: Contents, entry: Entry) -> None:
+        if others.cap is not None:
+            refuse_above(others.cap, others, entry)
+        if cap is not None:
+            refuse_above(Cap(cap, delta), others, entry, unit=entry.unit)
+
+    return check
+
+
+def _check_histogram(others: Contents, entry: Entry) -> None:
+    """Refuse an entry whose last release, a histogram, takes it above the cap of its book."""
+    if others.cap is not None:
+        refuse_above(others.cap, others, entry, replace(entry, further=entry.further[:-1]))
+
+
+def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> None:
+    """Say what a new entry and the earlier ones cost together."""
+    if not others.counted or not entry.private:
+        return
+    spent = spending([*others.counted, entry])
+    runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on these rows together cost"
+    text = f"{runs} {cost_in_words(spent.epsilon_by_unit, spent.delta)}"
+    if spent.not_private_runs:
+        noun = "run" if spent.not_private_runs == 1 else "runs"
+        text += f", and no epsilon covers {spent.not_private_runs} {noun} without privacy on these rows"
+    progress.note(f"{text} (budget book {path})")
+
+
+def charge_histogram(
+    run: run_folder.RunFolder, before: Sequence[Releases], histogram: Releases, given: Path | None
+) -> None:
+    """Charge a histogram of a finished run to the book of the run, after what the run released `before`.
+
+    Args:
+        given: the book, None for the one among the default books that has the run. A book without the run gets all
+            that the run released.
+
+    Raises:
+        PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
+    """
+    path, entry = _book_with_entry(run, before, given)
+    book.add(path, entry, [histogram], _check_histogram)
+
+
+def preview_histogram(
+    run: run_folder.RunFolder, before: Sequence[Releases], histogram: Releases, given: Path | None
+) -> tuple[Path, Spending]:
+    """The book that `charge_histogram` would charge, and the cost of its runs with the histogram. Nothing is written.
+
+    Raises:
+        LinprobeError: as `charge_histogram`.
+    """
+    path, entry = _book_with_entry(run, before, given)
+    contents = book.read_book(path)
+    known = contents.entries.get(entry.run, entry)
+    others = {name: other for name, other in contents.entries.items() if name != entry.run}
+    after = replace(known, further=(*known.further, histogram))
+    _check_histogram(replace(contents, entries=others), after)
+    return path, spending(replace(contents, entries={**others, entry.run: after}).counted)
+
+
+def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], given: Path | None) -> tuple[Path, Entry]:
+    """The budget book of a finished run, and the entry of the run in a book that does not know it."""
+    manifest = run.manifest
+    path = book_with(manifest.book_id, given)
+    if path is None:
+        raise LinprobeError(
+            f"run {run.folder} is in no budget book of {books_folder()}, so its histogram cannot be charged; give "
+            "--book FILE; a new book gets the whole run"
+        )
+    return path, Entry(
+        run=manifest.book_id,
+        name=str(run.folder.absolute()),
+        method=manifest.method,
+        unit=manifest.unit,
+        private=True,
+        delta=manifest.delta,
+        releases=tuple(before),
+    )

@@ -1,0 +1,147 @@
+"""`linprobe doctor`: what this installation has, and what is missing for which command."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from threadpoolctl import threadpool_info
+
+from linprobe import native
+from linprobe._version import __version__
+from linprobe.errors import EXTRAS, LinprobeError, missing
+from linprobe.parallel import available_memory
+from linprobe.parallel.threads import n_threads
+from linprobe.training.charge import books_folder
+
+State = Literal["ok", "limited", "broken"]
+LITTLE_MEMORY = 2 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: of the thing. found: what it is.
+        state: `limited` if a command lacks something or is slower, `broken` if most commands fail.
+        remedy: what is affected and what to do; empty if the state is `ok`.
+    """
+
+    name: str
+    found: str
+    state: State = "ok"
+    remedy: str = ""
+
+
+def doctor() -> dict[str, Any]:
+    """Look at the installation; nothing is downloaded, and no row is read.
+
+    Returns: version; state, the worst of all findings; findings, each with name, found, state and remedy.
+    """
+    findings = [finding for look in LOOKS for finding in look()]
+    worst = next((state for state in ("broken", "limited") if any(each.state == state for each in findings)), "ok")
+    return {"version": __version__, "state": worst, "findings": [asdict(finding) for finding in findings]}
+
+
+def _python() -> list[Finding]:
+    return [Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
+
+
+def _kernel() -> list[Finding]:
+    if native.LIBRARY is not None:
+        return [Finding("kernel", native.PATH.name)]
+    slower = "steps with few classes are slower"
+    if os.environ.get("LINPROBE_NATIVE") == "0":
+        return [Finding("kernel", "turned off", "limited", f"{slower}; unset LINPROBE_NATIVE")]
+    reason = "built for another machine or version" if native.PATH.exists() else "not built"
+    return [Finding("kernel", reason, "limited", f"{slower}; install a C compiler, then linprobe again")]
+
+
+def _processor() -> list[Finding]:
+    import numpy as np
+
+    np.zeros(1) @ np.zeros(1)  # loads BLAS
+    libraries = {
+        f"{info['internal_api']} {info['version']}" for info in threadpool_info() if info["user_api"] == "blas"
+    }
+    return [
+        Finding("BLAS", ", ".join(sorted(libraries)) or "unknown"),
+        Finding("threads", f"{n_threads()} of {os.cpu_count()} processors"),
+    ]
+
+
+def _memory() -> list[Finding]:
+    free = available_memory.available()
+    found = f"{free / 2**30:.1f} GiB free"
+    if free >= LITTLE_MEMORY:
+        return [Finding("memory", found)]
+    return [Finding("memory", found, "limited", "large feature files are streamed from disk, which is slower")]
+
+
+def _device() -> list[Finding]:
+    if missing("torch"):
+        return []  # the missing extra says so
+    import torch
+
+    found = [Finding("torch", torch.__version__)]
+    if torch.cuda.is_available():
+        names = (torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count()))
+        return [*found, Finding("GPU", ", ".join(names))]
+    return [*found, Finding("GPU", "none", "limited", "extract runs on the processor, which is slow")]
+
+
+def _extras() -> list[Finding]:
+    """Optional packages, by the extra that installs them."""
+    found = []
+    for extra, (purpose, _) in EXTRAS.items():
+        absent, remedy = missing(extra), f"for {purpose}: pip install 'linprobe[{extra}]'"
+        lacks = Finding(f"extra {extra}", f"without {', '.join(absent)}", "limited", remedy)
+        found.append(lacks if absent else Finding(f"extra {extra}", "installed"))
+    return found
+
+
+def _caches() -> list[Finding]:
+    """Where weights are looked for before they are downloaded."""
+    if missing("extract"):
+        return []
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    torch_home = Path(os.environ.get("TORCH_HOME") or home / "torch")
+    hub_home = Path(os.environ.get("HF_HOME") or home / "huggingface")
+    folders = {
+        "weights for resnet50": torch_home / "hub" / "checkpoints",
+        "weights for CLIP and timm": Path(os.environ.get("HF_HUB_CACHE") or hub_home / "hub"),
+    }
+    remedy = "extract downloads weights, or takes them with --weights; --backbone scattering needs none"
+    return [
+        Finding(name, str(path)) if any(path.glob("*")) else Finding(name, f"none in {path}", "limited", remedy)
+        for name, path in folders.items()
+    ]
+
+
+def _books() -> list[Finding]:
+    try:
+        folder = books_folder()
+    except LinprobeError as error:
+        return [Finding("budget books", "no place", "broken", str(error))]
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return [Finding("budget books", str(folder))]
+    remedy = "train cannot record what it spends; give --book FILE, or set XDG_STATE_HOME to a writable folder"
+    return [Finding("budget books", f"{nearest} cannot be written", "broken", remedy)]
+
+
+LOOKS: tuple[Callable[[], list[Finding]], ...] = (
+    _python,
+    _kernel,
+    _processor,
+    _memory,
+    _device,
+    _extras,
+    _caches,
+    _books,
+)

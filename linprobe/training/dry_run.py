@@ -1,0 +1,242 @@
+"""`--dry-run` of train and tune: what a run would read, spend and write, without spending or writing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from linprobe.accounting.book import Entry
+from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.spending import Spending
+from linprobe.data.blocks import STORAGE
+from linprobe.data.dataset import DIGITS, Dataset
+from linprobe.methods import find_method
+from linprobe.options.requests import TrainRequest
+from linprobe.parallel import available_memory
+from linprobe.plans.estimate import seconds_of_steps
+from linprobe.plans.plan import Plan, plan_facts, plan_run
+from linprobe.plans.settings import make_settings
+from linprobe.plans.tuning import Selection, Tuning, selection_of
+from linprobe.plans.words import (
+    DryRun,
+    Lines,
+    bytes_in_words,
+    counted,
+    listed,
+    plan_in_words,
+    time_line,
+    together_facts,
+    together_line,
+    written,
+)
+from linprobe.progress import Progress
+from linprobe.runs.guarantee import NOUNS
+from linprobe.training.charge import preview
+from linprobe.training.runtime import Runtime
+from linprobe.training.train import Ready, checked_rows, opened, with_method
+from linprobe.training.tune import candidates_of, tunable_rows
+
+ON_HOST = "cpu"
+
+
+def dry_run(request: TrainRequest, progress: Progress) -> DryRun:
+    """Check a request of `train` as far as that is possible without a release.
+
+    The rows are read, as the choice of public shots, the check for copies and the name of the budget book need them.
+
+    Returns: the facts of `rows_facts` and epsilon_target, delta, plans (one, or two if the length of a private mean
+        decides between them; each with steps, noise_multiplier, sampling_rate and releases); together (runs, epsilon,
+        delta and epsilon_by_unit of all runs of the budget book with this one; None if nothing is spent); out, book
+        (None if there is none yet); seconds (an estimate; None on a GPU, without steps, or for steps that cost more
+        than a gradient); warnings.
+
+    Raises:
+        LinprobeError: as `train`, if the run would be refused.
+    """
+    request, choice = with_method(request)
+    method = find_method(str(request.method))
+    settings = make_settings(request, method)
+    with opened(request, method, progress) as ready:
+        ready, dataset = replace(ready, choice=choice), ready.dataset()
+        return _one_run(ready, dataset, plan_run(ready.with_test(settings), dataset), progress)
+
+
+def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> DryRun:
+    """Check a request of `tune` as far as that is possible without a release.
+
+    Returns: as `dry_run`. With a grid, each plan has its `setting` too; further settings (their number), mean_runs and
+        epsilon_of_a_run (at delta / mean_runs). The seconds are those of the mean number of runs.
+
+    Raises:
+        LinprobeError: as `tune`, if the choice would be refused.
+    """
+    request, choice, candidates = candidates_of(request, tuning)
+    with opened(request, candidates[0].method, progress) as ready:
+        ready = replace(ready, choice=choice)
+        dataset = tunable_rows(ready, tuning, candidates)
+        if not tuning.grid:
+            settings = ready.with_test(replace(candidates[0], shrink=tuning.shrink))
+            return _one_run(ready, dataset, plan_run(settings, dataset), progress)
+        tuned = selection_of(dataset, ready.request, tuning, candidates)
+        return _one_selection(ready, dataset, tuning, tuned, progress)
+
+
+def _one_selection(ready: Ready, dataset: Dataset, tuning: Tuning, tuned: Selection, progress: Progress) -> DryRun:
+    request, mean = ready.request, tuning.mean_repetitions
+    previewed = preview_of_selection(request, tuning, tuned, dataset)
+    warnings = ready.warnings(tuned.plans[0], dataset, delta=tuned.delta)
+    book = checked_rows(ready, tuned.plans[0], dataset, progress, make=False)
+    for warning in warnings:
+        progress.note(warning)
+    spent = preview(book, [previewed.entry], request.cap)
+    plans = [
+        {"setting": chosen, **plan_facts(budget)}
+        for chosen, several in zip(tuning.settings, previewed.budgets, strict=True)
+        for budget in several
+    ]
+    facts = {
+        **rows_facts(ready, dataset),
+        "epsilon_target": request.epsilon,
+        "delta": tuned.delta,
+        "settings": len(tuned.plans),
+        "mean_runs": mean,
+        "epsilon_of_a_run": tuned.epsilon,
+        "plans": plans,
+        **_outputs(request, book, spent, previewed.seconds, warnings),
+    }
+    spends = [
+        f"epsilon {request.epsilon:g} at delta {tuned.delta:g} for the whole choice, however many runs",
+        f"{counted(len(tuned.plans), 'setting')}, {mean} runs on average, "
+        f"each epsilon {tuned.epsilon:.4g} at delta {tuned.delta / mean:.4g}",
+        *dict.fromkeys(plan_in_words(budget) for several in previewed.budgets for budget in several),
+    ]
+    closing = _closing(facts, spent, book, f"the steps of {mean} runs")
+    return DryRun(facts, [*rows_lines(facts), *listed("spends", spends), *closing])
+
+
+def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> DryRun:
+    request, settings, budgets = ready.request, plan.settings, plan.budgets
+    Runtime(request.precision, request.device).check(settings.options)
+    warnings = ready.warnings(plan, dataset)
+    previewed = preview_of_run(request, plan, dataset)
+    book, spent = checked_rows(ready, plan, dataset, progress, make=False), None
+    for warning in warnings:
+        progress.note(warning)
+    if budgets and plan.private:
+        spent = preview(book, [previewed.entry], request.cap)
+    facts = {
+        **rows_facts(ready, dataset),
+        "epsilon_target": settings.epsilon,
+        "delta": settings.delta,
+        "plans": [plan_facts(budget) for budget in budgets],
+        **_outputs(request, book if budgets and plan.private else None, spent, previewed.seconds, warnings),
+    }
+    lines = rows_lines(facts)
+    if budgets:
+        lines.append(("spends", f"epsilon {settings.epsilon:g} at delta {settings.delta:g}"))
+    for index, text in enumerate(dict.fromkeys(map(plan_in_words, budgets))):
+        lines.append(("or", f"{text}, if the private mean is short") if index else ("", text))
+    return DryRun(facts, [*lines, *_closing(facts, spent, book, "the steps")])
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What one run, or one private selection, would do.
+
+    Attributes:
+        budgets: of each setting that may be chosen. entry: as the budget book would state it.
+        seconds: of its steps, for a selection those of the mean number of runs; None where no estimate is made.
+    """
+
+    budgets: tuple[tuple[Budget, ...], ...]
+    entry: Entry
+    seconds: float | None
+
+
+def preview_of_run(request: TrainRequest, plan: Plan, dataset: Dataset) -> Preview:
+    """One run."""
+    return Preview((plan.budgets,), plan.entry(), _seconds(request, plan, dataset))
+
+
+def preview_of_selection(request: TrainRequest, tuning: Tuning, tuned: Selection, dataset: Dataset) -> Preview:
+    """One private selection."""
+    timed = [_seconds(request, plan, dataset) for plan in tuned.plans]
+    known = [seconds for seconds in timed if seconds is not None]
+    seconds = tuning.mean_repetitions * fmean(known) if len(known) == len(timed) else None
+    return Preview(tuple(plan.budgets for plan in tuned.plans), tuned.entry(), seconds)
+
+
+def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
+    """What a run reads.
+
+    Returns: method, why (it was chosen, None if it was named); features, private_rows, unit, n_units, public_rows,
+        test_rows, n_features, n_classes; memory_bytes of the private rows, in_memory (else they are streamed).
+    """
+    request, choice, rows = ready.request, ready.choice, dataset.trained
+    reads = "private" in ready.method.needs
+    memory = rows.n_rows * rows.n_features * np.dtype(STORAGE[request.precision]).itemsize if reads else 0
+    return {
+        "method": ready.method.name,
+        "why": None if choice is None else f"{choice.when}; {choice.why}",
+        "features": DIGITS if request.features is None else str(request.features),
+        "private_rows": dataset.private.n_rows if reads else 0,
+        "unit": dataset.unit,
+        "n_units": dataset.n_units if reads else 0,
+        "public_rows": 0 if dataset.public is None else dataset.public.n_rows,
+        "test_rows": ready.features.sizes.get("test", 0),
+        "n_features": rows.n_features,
+        "n_classes": dataset.n_classes,
+        "memory_bytes": memory,
+        "in_memory": available_memory.fits(memory),
+    }
+
+
+def rows_lines(facts: dict[str, Any]) -> Lines:
+    """`rows_facts` in words, without memory."""
+    return [
+        ("method", facts["method"] if facts["why"] is None else f"{facts['method']}: {facts['why']}"),
+        ("reads", f"{facts['features']}: {facts['private_rows']} private rows of {facts['n_features']} features"),
+        ("", f"{facts['public_rows']} public rows, {facts['test_rows']} test rows, {facts['n_classes']} classes"),
+        ("protects", f"{facts['n_units']} {NOUNS[facts['unit']]}"),
+    ]
+
+
+def _outputs(
+    request: TrainRequest, book: Path | None, spent: Spending | None, seconds: float | None, warnings: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "together": together_facts(spent),
+        "out": str(request.out),
+        "book": None if book is None else str(book),
+        "seconds": seconds,
+        "warnings": list(warnings),
+    }
+
+
+def _closing(facts: dict[str, Any], spent: Spending | None, book: Path | None, timed: str) -> Lines:
+    """The lines on cost together, memory, time and files."""
+    where = "in memory" if facts["in_memory"] else "streamed"
+    return [
+        *together_line(spent),
+        ("memory", f"{bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"),
+        *([] if facts["seconds"] is None else time_line(facts["seconds"], timed)),
+        *written(facts["out"], book=book),
+    ]
+
+
+def _seconds(request: TrainRequest, plan: Plan, dataset: Dataset) -> float | None:
+    if not plan.budgets or request.device != ON_HOST or plan.method.n_steps is not None:
+        return None
+    return seconds_of_steps(
+        max(plan.budgets, key=lambda budget: budget.n_steps),
+        dataset.trained.n_rows,
+        dataset.trained.n_features,
+        dataset.n_classes,
+        request.precision,
+        per_record=plan.settings.per_record,
+    )

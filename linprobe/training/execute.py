@@ -1,0 +1,306 @@
+"""Execute a plan: private rows in, a model with its guarantee out.
+
+    prepare  private and public rows to training space, around a noisy private mean if the plan releases one, and to the
+             back end that computes gradients
+    fit      the method: every release is in the ledger before its noise is drawn
+    finish   weights for raw rows; the noisy choice and accuracy that the plan pays for; the guarantee, recomputed from
+             the ledger
+
+Nothing here decides a release. A mean that is too short to subtract leads to the other budget of the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.calibrate import Budget
+from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.per_instance import RecordLosses, record_losses
+from linprobe.data.dataset import Dataset
+from linprobe.data.preprocessing import Preprocessing
+from linprobe.data.rows import prepare, prepare_shard
+from linprobe.errors import DivergedError, UsageError
+from linprobe.gradients import choose_backend
+from linprobe.gradients.backend import Backend
+from linprobe.gradients.loss import check_weights
+from linprobe.mechanisms.correct_predictions import NoisyTest, correct_counts, held_out_counts
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.sampling import PoissonSampler
+from linprobe.methods import Fitted, Problem, Run
+from linprobe.methods.private_mean import MEAN, released_mean
+from linprobe.metrics.scores import count_private, right_and_wrong
+from linprobe.parallel.array_api import on_host
+from linprobe.parallel.process_group import Group
+from linprobe.parallel.threads import blas_held_to_one_thread
+from linprobe.plans.centring import SHORTEST_MEAN
+from linprobe.plans.plan import Plan
+from linprobe.plans.settings import SELECTION, TEST_ACCURACY
+from linprobe.runs.guarantee import privacy_statement
+from linprobe.runs.manifest import PrivacyStatement
+from linprobe.training.checkpoint import Checkpoints
+from linprobe.training.runtime import Runtime
+from linprobe.training.shrinkage import Selected, best_of
+
+
+class Observer:
+    """What looks on while a plan is executed. It sees public facts and releases; this one ignores them."""
+
+    def budget(self, plan: Plan) -> None:
+        """The plan before a private row is used, and again if a release changes the division into steps.
+
+        An error that it raises ends the run.
+        """
+
+    def start(self, n_steps: int) -> None:
+        """The number of steps, before the first."""
+
+    def step(self) -> None:
+        """The end of a step."""
+
+    def mechanism(self, mechanism: GaussianMechanism) -> GaussianMechanism:
+        """The mechanism that releases; an observer may look at each release."""
+        return mechanism
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained probe.
+
+    Attributes:
+        weights, bias: for L2-normalised raw rows, float32, shapes (n_features, n_classes) and (n_classes,); with the
+            voters as first axis if the run votes.
+        history: public facts of each step. n_steps: number of steps.
+        centre: `public` or `private` if rows were centred on such a mean, else `none`.
+        privacy: the guarantee and how it was reached.
+        losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
+        tested: noisy numbers of correct and wrong predictions on private test rows; None if not released.
+        selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
+    """
+
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    history: list[dict[str, float]]
+    n_steps: int
+    centre: str
+    privacy: PrivacyStatement
+    losses: RecordLosses | None
+    tested: NoisyTest | None = None
+    selected: Selected | None = None
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Rows in training space, and what releases sums over them.
+
+    Attributes:
+        plan: the plan, with the budget that the length of a private mean chose.
+        preprocessing: the map to the training space.
+        n_tracked: units in this process whose losses are recorded.
+    """
+
+    plan: Plan
+    preprocessing: Preprocessing
+    problem: Problem
+    run: Run
+    source: NoiseSource
+    n_tracked: int
+
+
+@blas_held_to_one_thread()
+def execute(
+    plan: Plan,
+    dataset: Dataset,
+    runtime: Runtime | None = None,
+    ledger: Ledger | None = None,
+    observer: Observer | None = None,
+) -> Trained:
+    """Train one probe as `plan` says, on the rows of `dataset`, from which the plan was made.
+
+    Guarantee: that of the plan's method at its epsilon and delta, under zero-out of one private row, or of one person
+    with all private rows if `dataset` has `bounds`.
+
+    Args:
+        ledger: records each event before its result exists; None for a ledger in memory.
+
+    Raises:
+        UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without bound.
+    """
+    runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
+    observer = observer or Observer()
+    runtime.check(plan.settings.options)
+    backend = choose_backend(runtime.device)
+    observer.budget(plan)
+    prepared = _prepare(plan, dataset, runtime, ledger, observer, backend)
+    observer.start(prepared.plan.schedule.n_steps)
+    fitted = _fit(prepared, ledger)
+    return _finish(prepared, fitted, dataset, runtime.group, ledger, backend)
+
+
+def _prepare(
+    plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, observer: Observer, backend: Backend
+) -> _Prepared:
+    settings, group, schedule = plan.settings, runtime.group, plan.schedule
+    preprocessing, weights = plan.preprocessing, dataset.trained_weights
+    bounds = dataset.bounds if plan.method.spends else None  # without clipping, the rows of a person are just rows
+    reads = "private" in plan.method.needs
+    space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
+    rows = prepare_shard(dataset.trained, bounds, space, runtime.precision, group, weights) if reads else None
+    public, others = dataset.free_public, None if weights is None else weights.of_others
+    known = None if public is None else prepare(public, preprocessing, runtime.precision, weights=others)
+    source = _noise_source(settings.insecure_seed, group)
+    keeper: Checkpoints | None = None
+    if runtime.keep is not None and plan.budget is not None and rows is not None:
+        # in a single process, a method may add public rows to the private ones
+        held = slice(None) if group.size == 1 else slice(rows.first, rows.first + rows.n_local)
+        keeper = runtime.keep(source, held)
+    ledger.inherit(plan.inherited)
+    mechanism = observer.mechanism(
+        GaussianMechanism(
+            backend.noise(source),
+            ledger.append,
+            first_step=ledger.position,
+            group=group,
+            repeated=() if keeper is None else keeper.early,
+        )
+    )
+    if settings.condition == MEAN and rows is not None:
+        mean = released_mean(rows, mechanism, schedule.others[MEAN], group, backend)
+        if np.linalg.norm(mean) >= SHORTEST_MEAN:
+            preprocessing = preprocessing.around(mean, schedule.others[MEAN] / plan.n_units)
+        else:
+            plan = plan.uncentred()
+            observer.budget(plan)
+        rows = None  # frees their memory
+        rows = prepare_shard(dataset.trained, bounds, preprocessing, runtime.precision, group, weights)
+    schedule = plan.schedule
+    problem = Problem(
+        dataset.private.n_features + bool(preprocessing.intercept),
+        dataset.n_classes,
+        private=None if rows is None else backend.place(rows),
+        public=None if known is None else backend.place(known),
+        text_weights=plan.text_weights,
+        run_weights=plan.first_weights,
+        centred=preprocessing.centre is not None,
+        several_labels=dataset.several_labels,
+    )
+    sampler = PoissonSampler(source, schedule.sampling_rate)
+    run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
+    n_tracked = rows.n_local if rows is not None and settings.per_record else 0
+    return _Prepared(plan, preprocessing, problem, run, source, n_tracked)
+
+
+def _fit(prepared: _Prepared, ledger: Ledger) -> Fitted:
+    """`method.fit`. What it refuses after a release depends on the release: it counts as divergence, without figures.
+
+    Raises:
+        DivergedError: a bound on one record does not hold at weights that depend on releases.
+    """
+    method, start = prepared.plan.method, ledger.position
+    try:
+        fitted = method.fit(prepared.problem, prepared.plan.settings.options, prepared.run)
+    except UsageError:
+        if ledger.position == start:
+            raise
+        raise DivergedError(
+            f"training diverged: at the weights reached, {method.name} has no bound on one record; give a smaller "
+            "--score-noise, or a larger --clip-norm (for adadps, --scale-floor)"
+        ) from None
+    check_weights(fitted.weights)
+    return fitted
+
+
+def _finish(
+    prepared: _Prepared, fitted: Fitted, dataset: Dataset, group: Group, ledger: Ledger, backend: Backend
+) -> Trained:
+    plan, mechanism, preprocessing = prepared.plan, prepared.run.mechanism, prepared.preprocessing
+    settings = plan.settings
+    selected = None
+    if settings.shrink:
+        selected = _select(prepared, fitted, dataset, group, backend)
+        fitted = fitted.shrunk(selected.shrink)
+    weights, bias = _folded(preprocessing, fitted)
+    tested = None
+    if settings.test_epsilon is not None:
+        tested = _test(weights, bias, dataset, mechanism, plan.schedule.others[TEST_ACCURACY], group, backend)
+    ledger.close()
+    losses = None
+    if plan.budget is not None:
+        losses = record_losses(
+            plan.n_units if settings.per_record and group.rank == 0 else 0,
+            group.gather(on_host(mechanism.contributed.squared_mu)),
+            group.gather(mechanism.contributed.levels),
+            plan.budget.releases[-1],
+            plan.inherited,
+        )
+    return Trained(
+        weights,
+        bias,
+        [{name: float(on_host(fact)) for name, fact in facts.items()} for facts in fitted.history],
+        plan.schedule.n_steps,
+        "none" if preprocessing.centre is None else "private" if settings.condition == MEAN else "public",
+        _statement(plan, plan.budget, ledger, prepared.source),
+        losses,
+        tested,
+        selected,
+    )
+
+
+def _statement(plan: Plan, budget: Budget | None, ledger: Ledger, source: NoiseSource) -> PrivacyStatement:
+    return privacy_statement(
+        plan.method,
+        budget,
+        ledger.events,
+        n_private=plan.n_units,
+        unit=plan.unit,
+        n_public=plan.n_public,
+        noise_kind=source.kind if plan.method.spends else "none drawn",
+        insecure=plan.settings.insecure_seed is not None,
+    )
+
+
+def _select(prepared: _Prepared, fitted: Fitted, dataset: Dataset, group: Group, backend: Backend) -> Selected:
+    """The shrinkage with the largest noisy number of correct predictions on private rows."""
+    plan = prepared.plan
+    factors, noise = plan.settings.shrink, plan.schedule.others[SELECTION]
+    candidates = [_folded(prepared.preprocessing, fitted.shrunk(factor)) for factor in factors]
+    counts = [count_private(*one, dataset.trained, dataset.bounds) if group.rank == 0 else (0, 0) for one in candidates]
+    clipped = correct_counts(counts, prepared.n_tracked)
+    placed = replace(clipped, value=backend.put(clipped.value), contributions=backend.put(clipped.contributions))
+    released = prepared.run.mechanism.release(placed, noise, purpose=SELECTION)
+    return best_of(factors, on_host(released.value)[:, 0], noise, plan.n_units)
+
+
+def _test(
+    weights: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    dataset: Dataset,
+    mechanism: GaussianMechanism,
+    noise_multiplier: float,
+    group: Group,
+    backend: Backend,
+) -> NoisyTest:
+    """Noisy numbers of correct and wrong predictions on the private test rows, by class."""
+    cells = np.zeros((dataset.n_classes, 2), np.int64)
+    if group.rank == 0 and dataset.features is not None:
+        cells = right_and_wrong(dataset.features.blocks("test"), weights, bias)
+    counted = held_out_counts(cells)
+    placed = replace(counted, value=backend.put(counted.value))
+    released = mechanism.release(placed, noise_multiplier, purpose=TEST_ACCURACY)
+    return NoisyTest.of(on_host(released.value)[:, 0], noise_multiplier)
+
+
+def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weights and bias for raw rows."""
+    weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
+    return np.ascontiguousarray(weights), bias
+
+
+def _noise_source(insecure_seed: int | None, group: Group) -> NoiseSource:
+    """The noise source, with the same key in all processes."""
+    source = NoiseSource(insecure_seed)
+    source.key = group.broadcast(np.frombuffer(source.key, dtype=np.uint8)).tobytes()
+    return source

@@ -1,0 +1,402 @@
+"""`linprobe train`: one private training run into a run folder."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from linprobe.accounting.ledger import Ledger
+from linprobe.data.dataset import (
+    DIGITS,
+    Dataset,
+    Split,
+    dataset_of,
+    note_equal_rows,
+    open_features,
+    refuse_training_rows,
+)
+from linprobe.data.digits import DIGITS_SHOTS
+from linprobe.data.feature_file import FeatureFile
+from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.provenance import extraction_of
+from linprobe.errors import LinprobeError, UsageError, advice
+from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
+from linprobe.methods.private_mean import MEAN
+from linprobe.metrics.figures import no_better_than_guessing
+from linprobe.options import RunOptions
+from linprobe.options.declaration import declared
+from linprobe.options.requests import TrainRequest
+from linprobe.parallel.process_group import ALONE, Group
+from linprobe.plans.centring import SHORTEST_MEAN
+from linprobe.plans.plan import Plan, plan_run, warnings_of
+from linprobe.plans.settings import Settings, make_settings
+from linprobe.progress import Progress, Silent
+from linprobe.runs import run_folder, signature
+from linprobe.runs.claim import claimed
+from linprobe.runs.manifest import LEDGER, Manifest
+from linprobe.runs.output import run_folder_of_group
+from linprobe.runs.per_record_file import PrivateRecords
+from linprobe.runs.test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
+from linprobe.training.charge import BookFinder, RunCharge
+from linprobe.training.checkpoint import Keeping, run_identity
+from linprobe.training.execute import Observer, Trained, execute
+from linprobe.training.run_config import config_text
+from linprobe.training.runtime import Runtime
+from linprobe.training.tracking import refuse_tracking, send
+
+RANDOM_WEIGHTS = "random"
+CHECKPOINT_SECONDS = 60.0
+OUTCOME_KEYS = (
+    "method",
+    "epsilon",
+    "delta",
+    "epsilon_target",
+    "noise_multiplier",
+    "sampling_rate",
+    "steps",
+    "gdp_mu",
+    "zcdp_rho",
+    "unit",
+    "n_units",
+    "n_private",
+    "n_public",
+    "n_features",
+    "n_classes",
+    "task",
+    *PRINTED,
+    "seed_kind",
+)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A checked request with its files, its run folder's name held.
+
+    Attributes:
+        request: with its method, run folder and shots. features, other: feature file, and file of public rows.
+        choice: why the method was chosen, if the request named none.
+    """
+
+    request: TrainRequest
+    features: FeatureReader
+    other: FeatureReader | None = None
+    choice: ChosenMethod | None = None
+
+    @property
+    def method(self) -> Method:
+        """The method of the request."""
+        return find_method(str(self.request.method))
+
+    def dataset(self) -> Dataset:
+        """The rows, split; none is read.
+
+        Raises:
+            LinprobeError: as `dataset_of`.
+        """
+        request = self.request
+        split = Split(
+            request.public_shots, request.split_seed, request.unit, request.per_owner_rows, self.method.joins_public
+        )
+        return dataset_of(self.features, self.other, split, request.class_weight)
+
+    def with_test(self, settings: Settings) -> Settings:
+        """The settings with the part of epsilon that pays for a noisy accuracy on private test rows.
+
+        Raises:
+            UsageError: no private test rows. PrivacyError: delta too large for their number.
+        """
+        test_epsilon = test_epsilon_of(self.features, self.request.test_epsilon, self.request.delta, self.method)
+        return replace(settings, test_epsilon=test_epsilon)
+
+    def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
+        """What to say to people before the run starts. `delta`: of a choice among runs, None for one run."""
+        said = [*_random_weights(self.features, self.other)]
+        if self.choice is not None:
+            said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")
+        return said + warnings_of(plan, dataset, delta=delta, unit_given=self.request.unit is not None)
+
+
+def default_out(request: TrainRequest, *, timed: bool = True) -> Path:
+    """A new run folder, named after method, epsilon and, if `timed`, the time."""
+    parts = [str(request.method)]
+    if request.epsilon is not None and find_method(str(request.method)).spends:
+        parts.append(f"eps{request.epsilon:g}")
+    if timed:
+        parts.append(datetime.now(UTC).strftime("%Y%m%d-%H%M%S"))
+    return Path("runs") / "-".join([*parts, secrets.token_hex(2 if timed else 4)])
+
+
+def train(request: TrainRequest, progress: Progress | None = None, group: Group = ALONE) -> dict[str, Any]:
+    """Train once, write a run folder, and return a summary. Each call spends privacy budget.
+
+    All processes of `group` make the same call, and each trains on its shard of the private rows. Rank 0 writes.
+    Without `progress` nothing is shown.
+
+    Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, unit, n_units,
+        n_private (as n_units), n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None
+        without), test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind;
+        for rows with several labels also test_label_accuracy, test_macro_average_precision.
+
+    Raises:
+        LinprobeError: any failure, with its exit status; no run folder is left behind.
+    """
+    progress = progress or Silent()
+    request, choice = with_method(request)
+    method = find_method(str(request.method))
+    settings = make_settings(request, method)  # a wrong option is reported before data is read
+    with opened(request, method, progress, group) as ready:
+        config = config_text(ready.request, method)
+        outcome = train_on(replace(ready, choice=choice), ready.with_test(settings), progress, group, config)
+    send(request, outcome, progress)
+    return outcome
+
+
+def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | None]:
+    """The request with a method, and why it was chosen from public facts if the request named none."""
+    if request.method is not None:
+        return request, None
+    with open_features(request.features, whole=False) as file:
+        shots = request.public_shots
+        known = request.public is not None or bool(shots)
+        if shots is None:
+            known = known or request.features is None or "public" in file.sizes
+        choice = choose(Facts(known, file.text_weights() is not None and not file.description.several_labels))
+    return replace(request, method=choice.method), choice
+
+
+def _refuse_missing_public(method: Method, path: Path) -> None:
+    """Refuse a run that lacks public rows before a file is claimed."""
+    if "public" not in method.needs or not path.is_file():
+        return
+    with FeatureFile(path) as features:
+        if "public" not in features.sizes:
+            raise UsageError(
+                f"method {method.name} needs public rows and {path} has no public group; "
+                "give --public FILE or --public-shots K"
+            )
+
+
+@contextmanager
+def opened(request: TrainRequest, method: Method, progress: Progress, group: Group = ALONE) -> Iterator[Ready]:
+    """Check a request and open its files; the name of the run folder is held. No row is read.
+
+    Raises:
+        UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
+    """
+    for name, option in declared(RunOptions).items():
+        option.check(getattr(request, name))
+    if request.resume and request.out is None:
+        raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
+    signing_key_of(request, group)  # a wrong key is reported before the data is read
+    refuse_tracking(request, method)
+    if group.size > 1 and "private" in method.needs and not method.spends:
+        raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
+    shots = request.public_shots
+    if request.features is None:
+        progress.note("no feature file given: using the built-in digits (1,797 real images)")
+        if request.public is None and shots is None:
+            shots = DIGITS_SHOTS
+            progress.note(f"{shots} public shots per class are taken out of the training rows")
+    elif shots is None and request.public is None:
+        _refuse_missing_public(method, request.features)
+    request = replace(request, public_shots=shots, out=request.out or default_out(request))
+    with ExitStack() as stack:
+        if group.rank == 0:
+            _claim(request, stack, progress)
+        features = stack.enter_context(open_features(request.features, whole=False))
+        other = None if request.public is None else stack.enter_context(open_features(request.public))
+        yield Ready(request, features, other)
+
+
+def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
+    """Hold the name of the run folder, and note unfinished runs of the same name."""
+    out = Path(request.out or "")
+    if not stack.enter_context(claimed(out)):
+        progress.note(f"{out.absolute().parent} has no file locks: let no other process train into {out}")
+    unfinished = run_folder.unfinished_folders(out)
+    if request.resume and not unfinished:
+        progress.note(f"there is no unfinished run of {out} with a checkpoint; this one begins it")
+    for folder in () if request.resume else unfinished:
+        progress.note(f"an unfinished run of {out} is in {folder}; resume it with --resume, or delete it")
+
+
+class _Training(Observer):
+    """Charges the budget book before a private row is used, and shows progress."""
+
+    def __init__(self, charge: RunCharge, progress: Progress) -> None:
+        self._charge, self._progress = charge, progress
+
+    def budget(self, plan: Plan) -> None:
+        self._charge.charge(plan)
+
+    def start(self, n_steps: int) -> None:
+        self._progress.start(n_steps)
+
+    def step(self) -> None:
+        self._progress.step()
+
+
+def checked_rows(
+    ready: Ready, plan: Plan, dataset: Dataset, progress: Progress, *, make: bool = True, rank: int = 0
+) -> Path | None:
+    """Read and check all rows, and find their budget book on the way.
+
+    Args:
+        make: make the key of budget books, if there is none. rank: of the process; rank 0 needs book and digest.
+
+    Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
+
+    Raises:
+        LinprobeError: as `check_rows`, or test rows that are training rows.
+    """
+    charged = rank == 0 and (plan.budget is not None or not plan.method.private)
+    finder = BookFinder(ready.request.book, make=make) if charged else None
+    commitments = [] if finder is None else finder.commitments
+    dataset.check(commitments, digest=rank == 0 and plan.method.spends)
+    note_equal_rows(ready.features, progress)
+    refuse_training_rows(ready.features)
+    return None if finder is None else finder.path()
+
+
+def train_on(
+    ready: Ready, settings: Settings, progress: Progress, group: Group = ALONE, config: str | None = None
+) -> dict[str, Any]:
+    """`train` on open feature files, or files in memory.
+
+    `config` is the text of the run's config file; None for a run that no options of `linprobe train` repeat.
+    """
+    started, request, features = time.perf_counter(), ready.request, ready.features
+    signing_key = signing_key_of(request, group)
+    out = request.out or default_out(request)
+    dataset = ready.dataset()
+    plan = plan_run(settings, dataset)
+    runtime = Runtime(request.precision, request.device, group)
+    runtime.check(plan.settings.options)
+    warnings = ready.warnings(plan, dataset)
+    book = checked_rows(ready, plan, dataset, progress, rank=group.rank)
+    for warning in warnings:
+        progress.note(warning)
+    every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
+    identity = run_identity(settings, dataset, precision=request.precision, device=request.device)
+    keep: Keeping | None = None
+    try:
+        with (
+            run_folder_of_group(out, group, resume=request.resume) as folder,
+            closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
+            Keeping(
+                folder, ledger, identity, dataset, every, group, test_rows=settings.test_epsilon is not None
+            ) as keep,
+            RunCharge(book, folder, out, ledger, request.cap, progress, group) as charge,
+        ):
+            if group.rank == 0:
+                keep.check()
+            trained = execute(plan, dataset, replace(runtime, keep=keep), ledger, _Training(charge, progress))
+            if group.rank > 0:
+                return {}
+            bought = settings.condition != "none" and any(event.purpose == MEAN for event in ledger.events)
+            if bought and trained.centre == "none":
+                progress.note(
+                    f"the private mean is shorter than {SHORTEST_MEAN:g} of a row, so rows were not centred; they got "
+                    f"{trained.n_steps} steps"
+                )
+            measured = figures_of(features, trained)
+            manifest = run_folder.write_run(
+                folder,
+                trained.weights,
+                trained.bias,
+                trained.history,
+                replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run),
+                private_records(dataset, trained),
+                signing_key,
+                measured,
+                config,
+                pages_to_sign(out, signing_key),
+            )
+    except BaseException as error:
+        if keep is not None and keep.can_resume:
+            progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")
+        if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
+            raise LinprobeError(f"the run cannot be written ({error}); {advice(error)}") from None
+        raise
+    no_better = None if measured is None else no_better_than_guessing(measured)
+    if no_better is not None:
+        progress.note(no_better)
+    return {
+        "run": str(out),
+        **manifest.stated((*OUTCOME_KEYS, *PRINTED_OF_LABELS)),
+        **{key: None for key in ("gdp_mu", "zcdp_rho") if not manifest.private},
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def private_records(dataset: Dataset, trained: Trained) -> PrivateRecords | None:
+    """Digest, names and losses of the protected units, private rows first; None if nothing was protected."""
+    if trained.losses is None:
+        return None
+    return PrivateRecords(dataset.private_digest(), dataset.unit_names(), trained.losses)
+
+
+def signing_key_of(request: TrainRequest, group: Group = ALONE) -> Ed25519PrivateKey | None:
+    """The key of --sign in rank 0, which writes the run."""
+    return None if request.sign is None or group.rank > 0 else signature.private_key(request.sign)
+
+
+def pages_to_sign(out: Path, signing_key: Ed25519PrivateKey | None) -> run_folder.MakePages | None:
+    """What makes the pages of the run `out`, which its signature covers; None for a run that is not signed."""
+    if signing_key is None:
+        return None
+    from linprobe.reporting.release_pages import pages_of_run  # jinja2 would slow down every run
+
+    return partial(pages_of_run, out.resolve().name, True)
+
+
+def _random_weights(*files: FeatureReader | None) -> Iterable[str]:
+    for file in files:
+        if file is not None and file.description.weights == RANDOM_WEIGHTS:
+            backbone = file.description.backbone
+            yield f"{file.path} was made with RANDOM WEIGHTS: its accuracy says nothing about {backbone}"
+
+
+def manifest_of(
+    ready: Ready, dataset: Dataset, settings: Settings, trained: Trained, measured: dict[str, Any] | None
+) -> Manifest:
+    """The manifest: guarantee, settings, data, and accuracy on the test rows."""
+    request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
+    description, weights = features.description, dataset.weights
+    names = description.class_names
+    return Manifest.of(
+        trained.privacy,
+        accuracy_of(features, trained.tested, measured),
+        precision=request.precision,
+        device=request.device,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        n_features=features.n_features,
+        n_classes=len(names),
+        class_names=list(names),
+        class_names_from=description.class_names_from,
+        task=description.task,
+        ids_from=description.ids_from,
+        options=settings.parameters,
+        preset=request.preset,
+        centre=trained.centre,
+        features=DIGITS if request.features is None else str(request.features),
+        backbone=description.backbone,
+        extraction=extraction_of(description),
+        public_from="nowhere" if public is None else str(public),
+        public_shots=None if public is None else dataset.shots,
+        public_file=None if request.public is None else str(request.public),
+        split_seed=request.split_seed,
+        per_owner_rows=request.per_owner_rows,
+        class_weights=None if weights is None else dict(zip(names, weights.by_class.tolist(), strict=True)),
+        public_digest=dataset.public_digest(),
+        tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
+    )

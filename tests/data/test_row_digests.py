@@ -1,0 +1,87 @@
+"""The same rows give the same commitment in any order, precision and scale, other rows or keys another one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from linprobe.data.row_digests import Commitment, RowHashes
+
+RNG = np.random.default_rng(5)
+ROWS = RNG.standard_normal((300, 40)).astype(np.float16).astype(np.float32)
+EXACT = RNG.standard_normal((300, 40)).astype(np.float32)
+KEY = bytes(range(32))
+
+
+def commitment(blocks: list[np.ndarray], key: bytes = KEY, *, scaled: bool = True) -> str:
+    made = Commitment(key, scaled=scaled)
+    for block in blocks:
+        made.add(block)
+    return made.value()
+
+
+def committed(rows: np.ndarray, key: bytes = KEY) -> str:
+    return commitment(np.array_split(rows, 3), key)
+
+
+def test_order_precision_and_blocks_do_not_matter() -> None:
+    expected = committed(ROWS)
+    assert committed(ROWS[RNG.permutation(300)]) == expected
+    assert committed(ROWS.astype(np.float16)) == expected
+    assert commitment([ROWS]) == expected
+
+
+@pytest.mark.parametrize("exponent", [-100, -3, 2, 60])
+def test_a_power_of_two_does_not_matter(exponent: int) -> None:
+    factor = np.float32(2.0**exponent)
+    assert committed(factor * EXACT) == committed(EXACT)
+    by_row = np.ldexp(np.float32(1), RNG.integers(-9, 9, len(EXACT)))
+    assert committed(by_row[:, None] * EXACT) == committed(EXACT)
+    assert np.array_equal((hashed := RowHashes())(factor * EXACT), hashed(EXACT))
+
+
+@pytest.mark.parametrize("scale", [2.0**-5, 1.0, 900.0])
+def test_rows_rounded_to_float16_are_the_same_rows(scale: float) -> None:
+    many = scale * RNG.standard_normal((2000, 200)).astype(np.float32) * (RNG.random((2000, 200)) < 0.7)
+    many[0, 0] = scale * np.float32(4 - 2**-12)  # rounds to a power of 2
+    many[1] = 0
+    half = many.astype(np.float16)
+    assert committed(half) == committed(many) == committed(4 * many.astype(np.float64))
+
+
+def test_zeros_have_no_sign_and_stay_zeros() -> None:
+    for kind in (np.float16, np.float32):
+        assert committed(-np.zeros((5, 3), kind)) == committed(np.zeros((5, 3), np.float32))
+    assert committed(np.zeros((5, 3))) != committed(np.full((5, 3), 1e-30, np.float32))
+
+
+def test_other_factors_are_other_rows() -> None:
+    assert committed(3 * EXACT) != committed(EXACT)
+    assert committed(-EXACT) != committed(EXACT)
+
+
+def test_the_name_of_a_book_of_format_1_is_what_it_was() -> None:
+    rows = np.array([[1, -0.0, 2.5], [3e-9, 7, 1e6], [0.1, 0.2, 0.3]], np.float32)
+    assert commitment([rows[:1], rows[1:]], scaled=False) == "11b12cfc08d9ca2a80047625ebf3e81f"
+    assert commitment([2 * rows], scaled=False) != commitment([rows], scaled=False) != commitment([rows])
+
+
+def test_every_row_and_the_key_matter() -> None:
+    changed = ROWS.copy()
+    changed[7, 3] += 1
+    huge = ROWS.copy()
+    huge[5] *= 1e9
+    variants = [ROWS, ROWS[1:], np.concatenate([ROWS, ROWS[:1]]), changed, huge, 3 * huge, np.zeros_like(ROWS)]
+    values = [committed(rows) for rows in variants] + [committed(ROWS, bytes(32))]
+    assert len(set(values)) == len(values)
+
+
+def test_row_hashes_are_equal_for_equal_rows_only() -> None:
+    hashed = RowHashes()
+    hashes = hashed(ROWS)
+    assert len(np.unique(hashes)) == 300
+    assert np.array_equal(hashed(ROWS.astype(np.float64)[::-1]), hashes[::-1])
+    near = np.nextafter(ROWS, np.float32(9))
+    assert not np.isin(hashed(near), hashes).any()
+    assert not np.array_equal(RowHashes()(ROWS), hashes)
+    assert hashed(np.zeros((1, 40), np.float32)) == hashed(-np.zeros((1, 40), np.float32))

@@ -1,0 +1,139 @@
+"""Figures of a model by class: against values computed by hand, against scikit-learn and SciPy, and in corner cases."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from linprobe.metrics import figures as module
+from linprobe.metrics.figures import calibration, class_figures, no_better_than_commonest, wilson
+
+NAMES = ["a", "b", "c"]
+
+
+def figures(shares: Any, y: Any, names: list[str] | None = None, blocks: int = 1, **options: Any) -> dict[str, Any]:
+    """Figures of a model whose class probabilities on row i are `shares[i]`, read in blocks."""
+    shares, y = np.asarray(shares, dtype=float), np.asarray(y)
+    n, classes = shares.shape
+    rows = np.eye(n, dtype=np.float32)  # row i picks row i of the weights
+    parts = np.array_split(np.arange(n), blocks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return class_figures(
+            lambda: ((rows[part], y[part]) for part in parts),
+            n,
+            np.log(shares),
+            np.zeros(classes),
+            names or NAMES[:classes],
+            **options,
+        )
+
+
+SHARES = [[0.7, 0.2, 0.1], [0.4, 0.5, 0.1], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.3, 0.6, 0.1]]
+LABELS = [0, 0, 0, 1, 0]  # predicted 0 1 0 1 1; class c has no rows and is never predicted
+
+
+def test_figures_are_those_computed_by_hand() -> None:
+    found = figures(SHARES, LABELS)
+    assert (found["test_rows"], found["test_accuracy"]) == (5, 3 / 5)
+    assert found["balanced_accuracy"] == (2 / 4 + 1 / 1) / 2
+    assert found["confusion_matrix"] == [[2, 2, 0], [0, 1, 0], [0, 0, 0]]
+    first, second, third = found["per_class"].values()
+    assert (first["n"], first["recall"], first["predicted"], first["precision"]) == (4, 2 / 4, 2, 1.0)
+    assert (second["n"], second["recall"], second["predicted"], second["precision"]) == (1, 1.0, 3, 1 / 3)
+    # class a against the rest: 0.7, 0.4, 0.6 and 0.3 are above 0.1; class b: 0.8 is above all others
+    assert (first["auroc"], second["auroc"], found["macro_auroc"]) == (1.0, 1.0, 1.0)
+    assert third == {
+        "n": 0,
+        "recall": None,
+        "recall_interval": None,
+        "predicted": 0,
+        "precision": None,
+        "precision_interval": None,
+        "auroc": None,
+    }
+    # confidences 0.7, 0.5, 0.6, 0.8, 0.6 in bins of their own but for 0.6, of which one of two is right
+    assert found["calibration_error"] == pytest.approx((0.3 + 0.5 + abs(1 - 1.2) + 0.2) / 5)
+    assert (found["commonest_class"], found["commonest_share"]) == ("a", 4 / 5)
+
+
+def test_a_tie_in_probability_counts_one_half() -> None:
+    found = figures([[0.4, 0.6], [0.4, 0.6], [0.7, 0.3]], [0, 1, 0])
+    # class a: its rows have 0.4 and 0.7, the other row 0.4: one tie, one win
+    assert found["per_class"]["a"]["auroc"] == found["per_class"]["b"]["auroc"] == 0.75
+
+
+def test_one_row_has_no_auroc() -> None:
+    found = figures([[0.9, 0.1]], [0])
+    assert (found["test_accuracy"], found["balanced_accuracy"], found["macro_auroc"]) == (1.0, 1.0, None)
+    assert found["per_class"]["a"]["recall_interval"] == [pytest.approx(1 / (1 + 1.959964**2)), 1.0]
+    assert found["confusion_matrix"] == [[1, 0], [0, 0]]
+
+
+def test_figures_agree_with_scikit_learn_and_do_not_depend_on_blocks_or_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    shares, y = rng.dirichlet([0.5] * 5, 200), rng.choice(5, 200, p=[0.6, 0.2, 0.1, 0.06, 0.04])
+    names = list("abcde")
+    whole = figures(shares, y, names)
+    assert whole["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, shares.argmax(axis=1)))
+    assert whole["macro_auroc"] == pytest.approx(roc_auc_score(y, shares, multi_class="ovr"), abs=1e-12)
+    assert figures(shares, y, names, blocks=7) == whole
+    monkeypatch.setattr(module, "SCORES_A_PASS", 200 * 2)
+    assert figures(shares, y, names) == whole  # three passes, of two, two and one class
+    left_out = figures(shares, y, names, most_passes=2)
+    assert left_out["macro_auroc"] is None
+    assert {one["auroc"] for one in left_out["per_class"].values()} == {None}
+    assert left_out["per_class"]["a"]["recall"] == whole["per_class"]["a"]["recall"]
+
+
+def test_a_large_matrix_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CLASSES_IN_MATRIX", 2)
+    assert figures(SHARES, LABELS)["confusion_matrix"] is None
+
+
+def test_voters_are_judged_by_their_shares_of_votes() -> None:
+    one = np.log(np.array([[0.9, 0.1], [0.2, 0.8]]))
+    other = np.log(np.array([[0.6, 0.4], [0.9, 0.1]]))
+    rows, y = np.eye(2, dtype=np.float32), np.array([0, 1])
+    stack = np.stack([one, other])
+    found = class_figures(lambda: [(rows, y)], 2, stack, np.zeros((2, 2)), ["a", "b"])
+    assert found["confusion_matrix"] == [[1, 0], [1, 0]]  # one vote each for row 1; a has the larger sum, 1.1
+    assert found["calibration"] == [
+        {"n": 1, "confidence": 0.5, "accuracy": 0.0},
+        {"n": 1, "confidence": 1.0, "accuracy": 1.0},
+    ]
+
+
+def test_temperature_changes_confidence_and_no_prediction() -> None:
+    sharp, soft = figures(SHARES, LABELS), figures(SHARES, LABELS, temperature=10.0)
+    assert soft["confusion_matrix"] == sharp["confusion_matrix"]
+    assert all(one["confidence"] < 0.5 for one in soft["calibration"])
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 1), (1, 1), (0, 9), (3, 9), (9, 9), (499, 1000)])
+def test_intervals_are_wilsons(hits: int, n: int) -> None:
+    expected = binomtest(hits, n).proportion_ci(method="wilson")
+    assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_bins_are_open_below_and_closed_above() -> None:
+    error, bins = calibration(np.array([1.0, 14 / 15, 0.95]), np.array([True, False, True]))
+    assert [one["n"] for one in bins] == [1, 2]
+    assert error == pytest.approx((14 / 15 + 0.05) / 3)
+
+
+def test_a_model_that_is_no_better_than_the_commonest_class_is_told() -> None:
+    found = figures(SHARES, LABELS)
+    assert no_better_than_commonest(found) == (
+        "test accuracy 0.6000 is not above 0.8000, that of always answering 'a'; balanced accuracy is 0.7500, "
+        "that answer's 0.5000"
+    )
+    tied = figures([[0.9, 0.1], [0.9, 0.1]], [0, 1])
+    assert tied["commonest_class"] == "a"  # of classes with equal numbers of rows, the first
+    assert no_better_than_commonest(tied) is not None
+    assert no_better_than_commonest(figures([[0.9, 0.1], [0.2, 0.8]], [0, 1])) is None

@@ -1,0 +1,54 @@
+"""The functions of `linprobe`: their examples run, and they refuse what the commands refuse."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import linprobe
+from linprobe import api
+from linprobe.errors import ArgumentError, LinprobeError
+
+EXAMPLES = [test for test in doctest.DocTestFinder().find(api) if test.examples]
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda test: test.name.rpartition(".")[2])
+def test_an_example_runs_as_it_says(example: doctest.DocTest) -> None:
+    example.globs |= {"linprobe": linprobe, "np": np, "load_digits": load_digits}
+    assert doctest.DocTestRunner().run(example).failed == 0
+
+
+def test_every_function_has_an_example() -> None:
+    assert {test.name.rpartition(".")[2] for test in EXAMPLES} == set(linprobe._COMMANDS)
+
+
+def test_an_option_of_the_method_and_one_of_the_run() -> None:
+    planned = linprobe.plan(method="noisy-gd", epsilon=1, clip_norm=0.25, steps=7)
+    assert planned["plans"][0]["steps"] == 7
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: linprobe.plan(method="noisy-gd", epsilon=1, clip_norms=2), "clip-norms"),
+        (lambda: linprobe.budget(caps=2), "caps"),
+        (lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", seed=2), "seed"),
+        (lambda: linprobe.train(method="noisy-gd"), "--eps"),
+        (lambda: linprobe.tune(method="noisy-gd", epsilon=1), "nothing to choose"),
+    ],
+)
+def test_what_is_not_allowed_is_refused(call, text: str) -> None:
+    with pytest.raises(LinprobeError, match=text):
+        call()
+    assert issubclass(ArgumentError, LinprobeError)
+    assert list(Path().iterdir()) == []

@@ -11,6 +11,7 @@ from typing import Any
 import linprobe.cli
 from linprobe import errors
 from linprobe.cli._everywhere import EVERYWHERE
+from linprobe.options.declaration import REQUESTS
 
 TARGET = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
@@ -71,7 +72,9 @@ def _usage(name: str, command: Any) -> str:
 def _command(name: str, command: Any) -> str:
     rows = [_parameter_row(parameter) for parameter in command.params]
     table = "\n".join(["| argument or option | meaning | default |", "| --- | --- | --- |", *rows])
-    return f"## linprobe {name}\n\n    {_usage(name, command)}\n\n{command.help.strip()}\n\n{table}\n"
+    examples = "".join(f"    linprobe {example}\n" for example in REQUESTS[name].examples)
+    usage = f"    {_usage(name, command)}\n\n{command.help.strip()}"
+    return f"## linprobe {name}\n\n{usage}\n\n{table}\n\nExamples:\n\n{examples}"
 
 
 def _exit_statuses() -> str:

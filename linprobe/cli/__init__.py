@@ -6,6 +6,7 @@ stdout carries results only; everything for people goes to stderr. Exit status: 
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from functools import cache
@@ -21,24 +22,35 @@ from linprobe.cli import (
     attacks,
     compare,
     costs,
-    extract,
-    import_,
+    features,
     runs,
     scores,
     training,
 )
-from linprobe.cli._command import COMMANDS, Command, flag_of_argument
+from linprobe.cli._command import Command, flag_of_argument, typer_function
 from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
 from linprobe.errors import ADVICE, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 
-DECLARING = (training, scores, attacks, runs, about, costs, compare)  # modules whose import declares their commands
+DECLARING = (
+    features,
+    training,
+    scores,
+    attacks,
+    runs,
+    about,
+    costs,
+    compare,
+)  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 
 @cache
-def program() -> Any:
-    """The command line, as typer makes it of the declared commands; it is made once."""
+def program(only: str | None = None) -> Any:
+    """The command line, as typer makes it of the declared commands; it is made once.
+
+    With `only`, commands of another name have no parameters, as these take most of the time.
+    """
     app = typer.Typer(
         name="linprobe",
         epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
@@ -47,10 +59,8 @@ def program() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for module in (extract, import_):
-        module.register(app)
     for name in REQUESTS:
-        app.command(name)(COMMANDS[name])
+        app.command(name)(typer_function(name, bare=only not in (None, name)))
     for registered in app.registered_commands:
         registered.cls = Command
     return typer.main.get_command(app)
@@ -118,11 +128,18 @@ def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
     """The values of the config file for the command, as typer takes them."""
     if everywhere.config is None:
         return {}
-    commands = program().commands
-    name = next((word for word in words if not word.startswith("-")), "")
-    if name not in commands:
+    name = _command_of(words)
+    commands = program(name).commands
+    if name is None or name not in commands:
         return {}
     return {name: defaults_from(everywhere.config, name, commands[name].params, commands)}
+
+
+def _command_of(words: list[str]) -> str | None:
+    """The first word that is no option; None for a shell that completes a line, and may ask for any command."""
+    if "_LINPROBE_COMPLETE" in os.environ:
+        return None
+    return next((word for word in words if not word.startswith("-")), "")
 
 
 def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> int:
@@ -131,7 +148,8 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> i
     try:
         _memory.check_limit()
         defaults = _defaults(words, everywhere)
-        status = program()(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
+        command_line = program(_command_of(words))
+        status = command_line(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_left()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,28 +13,12 @@ from linprobe.data.record_ids import GIVEN
 from linprobe.data.tables import Columns
 from linprobe.errors import DataError, LinprobeError, UsageError, advice
 from linprobe.extraction.info import describe_features
+from linprobe.options.requests import ImportRequest as ImportRequest
 from linprobe.plans.words import DryRun, bytes_in_words
 from linprobe.progress import Progress
 from linprobe.runs.output import new_files
 
 NAMED = 8  # classes in a dry run
-
-
-@dataclass(frozen=True)
-class ImportRequest:
-    """The arguments of `linprobe import`.
-
-    `label_column` and `id_column` are those of tables; `owner_column` also names arrays.
-    """
-
-    sources: Sequence[Path]
-    out: Path
-    classes: Path | None = None
-    label_column: str = Columns.label
-    id_column: str | None = None
-    owner_column: str | None = None
-    private_test: bool = False
-    overwrite: bool = False
 
 
 def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """The request of every command, declared once. A docstring is the help text of a command.
 
 To add a command, declare its request here, and give the function that carries it out `linprobe.cli.command`.
-`extract` and `import` declare theirs beside the command.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from linprobe.errors import ParameterError, UsageError
 from linprobe.options.declaration import Request, option
 from linprobe.options.shared import (
     DEFAULT_DELTA,
@@ -32,6 +33,8 @@ MAX_PROCESSES = 1024
 SHADOWS, LEAST_SHADOWS, RESAMPLES, LEAST_RESAMPLES = 64, 4, 1000, 100
 HOST_ROWS, DEVICE_ROWS = ("memory", "streamed", "two ranks"), ("device",)  # where an audit has its rows
 RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses, and 2 without
+IMAGES, NETWORK, SPEED = "Images", "Network", "Speed and reliability"  # headings of the help of extract
+PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 PROCESSES = "one per processor, at most 8"
 DIGITS = "digits"  # the built-in data
 RATE_FLAGS = ("--sampling-rate", "--q")
@@ -90,7 +93,185 @@ class Calibrate:
     )
 
 
+# Values of options of `extract` from their words on the command line; `name` is for errors.
+
+
+def pairs(name: str, words: Sequence[str]) -> dict[str, Any] | None:
+    """KEY=VALUE pairs; a value that is not JSON is text. None without any."""
+    found: dict[str, Any] = {}
+    for pair in words:
+        key, equals, text = pair.partition("=")
+        if not key.isidentifier() or not equals:
+            raise UsageError(f"{name} is {pair!r}; allowed: KEY=VALUE, as in pad_type=same")
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    return found or None
+
+
+def channels(name: str, text: str) -> tuple[float, ...]:
+    """A number, or one for each channel."""
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise ParameterError(f"{name} is {text!r}; allowed: a number, or one per channel, as in 0.5,0.5,0.5") from None
+
+
+def number_or_auto(name: str, text: str) -> int | None:
+    """A whole number; None for the word auto."""
+    if text == "auto":
+        return None
+    if not text.isdecimal():
+        raise UsageError(f"{name} is {text!r}; allowed: auto, or a whole number above 0")
+    return int(text)
+
+
 # The requests, in the order of `linprobe --help`.
+
+
+@dataclass(frozen=True)
+class ExtractRequest(
+    DryRunOption,
+    JsonOption,
+    OverwriteOption,
+    Request,
+    command="extract",
+    examples=("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),
+):
+    """Turn images into a feature file and print its path.
+
+    A frozen network computes the features. Run the same command again to resume an interrupted run.
+    """
+
+    source: str = option(
+        help="Folder of train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; .tar; arrays; data set name.",
+        argument="SOURCE",
+    )
+    backbone: str | None = option(
+        None,
+        "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4 (-40-4, -28-10), timm:NAME, pixels, scattering.",
+        unset="resnet50, or scattering if its weights cannot be fetched",
+        flags=("--backbone", "-b"),
+        group=NETWORK,
+    )
+    like: Path | None = option(
+        None,
+        "Extract with the settings of this run or feature file. SOURCE is then any folder of images, without labels.",
+        metavar="RUN|FILE",
+        group=NETWORK,
+    )
+    out: Path | None = option(None, "Feature file to write.", unset="features/SOURCE-BACKBONE.h5")
+    classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
+    test_fraction: float | None = option(
+        None, "Share of the images to test on, if SOURCE has no test group.", group=IMAGES
+    )
+    private_test: bool = option(False, PRIVATE_TEST, group=IMAGES)
+    owners: Path | None = option(
+        None, "CSV with the columns id and owner: the person each image belongs to.", group=IMAGES
+    )
+    owner_regex: str | None = option(
+        None, "Regular expression; its first group in an image's id is the owner.", group=IMAGES
+    )
+    public: Path | None = option(None, "Folder of public images, CLASS/IMAGE.", group=IMAGES)
+    augment_views: int = option(0, "Augmented rows added for each public image.", least=0, most=1024, group=IMAGES)
+    root: Path = option(Path("data"), "Folder of the data set that SOURCE names.", group=IMAGES)
+    download: bool = option(False, "Download the data set that SOURCE names.", group=IMAGES)
+    on_error: Literal["fail", "skip"] = option("fail", "What to do about unreadable images", group=IMAGES)
+
+    weights: str | None = option(
+        None, "Weights: a name (IMAGENET1K_V1) or a .pt, .pth or .safetensors file.", group=NETWORK
+    )
+    random_weights: bool = option(False, "Random weights, for tests.", group=NETWORK)
+    arguments: dict[str, Any] | None = option(
+        None,
+        "KEY=VALUE for the network's constructor; repeat for more.",
+        asked="backbone_arg",
+        from_text=pairs,
+        metavar="KEY=VALUE",
+        group=NETWORK,
+    )
+    class_names: Path | None = option(None, "CLIP: file of class names for prompts, in label order.", group=NETWORK)
+    templates: str | None = option(
+        None,
+        "CLIP: openai-80, simple-7, or a file with one template per line.",
+        unset="a photo of a {}.",
+        group=NETWORK,
+    )
+    resize: int | None = option(None, "Length of the short side; 0 keeps the size.", group=NETWORK)
+    crop: int | None = option(None, "Side of the centre crop; 0 crops nothing.", group=NETWORK)
+    mean: tuple[float, ...] | None = option(
+        None, "Mean to subtract from values in [0, 1]: M or R,G,B.", from_text=channels, group=NETWORK
+    )
+    std: tuple[float, ...] | None = option(
+        None, "Standard deviation to divide by: S or R,G,B.", from_text=channels, group=NETWORK
+    )
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] | None = option(
+        None, "Interpolation", group=NETWORK
+    )
+
+    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.", group=SPEED)
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "auto",
+        "Precision of the network",
+        after="; auto: bfloat16 on CUDA, else float32 (scattering: float32)",
+        group=SPEED,
+    )
+    batch_size: int | None = option(
+        None,
+        "Images per batch.",
+        after=", or auto",
+        unset="512 on CUDA, else 8 (scattering 256), halved if memory runs out",
+        least=1,
+        most=1 << 16,
+        from_text=number_or_auto,
+        group=SPEED,
+    )
+    workers: int | None = option(
+        None,
+        "Number of decoding processes.",
+        unset="none on a CPU, else the cores of this process but one, at most 16",
+        least=0,
+        most=1024,
+        group=SPEED,
+    )
+    compile: bool = option(False, "Compile the network with torch.compile.", group=SPEED)
+    dtype: Literal["float16", "float32"] = option("float16", "Type of a feature on disk", group=SPEED)
+    timeout: float = option(300.0, "Seconds to wait for a batch of images.", above=0, most=1e6, group=SPEED)
+
+
+@dataclass(frozen=True)
+class ImportRequest(
+    DryRunOption,
+    OverwriteOption,
+    Request,
+    command="import",
+    examples=(
+        "import arrays.npz --out features.h5",
+        "import train.csv test.csv --label-column species --out features.h5",
+    ),
+):
+    """Turn arrays into a feature file and print its path."""
+
+    sources: Sequence[Path] = option(
+        help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
+        ".parquet, .arrow); or a folder of them, or of a Hugging Face data set.",
+        argument="ARRAYS...",
+        asked="arrays",
+    )
+    out: Path = option(help="Feature file to write.")
+    classes: Path | None = option(None, "File of class names in label order, one per line.")
+    label_column: str = option(
+        "label", "Tables: column of labels; NAME,NAME,... for columns of 0 and 1, which give rows several labels."
+    )
+    id_column: str | None = option(None, "Tables: column of record ids.", unset="id, if there is one")
+    owner_column: str | None = option(
+        None,
+        "Column of a table, or array NAME_train, with the person each row belongs to.",
+        unset="owner, if there is one",
+        metavar="NAME",
+    )
+    private_test: bool = option(False, PRIVATE_TEST)
 
 
 @dataclass(frozen=True)

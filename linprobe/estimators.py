@@ -26,11 +26,11 @@ from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.spending import refit_warning
 from linprobe.data.dataset import Dataset
+from linprobe.data.labels import MULTILABEL
 from linprobe.data.owners import Bounds
 from linprobe.data.row_digests import RowHashes
 from linprobe.data.row_weights import BALANCED, RowWeights, class_weights, sample_weights
 from linprobe.data.sources import ArraySource, Source
-from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import ArgumentError, DataError, PrivacyWarning, UsageError
 from linprobe.methods import METHODS, Method
 from linprobe.metrics.scores import class_scores, label_probabilities, probabilities

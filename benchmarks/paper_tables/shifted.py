@@ -20,8 +20,9 @@ import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
 from linprobe.extraction.extract import extract
-from linprobe.extraction.import_ import ImportRequest, import_
+from linprobe.extraction.import_ import import_
 from linprobe.extraction.request import ExtractRequest
+from linprobe.options.requests import ImportRequest
 from linprobe.progress import Silent
 
 SHOTS = 2

@@ -1,45 +1,115 @@
-"""Import of array files and tables into a feature file."""
+"""Arrays and tables of rows, read and written as a feature file.
+
+A table is CSV, Parquet, Arrow, or a Hugging Face data set on disk. It has a column of labels, may have one of ids and
+one of owners, and its other columns are features. It is named after its group: `train.csv`, `test.parquet`.
+"""
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data import tables
-from linprobe.data.array_files import array_names, fits, load_torch, open_array, read_archive
+from linprobe.atomic_files import open_regular, read_text
+from linprobe.data.array_files import (
+    LARGEST,
+    Arrays,
+    array_names,
+    arrow_table,
+    fits,
+    load_torch,
+    open_array,
+    parquet_table,
+    pyarrow_modules,
+    read_archive,
+    too_large,
+)
 from linprobe.data.feature_file import GROUPS, check_class_names
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.label_matrix import has_several_labels, settle_matrix
-from linprobe.data.labels import Arrays, class_list, label_indices, settle_labels
-from linprobe.data.limits import too_large
+from linprobe.data.labels import (
+    MULTICLASS,
+    MULTILABEL,
+    class_list,
+    has_several_labels,
+    label_indices,
+    settle_labels,
+    settle_matrix,
+)
 from linprobe.data.owners import OWNER, by_owner
-from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
-from linprobe.data.tasks import MULTICLASS, MULTILABEL
+from linprobe.data.record_ids import CONTENT, GIVEN, LONGEST_ID, ContentIds
 from linprobe.errors import DataError, UsageError, reading
+from linprobe.progress import Progress, Silent
 
 KINDS = ("X", "y", "id")
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
-SUFFIXES = (".npz", ".npy", ".pt", *tables.SUFFIXES)
+ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
+SUFFIXES = (".npz", ".npy", ".pt", ".csv", *ARROW_SUFFIXES)
+SPLITS = {"train": "train", "test": "test", "public": "public", "validation": "test"}  # of a data set on disk
 BLOCK_BYTES = 1 << 24
+LINES_AT_ONCE = 2048
+UTF32 = 4  # bytes of a character in an array of text
 NAMED = 4  # arrays that a note names
-_COLUMNS = tables.Columns()
 
 
-def read_arrays(
-    sources: Sequence[Path], columns: tables.Columns = _COLUMNS, progress: tables.Counter | None = None
-) -> Arrays:
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns that are not features.
+
+    `label` may list several columns, NAME,NAME,..., of 0 and 1: rows then have several labels. `id` None means the
+    column `id`, and `owner` None the column `owner`, if there is one.
+    """
+
+    label: str = "label"
+    id: str | None = None
+    owner: str | None = None
+
+    def labels(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The columns of labels among the columns `names`."""
+        return (self.label,) if self.label in names else tuple(self.label.split(","))
+
+    def split(self, names: Sequence[str], group: str, where: Path) -> tuple[dict[str, str], list[str]]:
+        """The columns of ids and of owners, by kind, if there are such; and the columns of features.
+
+        Only the training rows must have the column of owners.
+
+        Raises:
+            DataError: no such column, no feature, or a name twice.
+        """
+        labels = self.labels(names)
+        needed = [*(("--label-column", label) for label in labels), ("--id-column", self.id)]
+        if group == "train" or self.owner in names:
+            needed.append(("--owner-column", self.owner))
+        for flag, name in needed:
+            if name is not None and list(names).count(name) != 1:
+                listed = ", ".join(map(repr, names[:6])) + (", ..." if len(names) > 6 else "")
+                raise DataError(
+                    f"{where} has {list(names).count(name)} columns {name!r}; allowed: 1 of {listed}; name it with "
+                    f"{flag}"
+                )
+        texts = {kind: name for kind, name in (("id", self.id or "id"), (OWNER, self.owner or OWNER)) if name in names}
+        features = [name for name in names if name not in (*labels, *texts.values())]
+        if not features:
+            raise DataError(f"{where} has no column of features beside {', '.join(names)}; add at least one")
+        return texts, features
+
+
+_COLUMNS, _SILENT = Columns(), Silent()
+
+
+def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT) -> Arrays:
     """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
     class_names.
 
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
-    stem of the file name (`X_train.npy`). A table is named after its group (`train.csv`) and has a column of labels,
-    optionally one of ids and one of owners, and columns of features. A folder is a data set of `datasets`, or means all
-    array files in it.
+    stem of the file name (`X_train.npy`). A folder is a data set of `datasets`, or means all array files in it.
 
     Args:
         columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
@@ -50,7 +120,7 @@ def read_arrays(
     """
     arrays: Arrays = {}
     for source in sources:
-        if source.is_dir() and not tables.is_dataset(source):
+        if source.is_dir() and not _is_dataset(source):
             inside = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
             if not inside:
                 raise DataError(f"folder {source} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
@@ -64,44 +134,32 @@ def read_arrays(
             raise DataError(f"{source} is no regular file; give a {', '.join(SUFFIXES)} file or folder")
         with reading(f"array file {source}", "write it again"):
             arrays |= _read_one(source, columns, progress)
-    _check(arrays)
+    for key, values in arrays.items():
+        rows, labels = key.startswith("X_"), key.startswith("y_")
+        axes = values.ndim >= 2 if rows else values.ndim == 1 or (labels and values.ndim == 2)
+        if not axes or values.dtype.kind not in ("fiub" if rows else "fiubUS"):
+            raise DataError(
+                f"{key} has shape {values.shape} and type {values.dtype}; allowed: "
+                + ("real numbers (rows, ...)" if rows else "one number or text for each row, or for each class")
+                + ("; or a 0 or 1 for each row and label" if labels else "")
+            )
     return arrays
 
 
-def _known_key(key: str, owner: str) -> str | None:
-    """The key of an array as the rest of the code names it; None for an array that is not read."""
-    kind, _, group = key.rpartition("_")
-    if group in GROUPS and kind == owner:
-        return f"{OWNER}_{group}"
-    return key if key == "class_names" or (group in GROUPS and kind in KINDS) else None
-
-
-def _selected(source: Path, keys: Iterable[str], owner: str, progress: tables.Counter | None) -> dict[str, str]:
-    """The arrays to read from a file, by their known key; notes the others."""
-    known = {key: _known_key(key, owner) for key in keys}
-    others = [key for key, name in known.items() if name is None]
-    if others and progress is not None:
-        named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
-        progress.note(
-            f"{source} holds {named}, which is not read; allowed: "
-            f"X_, y_, id_ and {owner}_ before train, test or public, and class_names; if an array says whose row "
-            "each row is, name it with --owner-column"
-        )
-    return {name: key for key, name in known.items() if name is not None}
-
-
-def _read_one(source: Path, columns: tables.Columns, progress: tables.Counter | None) -> Arrays:
+def _read_one(source: Path, columns: Columns, progress: Progress) -> Arrays:
     owner = columns.owner or OWNER
     if source.is_dir():
-        return tables.read_dataset(source, columns)
+        return _read_dataset(source, columns)
     if source.suffix == ".npz":
         chosen = _selected(source, array_names(source), owner, progress)
         found = read_archive(source, list(chosen.values()))
         return {name: found[key] for name, key in chosen.items()}
     if source.suffix == ".csv":
-        return tables.read_csv(source, columns, progress)
-    if source.suffix in tables.ARROW_SUFFIXES:
-        return tables.read_arrow(source, columns)
+        return read_csv(source, columns, progress)
+    if source.suffix in ARROW_SUFFIXES:
+        group = _group_of(source)
+        table = parquet_table(source) if source.suffix == ".parquet" else arrow_table(source)
+        return _arrays_of(table, group, columns, source, source.stat().st_size)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
     loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
@@ -117,12 +175,33 @@ def _read_one(source: Path, columns: tables.Columns, progress: tables.Counter | 
     return {key: loaded}
 
 
+def _known_key(key: str, owner: str) -> str | None:
+    """The key of an array as the rest of the code names it; None for an array that is not read."""
+    kind, _, group = key.rpartition("_")
+    if group in GROUPS and kind == owner:
+        return f"{OWNER}_{group}"
+    return key if key == "class_names" or (group in GROUPS and kind in KINDS) else None
+
+
+def _selected(source: Path, keys: Iterable[str], owner: str, progress: Progress) -> dict[str, str]:
+    """The arrays to read from a file, by their known key; notes the others."""
+    known = {key: _known_key(key, owner) for key in keys}
+    others = [key for key, name in known.items() if name is None]
+    if others:
+        named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
+        progress.note(
+            f"{source} holds {named}, which is not read; allowed: X_, y_, id_ and {owner}_ before train, test or "
+            "public, and class_names; for an array that names the person of each row, give --owner-column"
+        )
+    return {name: key for key, name in known.items() if name is not None}
+
+
 def _to_numpy(value: Any, source: Path) -> Any:
     import torch
 
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         longest = max(map(len, value), default=0)
-        if too_large(4 * longest * len(value), source.stat().st_size):
+        if too_large(UTF32 * longest * len(value), source.stat().st_size):
             raise ValueError(f"a text has {longest} characters, too long for a list of {len(value)}")
         return np.array(value, dtype=np.str_)  # class names, labels or ids
     tensor = torch.as_tensor(value).detach()
@@ -132,22 +211,238 @@ def _to_numpy(value: Any, source: Path) -> Any:
     return (tensor if plain else tensor.float()).numpy()
 
 
-def _check(arrays: Arrays) -> None:
-    """DataError unless every array has the axes and the type that its key asks for."""
-    for key, values in arrays.items():
-        rows, labels = key.startswith("X_"), key.startswith("y_")
-        axes = values.ndim >= 2 if rows else values.ndim == 1 or (labels and values.ndim == 2)
-        if not axes or values.dtype.kind not in ("fiub" if rows else "fiubUS"):
+def _group_of(source: Path) -> str:
+    """The group that a table is named after. Raises UsageError."""
+    if source.stem not in GROUPS:
+        allowed = ", ".join(f"{group}{source.suffix}" for group in GROUPS)
+        raise UsageError(f"{source} is named {source.stem!r}; allowed: {allowed}; rename it")
+    return source.stem
+
+
+def read_csv(source: Path, columns: Columns, progress: Progress = _SILENT) -> Arrays:
+    """X, y and, where there are such columns, id and owner of one group, from CSV; a byte-order mark is skipped.
+
+    Raises:
+        DataError: a missing column, a line of another length, or a cell that is no number, with its line.
+    """
+    group = _group_of(source)
+    with source.open("rb") as stream:
+        n_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
+    progress.start(max(1, n_lines - 1), f"reading {source.name}")
+    blocks: list[NDArray[np.float32]] = []
+    with source.open(newline="", encoding="utf-8-sig") as text:
+        reader = csv.reader(text)
+        header = next(reader, [])
+        if not header:
+            found = "begins with an empty line" if source.stat().st_size else "is empty"
             raise DataError(
-                f"{key} has shape {values.shape} and type {values.dtype}; allowed: "
-                + ("real numbers (rows, ...)" if rows else "one number or text for each row, or for each class")
-                + ("; or a 0 or 1 for each row and label" if labels else "")
+                f"{source} {found}; allowed: a line with the names of the columns, then a line for each row"
             )
+        of_texts, _ = columns.split(header, group, source)
+        labels = columns.labels(header)
+        if len(labels) == 1:
+            of_texts = {"y": labels[0], **of_texts}
+        texts: dict[str, list[str]] = {kind: [] for kind in of_texts}
+        taken = {header.index(name) for name in of_texts.values()}
+        numeric = [place for place in range(len(header)) if place not in taken]
+        while rows := _lines(reader, source, len(header)):
+            blocks.append(_numbers(rows, numeric, header, source))
+            for kind, name in of_texts.items():
+                place = header.index(name)
+                texts[kind].extend(row[place] for _, row in rows)
+            progress.step(len(rows))
+    if not blocks:
+        raise DataError(f"{source} has no line after its header; allowed: at least 1 row")
+    values, stored = np.concatenate(blocks), source.stat().st_size
+    arrays: Arrays = {f"X_{group}": values}
+    if len(labels) > 1:
+        marks = [numeric.index(header.index(name)) for name in labels]
+        arrays = {
+            f"y_{group}": values[:, marks],
+            "class_names": np.array(labels),
+            f"X_{group}": np.delete(values, marks, axis=1),
+        }
+    return arrays | {
+        f"{kind}_{group}": _text_array(found, f"{source}: column {of_texts[kind]!r}", stored)
+        for kind, found in texts.items()
+    }
 
 
-def _storage_type(x: NDArray[Any]) -> type[np.floating]:
-    """float16 if it represents every value of the dtype exactly (float16, 8-bit integers, booleans), else float32."""
-    return np.float16 if x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1) else np.float32
+def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]:
+    """The next lines that are not empty, each with its number in the file."""
+    rows = [(reader.line_num, row) for row in islice(reader, LINES_AT_ONCE) if row]
+    for number, row in rows:
+        if len(row) != width:
+            raise DataError(f"{source} line {number} has {len(row)} columns; allowed: {width}, as in its first line")
+    return rows
+
+
+def _numbers(
+    rows: Sequence[tuple[int, list[str]]], places: Sequence[int], names: Sequence[str], source: Path
+) -> NDArray[np.float32]:
+    """The columns `places` of some lines, (rows, columns); `names` are those of all columns."""
+    kept = np.isin(np.arange(len(names)), places).tolist()
+    cells = chain.from_iterable(compress(row, kept) for _, row in rows)
+    try:
+        values = np.fromiter(map(float, cells), np.float64, len(rows) * len(places)).reshape(len(rows), -1)
+    except ValueError:
+        for number, row in rows:
+            for place in places:
+                _refuse_text(row[place], f"{source} line {number}, column {names[place]!r}")
+        raise
+    large = np.argwhere(np.isfinite(values) & (np.abs(values) > LARGEST))
+    if large.size:
+        row, column = large[0]
+        raise DataError(
+            f"{source} line {rows[row][0]}, column {names[places[column]]!r}: {values[row, column]:g} is beyond "
+            f"{LARGEST:.3g}, the largest float32; scale the features"
+        )
+    return values.astype(np.float32)
+
+
+def _refuse_text(cell: str, where: str) -> None:
+    try:
+        float(cell)
+    except ValueError:
+        raise DataError(
+            f"{where}: {cell!r} is no number; write a number, leave the line out, or name the column with "
+            "--label-column, --id-column or --owner-column"
+        ) from None
+
+
+def _is_dataset(folder: Path) -> bool:
+    """Whether `datasets` (Hugging Face) saved a data set, or one with splits, in the folder."""
+    return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+
+
+def _read_dataset(folder: Path, columns: Columns) -> Arrays:
+    """Arrays of all splits of a data set that `save_to_disk` wrote: train, test or validation, and public.
+
+    A data set without splits is the group train. Class names are the ones its label declares.
+
+    Raises:
+        DataError: another split, or a data set with selected rows. UsageError: pyarrow is not installed.
+    """
+    arrow = pyarrow_modules()
+    splits = {"train": folder}
+    if (folder / "dataset_dict.json").is_file():
+        named = json.loads(read_text(folder / "dataset_dict.json"))["splits"]
+        groups = [SPLITS.get(name) for name in named]
+        if None in groups or len(set(groups)) != len(groups):
+            raise DataError(
+                f"data set {folder} has the splits {', '.join(named)}; allowed: train, one of test and validation, and "
+                "public; rename or remove the others"
+            )
+        splits = {SPLITS[name]: folder / name for name in named}
+    arrays: Arrays = {}
+    for group, place in splits.items():
+        state = json.loads(read_text(place / "state.json"))
+        if state.get("_indices_files"):
+            raise DataError(f"data set {place} selects rows of another; call flatten_indices() and save it again")
+        parts = [place / Path(entry["filename"]).name for entry in state["_data_files"]]
+        if len(set(parts)) < len(parts):
+            raise DataError(f"data set {place} names a file twice; save it again")
+        for part in parts:
+            open_regular(part).close()
+        table, stored = arrow.concat_tables(map(arrow_table, parts)), sum(part.stat().st_size for part in parts)
+        arrays |= _arrays_of(table, group, columns, place, stored)
+        info = json.loads(read_text(place / "dataset_info.json"))
+        label = (info.get("features") or {}).get(columns.label) or {}
+        if label.get("_type") == "ClassLabel" and label.get("names"):
+            names = list(map(str, label["names"]))
+            check_class_names(names, str(place))
+            arrays["class_names"] = np.array(names)
+    return arrays
+
+
+def _arrays_of(table: Any, group: str, columns: Columns, where: Path, stored: int) -> Arrays:
+    """The arrays of a table of pyarrow; `stored` is the number of bytes that it came from."""
+    table.validate(full=True)  # Arrow ends the process where lengths contradict each other
+    texts, features = columns.split(table.column_names, group, where)
+    labels = columns.labels(table.column_names)
+    arrays: Arrays = {f"X_{group}": np.concatenate([_column(table[name], name, where) for name in features], axis=1)}
+    if len(labels) == 1:
+        texts = {"y": columns.label, **texts}
+    else:
+        arrays[f"y_{group}"] = np.concatenate([_column(table[name], name, where) for name in labels], axis=1)
+        arrays["class_names"] = np.array(labels)
+    for kind, name in texts.items():
+        if kind != "id":
+            _refuse_nulls(table[name], name, where)
+        values = _plain_list(table[name], name, where)
+        if kind == "id":
+            values = [str(value) for value in values]
+        is_text = all(isinstance(value, str) for value in values)
+        found = _text_array(values, f"{where}: column {name!r}", stored) if is_text else np.array(values)
+        arrays[f"{kind}_{group}"] = found
+    return arrays
+
+
+def _plain_list(column: Any, name: str, where: Path) -> list[Any]:
+    """The values of a column of texts, numbers or flags, of which none is longer than LONGEST_ID."""
+    import pyarrow
+
+    for chunk in column.chunks:
+        held = chunk.dictionary if pyarrow.types.is_dictionary(chunk.type) else chunk
+        texts = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_binary)
+        if any(is_kind(held.type) for is_kind in texts):
+            longest = pyarrow.compute.max(pyarrow.compute.binary_length(held)).as_py() or 0
+            _refuse_long(longest, f"{where}: column {name!r}")
+        elif not pyarrow.types.is_primitive(held.type):
+            raise DataError(f"{where}: column {name!r} has type {held.type}; allowed: texts or whole numbers")
+    return list(column.to_pylist())
+
+
+def _refuse_long(longest: int, where: str) -> None:
+    if longest > LONGEST_ID:
+        raise DataError(f"{where} holds a text of {longest} bytes; allowed: {LONGEST_ID}; shorten it")
+
+
+def _text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str_]:
+    """Texts as an array, which gives each of them the room of the longest.
+
+    Raises:
+        DataError: a text longer than LONGEST_ID, or an array far larger than the `stored` bytes of the file.
+    """
+    longest = max(map(len, values), default=0)
+    _refuse_long(longest, where)
+    if too_large(UTF32 * longest * len(values), stored):
+        raise DataError(
+            f"{where} holds {len(values)} texts and one of {longest} characters among them, too much for memory; "
+            "shorten the long ones"
+        )
+    return np.array(values, dtype=np.str_)
+
+
+def _column(column: Any, name: str, where: Path) -> NDArray[np.floating]:
+    """The numbers of a column, (rows, 1), or those of its lists, (rows, length)."""
+    import pyarrow
+
+    _refuse_nulls(column, name, where)
+    kind, flat, width = column.type, column, 1
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        lengths = {len(value) for value in column}
+        if len(lengths) > 1:
+            raise DataError(
+                f"{where}: lists of column {name!r} have lengths {sorted(lengths)[:5]}; allowed: one length"
+            )
+        kind, flat, width = kind.value_type, pyarrow.compute.list_flatten(column), max(lengths, default=0)
+        _refuse_nulls(flat, name, where)
+    if not (pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_boolean(kind)):
+        raise DataError(
+            f"{where}: column {name!r} has type {column.type}; allowed: numbers, or lists of numbers; leave it out, or "
+            "name it with --label-column, --id-column or --owner-column"
+        )
+    return np.asarray(flat.to_numpy()).reshape(-1, width)
+
+
+def _refuse_nulls(column: Any, name: str, where: Path) -> None:
+    if column.null_count:
+        row = next(place for place, value in enumerate(column) if not value.is_valid)
+        raise DataError(
+            f"{where}: column {name!r} has {column.null_count} empty cells, first at row {row}; fill them, or leave "
+            "the rows out"
+        )
 
 
 def import_arrays(
@@ -156,8 +451,8 @@ def import_arrays(
     classes: Sequence[str] | None = None,
     *,
     private_test: bool = False,
-    columns: tables.Columns = _COLUMNS,
-    progress: tables.Counter | None = None,
+    columns: Columns = _COLUMNS,
+    progress: Progress = _SILENT,
 ) -> Description:
     """Write the feature file `out` from array files; returns its description. Arguments are those of `described`.
 
@@ -171,7 +466,7 @@ def import_arrays(
     with FeatureWriter(out, description, shown_as=Path(_shown(sources))) as writer:
         for group in groups_of(arrays):
             _write_group(writer, group, arrays, description.class_names, _shown(sources))
-    if writer.note is not None and progress is not None:
+    if writer.note is not None:
         progress.note(writer.note)
     return description
 
@@ -181,8 +476,8 @@ def described(
     classes: Sequence[str] | None = None,
     *,
     private_test: bool = False,
-    columns: tables.Columns = _COLUMNS,
-    progress: tables.Counter | None = None,
+    columns: Columns = _COLUMNS,
+    progress: Progress = _SILENT,
 ) -> tuple[Description, Arrays]:
     """The description of a feature file, and its arrays.
 
@@ -196,21 +491,10 @@ def described(
         UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays.
     """
     arrays = read_arrays(sources, columns, progress)
-    if columns.owner is not None and f"{OWNER}_train" not in arrays:
-        raise DataError(
-            f"{_shown(sources)} holds no {columns.owner}_train, which --owner-column {columns.owner} "
-            "names; allowed: an array of that name, or a column of the training table"
-        )
-    tested = any(key in arrays for key in ("X_test", "y_test"))
-    for key in ("X_train", "y_train", *(("X_test", "y_test") if tested else ())):
-        if key not in arrays:
-            raise DataError(
-                f"{_shown(sources)} holds no {key}; needed: X_train, y_train, X_test, y_test, "
-                "the last two only to measure accuracy"
-            )
+    _check_present(arrays, columns, _shown(sources))
     if classes is None and "class_names" in arrays:
         classes = [str(name) for name in arrays["class_names"]]
-    if private_test and not tested:
+    if private_test and "X_test" not in arrays:
         raise UsageError("--private-test was given, and there are no test rows; leave it out")
     several = has_several_labels(arrays)
     if private_test and classes is None and not several:
@@ -241,69 +525,99 @@ def described(
     return description, arrays
 
 
+def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
+    """DataError if an array that is needed is missing."""
+    if columns.owner is not None and f"{OWNER}_train" not in arrays:
+        raise DataError(
+            f"{where} holds no {columns.owner}_train, which --owner-column {columns.owner} "
+            "names; allowed: an array of that name, or a column of the training table"
+        )
+    tested = any(key in arrays for key in ("X_test", "y_test"))
+    for key in ("X_train", "y_train", *(("X_test", "y_test") if tested else ())):
+        if key not in arrays:
+            raise DataError(
+                f"{where} holds no {key}; needed: X_train, y_train, X_test, y_test, the last two only to measure "
+                "accuracy"
+            )
+
+
 def _shown(sources: Sequence[Path]) -> str:
     """The sources in a message about their content."""
     return ", ".join(map(str, sources))
 
 
 def groups_of(arrays: Arrays) -> dict[str, tuple[int, int, np.dtype[np.floating]]]:
-    """Rows, features and type on disk of each group that there is."""
+    """Rows, features and type on disk of each group that there is.
+
+    The type is float16 if it represents every value exactly (float16, 8-bit integers, booleans), else float32.
+    """
     found = {}
     for group in GROUPS:
         if f"X_{group}" in arrays:
             x = arrays[f"X_{group}"]
-            found[group] = (len(x), int(np.prod(x.shape[1:])), np.dtype(_storage_type(x)))
+            small = x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1)
+            stored: type[np.floating] = np.float16 if small else np.float32
+            found[group] = (len(x), int(np.prod(x.shape[1:])), np.dtype(stored))
     return found
 
 
 def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
-    x, y = arrays[f"X_{group}"], arrays.get(f"y_{group}")
-    if y is None or y.shape[:1] != (len(x),) or x.ndim < 2:
+    x, y, ids = (arrays.get(f"{kind}_{group}") for kind in KINDS)
+    if x is None or y is None or y.shape[:1] != (len(x),):
         raise DataError(
-            f"X_{group} has shape {x.shape} and y_{group} {None if y is None else y.shape}; "
+            f"X_{group} has shape {None if x is None else x.shape} and y_{group} {None if y is None else y.shape}; "
             "allowed: (rows, ...) and (rows,) or (rows, labels)"
         )
-    if x.dtype.kind not in "fiub":
-        raise DataError(f"X_{group} has type {x.dtype}; allowed: real numbers; convert it first")
-    width = int(np.prod(x.shape[1:]))
-    rows = max(1, BLOCK_BYTES // (4 * max(1, width)))
-    ids = arrays.get(f"id_{group}")
     if ids is not None and len(ids) != len(x):
         raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
-    owners = _owners(arrays, group, len(x))
-    order = None if owners is None else by_owner(owners)
     labels, made = y if y.ndim == 2 else label_indices(y, names, f"y_{group}"), ContentIds(group)
-    if order is not None:
-        labels, owners = labels[order], owners[order]  # type: ignore[index]
+    owners = _owners(arrays, group, len(x))
+    order = None
+    if owners is not None:
+        order = by_owner(owners)
+        labels, owners = labels[order], owners[order]
         ids = None if ids is None else np.asarray(ids)[order]
 
     def blocks() -> Iterator[NDArray[Any]]:
-        with np.errstate(over="ignore"):
-            for start in range(0, len(x), rows):
-                here = slice(start, start + rows)
-                given = np.asarray(x[here if order is None else order[here]]).reshape(-1, width)
-                bad = np.flatnonzero(~np.isfinite(given).all(axis=1))
-                if bad.size:
-                    row = start + bad[0]
-                    raise DataError(
-                        f"{where}: X_{group} has rows with NaN or infinity, first at row "
-                        f"{row if order is None else order[row]}; allowed: finite features; remove or repair those rows"
-                    )
-                block = given.astype(np.float32)
-                large = np.argwhere(np.isinf(block))
-                if large.size:
-                    row = start + large[0, 0]
-                    raise DataError(
-                        f"X_{group} row {row if order is None else order[row]} holds {given[tuple(large[0])]:g}, "
-                        f"beyond {tables.LARGEST:.3g}, the largest float32; scale the features"
-                    )
-                if ids is None:
-                    made.add(block, labels[start : start + rows])
-                yield block
+        for start, block in _blocks(x, order, group, where):
+            if ids is None:
+                made.add(block, labels[start : start + len(block)])
+            yield block
 
+    n_rows, width, dtype = groups_of(arrays)[group]
     names_of_rows = (str(name) for name in (made.names if ids is None else ids))
-    people = None if owners is None else [str(owner) for owner in owners]
-    writer.write_group(group, len(x), width, blocks(), labels, names_of_rows, _storage_type(x), people)
+    people = None if owners is None else owners.tolist()
+    writer.write_group(group, n_rows, width, blocks(), labels, names_of_rows, dtype.type, people)
+
+
+def _blocks(
+    x: NDArray[Any], order: NDArray[np.intp] | None, group: str, where: str
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Flattened rows in `order` as float32, (b, features), each block with the place of its first row.
+
+    Raises:
+        DataError: NaN, infinity, or a number beyond float32, with its row in `x`.
+    """
+    width = int(np.prod(x.shape[1:]))
+    at_once = max(1, BLOCK_BYTES // (4 * max(1, width)))
+    for start in range(0, len(x), at_once):
+        rows = np.arange(start, min(start + at_once, len(x))) if order is None else order[start : start + at_once]
+        given = np.asarray(x[start : start + at_once] if order is None else x[rows]).reshape(-1, width)
+        bad = np.flatnonzero(~np.isfinite(given).all(axis=1))
+        if bad.size:
+            raise DataError(
+                f"{where}: X_{group} has rows with NaN or infinity, first at row {rows[bad[0]]}; allowed: finite "
+                "features; remove or repair those rows"
+            )
+        with np.errstate(over="ignore"):
+            block = given.astype(np.float32)
+        large = np.argwhere(np.isinf(block))
+        if large.size:
+            raise DataError(
+                f"X_{group} row {rows[large[0, 0]]} holds {given[tuple(large[0])]:g}, beyond {LARGEST:.3g}, the "
+                "largest float32; scale the features"
+            )
+        yield start, block
 
 
 def _owners(arrays: Arrays, group: str, n_rows: int) -> NDArray[np.str_] | None:

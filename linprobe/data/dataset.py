@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from linprobe.data.digits import write_digits
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
 from linprobe.data.owners import Bounds, capped, id_hash, owner_bounds, refuse_both_sides
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.provenance import extraction_of, first_difference
 from linprobe.data.row_checks import GroupRows, check_rows
 from linprobe.data.row_digests import Commitment
 from linprobe.data.row_weights import RowWeights, class_weights

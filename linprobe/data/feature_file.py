@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
 from linprobe.data.hdf5_checks import data_set, find, refuse_shared_storage, text_attribute, texts
-from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
-from linprobe.data.stored_labels import as_labels, check_stored
-from linprobe.data.tasks import MULTICLASS, TASKS
+from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, MULTICLASS, TASKS, as_labels, check_stored
 from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1

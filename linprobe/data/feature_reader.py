@@ -1,4 +1,4 @@
-"""The contents of a feature file, on disk or in memory."""
+"""The contents of a feature file, on disk or in memory, and how its rows were made."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe._version import __version__
+from linprobe.data.labels import MULTICLASS, MULTILABEL
 from linprobe.data.record_ids import GIVEN
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.tasks import MULTICLASS, MULTILABEL
 from linprobe.errors import DataError
 
 RECORDS_AT_ONCE = 1 << 16
 ALL = slice(None)
 PRIVATE = "private"
+COMPARED = ("backbone", "weights_digest", "arguments", "tensor", "preprocessing", "image_size", "extraction_digest")
+ALWAYS_COMPARED = ("backbone", "weights_digest")
+SHOWN = 80  # characters of a value in a message
 BY_CHANCE = 1000  # one row in so many may be in both groups: a photograph that a collection holds twice
 
 
@@ -280,3 +283,68 @@ class LoadedFeatures(FeatureReader):
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
         """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
         return self._keys[group]
+
+
+def extraction_of(description: Description) -> dict[str, Any]:
+    """How the rows of a feature file were made, JSON-ready.
+
+    Returns: extraction_digest, backbone, weights, weights_digest, arguments, tensor, preprocessing (an object, or the
+        text of an imported file), image_size, normalisation, precision, dtype. None or empty where the file does not
+        say.
+    """
+    settings = _object(description.extraction) or {}
+    return {
+        "extraction_digest": description.extraction_digest,
+        "backbone": description.backbone,
+        "weights": description.weights,
+        "weights_digest": description.weights_digest,
+        "arguments": settings.get("arguments"),
+        "tensor": description.tensor,
+        "preprocessing": _object(description.preprocessing) or description.preprocessing,
+        "image_size": settings.get("image_size"),
+        "normalisation": description.normalisation,
+        "precision": settings.get("precision"),
+        "dtype": settings.get("dtype"),
+    }
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """The JSON object in a text; None for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def is_known(extraction: dict[str, Any]) -> bool:
+    """Whether it says how images became rows: `linprobe extract` made them."""
+    return bool(extraction.get("extraction_digest"))
+
+
+def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str, str] | None:
+    """Name and both values, as short texts, of the first entry in which two results of `extraction_of` differ.
+
+    None if they agree. Rows that were imported are compared by the backbone and the digest of its weights alone, where
+    both are stated.
+    """
+    if is_known(mine) and is_known(theirs):
+        if mine["extraction_digest"] == theirs["extraction_digest"]:
+            return None
+        names: tuple[str, ...] = COMPARED
+    else:
+        names = tuple(name for name in ALWAYS_COMPARED if mine.get(name) and theirs.get(name))
+    for name in names:
+        here, there = mine.get(name), theirs.get(name)
+        if here == there:
+            continue
+        if isinstance(here, dict) and isinstance(there, dict):
+            inner = next(key for key in sorted({*here, *there}) if here.get(key) != there.get(key))
+            return f"{name} {inner}", _shown(here.get(inner)), _shown(there.get(inner))
+        return name, _shown(here), _shown(there)
+    return None
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

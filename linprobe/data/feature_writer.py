@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from linprobe.atomic_files import PRIVATE_MODE
 from linprobe.data.feature_file import PRIVATE_LOG, SCHEMA_VERSION, TEXT_ATTRIBUTES, FeatureFile
 from linprobe.data.feature_reader import Description
+from linprobe.data.labels import as_labels
 from linprobe.data.row_checks import check_rows
-from linprobe.data.stored_labels import as_labels
 from linprobe.errors import DataError
 
 CHUNK_BYTES = 1 << 19

@@ -15,9 +15,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from linprobe.data.limits import LONGEST_ID, LONGEST_TEXT, MOST_COMPRESSED, too_large
+from linprobe.data.array_files import MOST_COMPRESSED, too_large
+from linprobe.data.record_ids import LONGEST_ID
 from linprobe.errors import DataError
 
+LONGEST_TEXT = 1 << 20  # characters of a text of a description
 MOST_CHUNK = 1 << 28  # bytes of one chunk, which is read whole
 AT_ONCE = 1 << 28  # bytes of text that one read may make
 FEWEST_AT_ONCE = 64

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GIVEN, FILE_NAMES, CONTENT = "given", "file names", "content"
+LONGEST_ID = 4_096  # bytes of a record id: a path has at most these on Linux
 DIGEST_BYTES = 16
 
 

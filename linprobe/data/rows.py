@@ -456,7 +456,7 @@ class Preparation:
 
     Args:
         processes: processes on this machine, each of which prepares a source of this size.
-        weights: of the rows.
+        weights: of the rows. streamed: keep no rows, though they fit in memory.
 
     Attributes:
         in_memory: whether rows are kept. If not, `add` does nothing, and the rows read the source again in every pass.
@@ -472,6 +472,8 @@ class Preparation:
         precision: Precision = "float32",
         processes: int = 1,
         weights: RowWeights | None = None,
+        *,
+        streamed: bool = False,
     ) -> None:
         column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
         rounded = widened(narrowed(column, precision))
@@ -484,7 +486,8 @@ class Preparation:
         self._precision, self._weights = precision, weights
         self._shape = source.n_rows, source.n_features + bool(preprocessing.intercept)
         self._storage, self._done = np.dtype(STORAGE[precision]), 0
-        self.in_memory = available_memory.fits(processes * self._storage.itemsize * self._shape[0] * self._shape[1])
+        n_bytes = processes * self._storage.itemsize * self._shape[0] * self._shape[1]
+        self.in_memory = not streamed and available_memory.fits(n_bytes)
         if self.in_memory:
             self._x = aligned_empty(self._shape, self._storage)
             self._y: NDArray[Any] = np.empty(source.n_rows, dtype=np.int64)
@@ -515,12 +518,14 @@ def prepare(
     precision: Precision = "float32",
     processes: int = 1,
     weights: RowWeights | None = None,
+    *,
+    streamed: bool = False,
 ) -> Rows:
     """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
 
     Arguments and errors as in `Preparation`.
     """
-    preparation = Preparation(source, preprocessing, precision, processes, weights)
+    preparation = Preparation(source, preprocessing, precision, processes, weights, streamed=streamed)
     if preparation.in_memory:
         for raw, labels in _prefetch(source.blocks(), source.n_features):
             preparation.add(raw, labels)
@@ -534,31 +539,36 @@ def prepare_shard(
     precision: Precision,
     group: Group,
     weights: RowWeights | None = None,
+    *,
+    streamed: bool = False,
+    shard_units: int = SHARD_ROWS,
 ) -> Rows:
     """`prepare` for the shard of this process: of rows, or of people if there are `bounds`.
 
-    A shard begins at a multiple of `SHARD_ROWS` units; the sizes of two shards differ by `SHARD_ROWS` at most.
+    A shard begins at a multiple of `shard_units` units; the sizes of two shards differ by `shard_units` at most. With
+    the default, the number of processes changes no bit of a sum.
 
     Args:
         bounds: rows of person u are bounds[u] to bounds[u + 1] of `source`. weights: of all rows of `source`.
+        streamed: read the rows again in every pass, though they fit in memory.
 
     Raises:
-        UsageError: more processes than blocks of `SHARD_ROWS` units.
+        UsageError: more processes than blocks of `shard_units` units.
     """
     if group.size == 1:
-        whole = prepare(source, preprocessing, precision, weights=weights)
+        whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed)
         return whole if bounds is None else whole.of_people(bounds)
     n_units = source.n_rows if bounds is None else len(bounds) - 1
-    n_parts = -(-n_units // SHARD_ROWS)
+    n_parts = -(-n_units // shard_units)
     if n_parts < group.size:
         raise UsageError(
             f"{group.size} processes were started for {n_units} private rows; allowed: one for every "
-            f"{SHARD_ROWS} of them; use --nproc-per-node {n_parts}"
+            f"{shard_units} of them; use --nproc-per-node {n_parts}"
         )
-    first, stop = (min(n_units, (group.rank + end) * n_parts // group.size * SHARD_ROWS) for end in (0, 1))
+    first, stop = (min(n_units, (group.rank + end) * n_parts // group.size * shard_units) for end in (0, 1))
     here = (first, stop) if bounds is None else (int(bounds[first]), int(bounds[stop]))
     own = None if weights is None else weights.shard(*here)
-    rows = prepare(source.shard(*here), preprocessing, precision, group.local_size, own)
+    rows = prepare(source.shard(*here), preprocessing, precision, group.local_size, own, streamed=streamed)
     if bounds is not None:
         rows = rows.of_people(bounds[first : stop + 1] - here[0])
     return rows.as_shard(first, n_units)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.data.dataset import check_test_rows, open_features
-from linprobe.data.provenance import extraction_of
+from linprobe.data.feature_reader import extraction_of
 from linprobe.evaluation.temperature import temperature_of
 from linprobe.metrics.figures import figures_by_task, no_better_than_guessing
 from linprobe.progress import Progress

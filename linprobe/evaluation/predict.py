@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.array_files import open_array
+from linprobe.data.array_files import LARGEST, open_array
 from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import UNLABELLED
-from linprobe.data.provenance import extraction_of
+from linprobe.data.feature_reader import extraction_of
+from linprobe.data.labels import MULTILABEL
 from linprobe.data.sources import BLOCK_ROWS
-from linprobe.data.tables import LARGEST
-from linprobe.data.tasks import MULTILABEL
 from linprobe.errors import DataError, UsageError
 from linprobe.evaluation.temperature import temperature_of
 from linprobe.metrics.scores import class_scores, label_probabilities, predictions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from linprobe.data.dataset import open_features
-from linprobe.data.provenance import extraction_of
-from linprobe.data.tasks import MULTILABEL
+from linprobe.data.feature_reader import extraction_of
+from linprobe.data.labels import MULTILABEL
 from linprobe.errors import DataError, UsageError
 from linprobe.metrics.scores import fit_temperature
 from linprobe.progress import Progress

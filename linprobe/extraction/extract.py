@@ -143,7 +143,7 @@ def _recipe(path: Path) -> Recipe:
         DataError: neither of the two, or rows that `linprobe extract` did not make.
     """
     from linprobe.data.feature_file import FeatureFile
-    from linprobe.data.provenance import extraction_of
+    from linprobe.data.feature_reader import extraction_of
     from linprobe.runs.run_folder import RunFolder
 
     if path.is_dir():

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from linprobe.atomic_files import given_text
-from linprobe.data.array_import import described, groups_of, import_arrays
+from linprobe.data.array_import import Columns, described, groups_of, import_arrays
 from linprobe.data.feature_file import is_hdf5
 from linprobe.data.record_ids import GIVEN
-from linprobe.data.tables import Columns
 from linprobe.errors import DataError, LinprobeError, UsageError, advice
 from linprobe.extraction.info import describe_features
-from linprobe.options.requests import ImportRequest as ImportRequest
+from linprobe.options.requests import ImportRequest
 from linprobe.plans.words import DryRun, bytes_in_words
 from linprobe.progress import Progress
 from linprobe.runs.output import new_files
@@ -28,16 +29,22 @@ def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:
         UsageError: `out` is a folder, an input or no feature file, or exists and `overwrite` is false. DataError:
             unreadable arrays or class list. LinprobeError: `out` is not writable.
     """
-    inputs = (*request.sources, request.classes)
-    with new_files({"--out": request.out}, what="feature file", inputs=inputs, overwrite=request.overwrite):
-        _check_replaced(request)
-        return _import(request, progress)
+    with _writing(request):
+        try:
+            import_arrays(out=request.out, **_arguments(request), progress=progress)
+        except OSError as error:
+            raise LinprobeError(f"feature file {request.out} cannot be written ({error}); {advice(error)}") from None
+        return describe_features(request.out, whole=False)  # the writer has checked it
 
 
-def _check_replaced(request: ImportRequest) -> None:
-    """UsageError if the output is a file of another kind, such as an array in a folder that is read."""
-    if request.out.exists() and request.out.stat().st_size and not is_hdf5(request.out):
-        raise UsageError(f"{request.out} is no feature file, and --overwrite would replace it; give --out another name")
+@contextmanager
+def _writing(request: ImportRequest) -> Iterator[None]:
+    """`new_files` for the feature file; also refuses to replace a file of another kind, such as an input's array."""
+    inputs, out = (*request.sources, request.classes), request.out
+    with new_files({"--out": out}, what="feature file", inputs=inputs, overwrite=request.overwrite):
+        if out.exists() and out.stat().st_size and not is_hdf5(out):
+            raise UsageError(f"{out} is no feature file, and --overwrite would replace it; give --out another name")
+        yield
 
 
 def dry_run(request: ImportRequest, progress: Progress) -> DryRun:
@@ -49,9 +56,7 @@ def dry_run(request: ImportRequest, progress: Progress) -> DryRun:
     Raises:
         LinprobeError: as `import_`, before it writes.
     """
-    inputs = (*request.sources, request.classes)
-    with new_files({"--out": request.out}, what="feature file", inputs=inputs, overwrite=request.overwrite):
-        _check_replaced(request)
+    with _writing(request):
         description, arrays = described(**_arguments(request), progress=progress)
     groups = groups_of(arrays)
     owners = {group: len(np.unique(arrays[key])) for group in groups if (key := f"owner_{group}") in arrays}
@@ -74,10 +79,7 @@ def dry_run(request: ImportRequest, progress: Progress) -> DryRun:
         ("reads", f"{', '.join(facts['sources'])}: {shown} rows of {n_features} features"),
         ("classes", f"{len(description.class_names)}: {', '.join(description.class_names[:NAMED])}"),
         ("ids", "given" if description.ids_from == GIVEN else "made from the rows"),
-        (
-            "owners",
-            ", ".join(f"{count:,} {group}" for group, count in owners.items()) or "none",
-        ),
+        ("owners", ", ".join(f"{count:,} {group}" for group, count in owners.items()) or "none"),
         ("spends", "nothing; training on the rows does"),
         ("writes", f"{request.out}: {bytes_in_words(facts['file_bytes'])} as {dtype}"),
     ]
@@ -98,12 +100,3 @@ def _arguments(request: ImportRequest) -> dict[str, Any]:
         "private_test": request.private_test,
         "columns": Columns(request.label_column, request.id_column, request.owner_column),
     }
-
-
-def _import(request: ImportRequest, progress: Progress) -> dict[str, Any]:
-    arguments = _arguments(request)
-    try:
-        import_arrays(out=request.out, **arguments, progress=progress)
-    except OSError as error:
-        raise LinprobeError(f"feature file {request.out} cannot be written ({error}); {advice(error)}") from None
-    return describe_features(request.out, whole=False)  # the writer has checked it

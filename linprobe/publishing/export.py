@@ -10,7 +10,7 @@ import numpy as np
 
 from linprobe._version import __version__
 from linprobe.atomic_files import replace_when_complete
-from linprobe.data.tasks import MULTILABEL
+from linprobe.data.labels import MULTILABEL
 from linprobe.errors import UsageError, require_for
 from linprobe.evaluation.temperature import temperature_of
 from linprobe.options.requests import ExportRequest

@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from linprobe.accounting.events import OWNER, Releases
 from linprobe.accounting.figures import gaussian_words, rounded_up
-from linprobe.data.tasks import MULTICLASS, MULTILABEL
+from linprobe.data.labels import MULTICLASS, MULTILABEL
 from linprobe.errors import printable
 from linprobe.runs.manifest import CARD, CLAIM, LEDGER, MODEL, Manifest
 

@@ -20,8 +20,7 @@ from typing import Annotated, Any, Self, get_type_hints
 from linprobe._version import __version__
 from linprobe.accounting.events import RECORD, UNITS, Releases
 from linprobe.accounting.selection import SelectionEvent
-from linprobe.data.limits import LONGEST_NAME, MOST_CLASSES
-from linprobe.data.tasks import MULTICLASS, MULTILABEL, TASKS
+from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, MULTICLASS, MULTILABEL, TASKS
 from linprobe.errors import DataError, PrivacyError
 
 MANIFEST_FORMAT = 3

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_rows
-from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.feature_reader import FeatureReader, first_difference, is_known
 from linprobe.data.owners import refuse_both_sides
-from linprobe.data.provenance import first_difference, is_known
 from linprobe.data.row_checks import GroupRows, compare_test_rows
 from linprobe.data.row_digests import share_a_row
 from linprobe.errors import DataError, PrivacyError

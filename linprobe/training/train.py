@@ -26,8 +26,7 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import FeatureReader
-from linprobe.data.provenance import extraction_of
+from linprobe.data.feature_reader import FeatureReader, extraction_of
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN

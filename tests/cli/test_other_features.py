@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data.feature_reader import Description
+from linprobe.data.feature_reader import Description, extraction_of, first_difference
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.data.provenance import extraction_of, first_difference
 from tests.cli.outcomes import Cli
 from tests.conftest import CLASS_NAMES, gaussian_rows
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data.array_import import import_arrays
+from linprobe.data.array_import import Columns, import_arrays
 from linprobe.data.blocks import pairs_of
 from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import LoadedFeatures
 from linprobe.data.owners import capped, owner_bounds
-from linprobe.data.tables import Columns
 from linprobe.errors import DataError, UsageError
 from linprobe.progress import Silent
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.data.array_import import import_arrays, read_arrays
+from linprobe.data.array_import import Columns, import_arrays, read_arrays, read_csv
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.tables import Columns, read_csv
 from linprobe.errors import DataError, LinprobeError
 from linprobe.progress import Silent
 from tests.conftest import Outcome
@@ -262,4 +261,4 @@ def test_object_arrays_are_refused_with_the_way_out(tmp_path: Path) -> None:
 
 def test_columns_of_one_name_are_all_features(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("label,a,a\n0,1,2\n1,3,4\n")
-    np.testing.assert_array_equal(read_csv(tmp_path / "train.csv", Columns(), None)["X_train"], [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(read_csv(tmp_path / "train.csv", Columns())["X_train"], [[1, 2], [3, 4]])

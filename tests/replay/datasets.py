@@ -17,8 +17,8 @@ import pytest
 
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.labels import MULTICLASS, MULTILABEL
 from linprobe.data.rows import Rows
-from linprobe.data.tasks import MULTICLASS, MULTILABEL
 from linprobe.methods import dpsgd_f
 from linprobe.training import execute
 

@@ -6,8 +6,8 @@ from statistics import mean
 
 import pytest
 
-from linprobe.extraction.import_ import ImportRequest, import_
-from linprobe.options.requests import TrainRequest
+from linprobe.extraction.import_ import import_
+from linprobe.options.requests import ImportRequest, TrainRequest
 from linprobe.training.train import train
 
 

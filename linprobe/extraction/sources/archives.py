@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.labels import class_list, label_indices, settle_labels
-from linprobe.data.limits import LONGEST_ID
+from linprobe.data.record_ids import LONGEST_ID
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.sources.base import (
     FOLDER_NAMES,

@@ -20,11 +20,9 @@ from linprobe.cli import (
     _stderr,
     about,
     attacks,
-    compare,
     costs,
     features,
     runs,
-    scores,
     training,
 )
 from linprobe.cli._command import Command, flag_of_argument, typer_function
@@ -35,12 +33,10 @@ from linprobe.options.declaration import REQUESTS
 DECLARING = (
     features,
     training,
-    scores,
     attacks,
     runs,
     about,
     costs,
-    compare,
 )  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
@@ -142,9 +138,30 @@ def _command_of(words: list[str]) -> str | None:
     return next((word for word in words if not word.startswith("-")), "")
 
 
+def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_stdout: bool) -> tuple[str, int]:
+    """The line that explains an error, and the exit status."""
+    if isinstance(error, LinprobeError):
+        return str(error), error.exit_status
+    if _memory.is_lack(error):
+        return _memory.RAN_OUT, 1
+    if hasattr(error, "format_message"):  # typer's own usage errors
+        command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
+        text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
+        stop = "" if text.endswith("?") else "."
+        return f"{text}{stop}{_hint(error)} See {command} --help.", 2
+    _stderr.drop_unwritten(sys.stdout)
+    if isinstance(error, OSError) and of_stdout:
+        return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
+        return f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1
+    if isinstance(error, OSError) and error.errno in ADVICE:
+        return f"{error}; {advice(error)}", 1
+    return f"{type(error).__name__}: {error}; run again with --debug to see where", 1
+
+
 def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> int:
     """`run` without the options of every command."""
-    debug, defaults = everywhere.debug, dict[str, Any]()
+    defaults: dict[str, Any] = {}
     try:
         _memory.check_limit()
         defaults = _defaults(words, everywhere)
@@ -159,32 +176,10 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> i
         raise
     except KeyboardInterrupt:  # before typer handles it
         return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
-    except LinprobeError as error:
-        if debug:
-            raise
-        return _fail(str(error), error.exit_status)
     except Exception as error:
-        if debug:
+        if everywhere.debug:
             raise
-        if _memory.is_lack(error):
-            return _fail(_memory.RAN_OUT, 1)
-        if hasattr(error, "format_message"):  # typer's own usage errors
-            command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
-            text = error.format_message().removesuffix(".")
-            text = f"{text}{_got(error, words, defaults)}"
-            stop = "" if text.endswith("?") else "."
-            return _fail(f"{text}{stop}{_hint(error)} See {command} --help.", 2)
-        of_stdout = error is stdout.error
-        _stderr.drop_unwritten(sys.stdout)
-        if of_stdout and isinstance(error, OSError):
-            return _fail(f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1)
-        if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
-            return _fail(
-                f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1
-            )
-        if isinstance(error, OSError) and error.errno in ADVICE:
-            return _fail(f"{error}; {advice(error)}", 1)
-        return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)
+        return _fail(*_reason(error, words, defaults, of_stdout=error is stdout.error))
     if status == INTERRUPTED:
         return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
     return status if isinstance(status, int) else 0

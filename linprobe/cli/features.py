@@ -11,7 +11,7 @@ NAMED = 10  # skipped images
 
 
 @command(ExtractRequest)
-def extract(request: ExtractRequest) -> None:
+def _extract(request: ExtractRequest) -> None:
     """Print the feature file; what was extracted goes to stderr."""
     from linprobe.cli import _terminal
     from linprobe.extraction import extract as made_by
@@ -48,7 +48,7 @@ def _show_extraction(outcome: ExtractOutcome) -> None:
 
 
 @command(ImportRequest)
-def import_(request: ImportRequest) -> None:
+def _import(request: ImportRequest) -> None:
     """Print the feature file; what it holds goes to stderr."""
     from linprobe.cli import _terminal
     from linprobe.extraction import import_ as made_by

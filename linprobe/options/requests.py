@@ -570,6 +570,7 @@ class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples
         most=1,
         commas=True,
         asked="q",
+        flags=("--q", "--sampling-rate"),
         metavar="Q,Q,...",
     )
     accountant: AccountantName = option(

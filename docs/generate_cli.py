@@ -17,7 +17,7 @@ TARGET = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # Command line reference
 
-<!-- Made by `python docs/generate_cli.py`. Do not edit: the texts are in linprobe/cli/ and linprobe/options/. -->
+<!-- Made by `python docs/generate_cli.py`. Do not edit: the texts are in linprobe/options/. -->
 
 Results go to stdout. Notes, tables and errors go to stderr. If `-` is given for a path, the path is read from the
 last line of standard input, so that commands can be joined with `|`.
@@ -29,7 +29,8 @@ CONFIG = """\
 `train --method NAME --help` prints only the options of that method.
 
 A key of a `--config` file is a flag without its dashes, or the name of an argument. Keys at the top are for the command
-that is run; those in a table named after a command are for that command. Flags on the command line win.
+that is run; keys in a table named after a command are for
+that command. Flags on the command line win.
 
     features = "features.h5"
 

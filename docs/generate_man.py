@@ -72,7 +72,7 @@ def render() -> str:
     environment = [f".TP\n\\fB{name}\\fR\n{_text(meaning)}" for name, meaning in ENVIRONMENT.items()]
     return "\n".join(
         [
-            '.\\" Made by `python docs/generate_cli.py`. Texts: linprobe/cli/ and linprobe/options/',
+            '.\\" Made by `python docs/generate_cli.py`. Texts: linprobe/options/',
             f'.TH LINPROBE 1 "" "linprobe {__version__}" "User Commands"',
             ".SH NAME",
             "linprobe \\- differentially private linear probing on frozen features",

@@ -81,7 +81,9 @@ class OverwriteOption:
 class Scoring:
     """How rows are scored."""
 
-    allow_other_features: bool = option(False, "Score rows that were extracted with other settings than the run's.")
+    allow_other_features: bool = option(
+        False, "Score rows even if they were extracted with other settings than the rows of the run."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,7 @@ class Calibrate:
     """The temperature of the scores."""
 
     calibrate: Path | None = option(
-        None, "Divide the class scores by a temperature from the public rows of this file.", metavar="FILE"
+        None, "Divide the class scores by a temperature fitted on the public rows of this file.", metavar="FILE"
     )
 
 
@@ -291,10 +293,9 @@ class TrainRequest(
 ):
     """Train a probe and print the run folder.
 
-    The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present,
-    or its place is empty; the number of places is public. With --unit owner, all private rows of one person are
-    present, or none. Every run spends privacy budget. Two runs at epsilon e on
-    the same private rows cost more than e together.
+    The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present, or
+    its place is empty; the number of places is public. With --unit owner, all private rows of one person are present,
+    or none. Every run spends privacy budget. Two runs at epsilon e on the same private rows cost more than e together.
     """
 
     # `TRAIN` and the method declare these; None is the default. `options` are the method's own options, by name.
@@ -364,11 +365,11 @@ class EvaluateRequest(
 ):
     """Print a run's accuracy on test rows, or its macro AUROC if rows have several labels.
 
-    Tables on stderr have balanced accuracy, AUROC, calibration error, and figures of each class with 95 %
+    Tables on stderr show balanced accuracy, AUROC, calibration error, and figures of each class with 95 %
     intervals. --json prints all of them and the confusion matrix.
     """
 
-    features: Path | None = option(None, "Feature file.", unset="the run's", argument="[FEATURES]")
+    features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
 
 
 @dataclass(frozen=True)
@@ -389,7 +390,7 @@ class PredictRequest(
         help="Feature file or .npy array of rows; - reads its path from stdin.", argument="FEATURES|-"
     )
     group: str | None = option(None, "Group of the feature file: rows, test, train, public.", unset="rows, else test")
-    probabilities: bool = option(False, "Add a column for every class.")
+    probabilities: bool = option(False, "Add a column with the probability of each class.")
 
 
 @dataclass(frozen=True)
@@ -405,7 +406,7 @@ class PdpReportRequest(
     """Summarise each private record's own privacy loss. Private, except the noisy histogram."""
 
     csv: Path | None = option(None, "Write id and epsilon of every record. Private.")
-    plot: Path | None = option(None, "Draw the sorted curve, .png or .svg. Private.")
+    plot: Path | None = option(None, "Draw the sorted epsilons of the records, .png or .svg. Private.")
     publish_epsilon: float | None = option(None, "Release a noisy histogram for this epsilon, as a run beside RUN.")
     sign: Path | None = option(None, "With --publish-epsilon: the private key of a signed run.", metavar="KEY")
     book: Path | None = option(
@@ -428,8 +429,8 @@ class AttackRequest(
     from test people. Its results are private.
     """
 
-    features: Path | None = option(None, "Feature file.", unset="the run's")
-    public: Path | None = option(None, "With --lira: feature file of public rows.", unset="the run's")
+    features: Path | None = option(None, "Feature file.", unset="the feature file of the run")
+    public: Path | None = option(None, "With --lira: feature file of public rows.", unset="the public rows of the run")
     plot: Path | None = option(None, "Draw the ROC curve, .png or .svg. Private.")
     out: Path | None = option(None, "Write the JSON object to a file. Private.")
     lira: bool = option(False, "Run the likelihood-ratio attack with shadow probes instead.")
@@ -502,7 +503,7 @@ class ReleaseRequest(
     """
 
     out: Path = option(help="Folder to make.")
-    name: str | None = option(None, "Name of the model.", unset="the name of the folder")
+    name: str | None = option(None, "Name of the model.", unset="the name of the folder of --out")
     curators: Sequence[str] = option(
         (), "Who publishes the model; repeat for more.", unset="not stated", asked="curator"
     )
@@ -600,7 +601,7 @@ class AccountRequest(
 
     sampling_rate: float = option(help="Sampling rate.", above=0, most=1, flags=RATE_FLAGS)
     noise_multiplier: float = option(help="Noise multiplier.", above=0, most=MAX_SIGMA, asked="sigma")
-    steps: int = option(help="Number of steps, each one release.", least=1, most=MAX_STEPS)
+    steps: int = option(help="Number of steps.", after="; each step is a release", least=1, most=MAX_STEPS)
     delta: float = option(help="Delta.", above=0, below=1)
 
 
@@ -614,7 +615,7 @@ class AuditRequest(
     """Measure a lower bound on epsilon with planted records.
 
     Trains on the built-in digits with rows in memory, streamed, and divided between two ranks, each with and
-    without per-record losses. stdout carries the lower bound; exit 4 if it is above the claim.
+    without per-record losses. stdout carries the lower bound; the exit status is 4 if it is above the claim.
     """
 
     method: str = option(help="Training method; `linprobe methods` lists them.", flags=("--method", "-m"))
@@ -691,7 +692,13 @@ class CompareRequest(
         argument="[FEATURES|-]",
     )
     delta: float = option(DEFAULT_DELTA, "Target delta of each run, below 1/N_private.")
-    seeds: int = option(5, "Runs of each method and epsilon; the seed chooses the public shots.", least=1, most=1000)
+    seeds: int = option(
+        5,
+        "Runs of each method and epsilon.",
+        after="; the seed chooses the public shots",
+        least=1,
+        most=1000,
+    )
     shots: Sequence[int] = option(
         (),
         "Public rows per class, taken out of the training rows.",
@@ -701,7 +708,7 @@ class CompareRequest(
     )
     public: Sequence[Path | None] = option(
         (),
-        "Feature file of public rows; repeat for more; the word none adds a comparison without one.",
+        "Feature file of public rows; repeat for more; the word none adds a comparison without public rows.",
         metavar="FILE|none",
     )
     baselines: bool = option(True, "Also train only-public and non-private.", flags=("--baselines/--no-baselines",))
@@ -738,7 +745,8 @@ class BudgetRequest(
     delta: float | None = option(None, "Delta of the figures.", unset="the largest delta of the runs", above=0, below=1)
     cap: float | None = option(
         None,
-        "Set the cap on the epsilon of all runs together, for every unit, at --delta.",
+        "Cap to set on epsilon.",
+        after="; it holds for all runs together, for every unit, at --delta",
         above=0,
         most=MAX_CAP,
         flags=("--set-cap",),

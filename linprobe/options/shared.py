@@ -123,7 +123,7 @@ class RunOptions:
     book: Path | None = option(
         None,
         "Budget book.",
-        unset="one for these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
+        unset="the book of these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
         group="Privacy",
     )
     log_to: Tracker | None = option(

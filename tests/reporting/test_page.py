@@ -27,7 +27,7 @@ PUBLISHED = Published("histogram", epsilon=0.5, noise_multiplier=7.5, file="publ
 def evidence_of(run: Path, **changes: Any) -> Evidence:
     """Evidence of a run, with `changes` to its manifest, a published histogram and an attack."""
     manifest = replace(RunFolder(run).manifest, **{"published": (PUBLISHED,), **changes})
-    checked = Recomputed(manifest.epsilon, manifest.epsilon, manifest.gdp_mu, manifest.zcdp_rho, 50)
+    checked = Recomputed(manifest.epsilon, manifest.epsilon, manifest.epsilon, manifest.gdp_mu, manifest.zcdp_rho, 50)
     return Evidence("run", manifest, checked, [HISTOGRAM], [attack_on(run)], figures_on(["ant", "bee", "cat", "dog"]))
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from linprobe.errors import ParameterError, UsageError
-from linprobe.options.declaration import Request, option
-from linprobe.options.shared import (
+from linprobe.options import (
     DEFAULT_DELTA,
     DEFAULT_STEPS,
     MAX_CAP,
@@ -26,6 +25,7 @@ from linprobe.options.shared import (
     Confirmation,
     RunOptions,
 )
+from linprobe.options.declaration import Request, option
 
 DEFAULT_EPOCHS = 60.0
 DEFAULT_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)

@@ -80,7 +80,7 @@ def tune(
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train with the settings that are right most often on private rows; the whole choice costs `epsilon`.
+    """Train with the settings that have the best noisy accuracy on private rows; training and choice cost `epsilon`.
 
     Args:
         features, progress, options: as for `train`.
@@ -178,7 +178,7 @@ def predict(
 def evaluate(
     run: AnyPath, features: AnyPath | None = None, *, progress: Progress | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Figures of a run on the public test rows of a feature file: accuracy, balanced accuracy, AUROC, each class.
+    """Metrics of a run on the public test rows of a feature file: accuracy, balanced accuracy, AUROC, each class.
 
     Args:
         run: run folder. features: feature file; None for the file that the run was trained on.

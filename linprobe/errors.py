@@ -38,7 +38,7 @@ class PrivacyError(LinprobeError):
 
 
 class DivergedError(LinprobeError):
-    """Training diverged. Whoever sees this knows something of the releases so far, so they count."""
+    """Training diverged. The error reveals something about the releases so far, so they count."""
 
 
 class ParameterError(UsageError, ValueError):

@@ -115,7 +115,7 @@ class LinearProbe(LinearClassifier):
     Adjacency: zero-out. One private record is present, or its place is empty; the number of places is public. With
     `owners`, all private rows of one person are present, or none of them; the number of people is public.
 
-    `fit` sets these attributes, and those of `LinearClassifier`.
+    `fit` sets these attributes, and the attributes of `LinearClassifier`.
 
     Attributes:
         history_: public facts of each step.
@@ -179,11 +179,11 @@ class LinearProbe(LinearClassifier):
                 only-public and zero-shot accept and ignore them.
             X_public, y_public: public rows (n_public, n_features), and labels of the same kind.
             text_weights: class-name encodings (n_features, n_classes).
-            owners: whose row each row of `X` is, shape (n_rows,): names or numbers. If given, people are protected with
-                all of their rows, and n_private is the number of people. None protects single rows.
+            owners: the person each row of `X` belongs to, shape (n_rows,): names or numbers. If given, people are
+                protected with all of their rows, and n_private is the number of people. None protects single rows.
             sample_weight: public factors on the losses of the rows of `X`, shape (n_rows,), 0 or more. PUBLIC: no
                 epsilon covers weights that were computed from other private rows. Gradients are clipped after they are
-                weighted, so weights above 1 change little. They multiply those of the argument `class_weight`.
+                weighted, so weights above 1 change little. They multiply the weights of `class_weight`.
 
         Raises:
             ParameterError, UsageError: a parameter or combination that is not allowed.

@@ -114,7 +114,7 @@ def _largest_epsilon(event: SelectionEvent, delta: float, accountant: Accountant
 def selection_deltas(
     event: SelectionEvent, epsilons: Sequence[float], delta: float, accountant: Accountant
 ) -> NDArray[np.float64]:
-    """delta(epsilon) of a selection: upper bounds, shape (len(epsilons),). `delta` is the one of the guarantee."""
+    """delta(epsilon) of a selection: upper bounds, shape (len(epsilons),). `delta`: of the guarantee."""
     mean, base = event.mean_repetitions, _largest_epsilon(event, delta, accountant)
     left = np.asarray(epsilons, dtype=np.float64) - 2 * _first_loss(event, base, delta, accountant)
     deltas = np.ones(len(left))

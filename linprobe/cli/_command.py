@@ -116,7 +116,7 @@ def flags_of(request: type[Any]) -> list[Flag]:
 
 
 def train_flags() -> list[Flag]:
-    """The flags of a training run, those of the command before those of methods."""
+    """The flags of a training run: flags of the command, then flags of methods."""
     flags: dict[str, Flag] = {}
     for group in TRAIN:
         for option in declared(group).values():

@@ -1,4 +1,4 @@
-"""A lack of memory, told in one line. OpenBLAS hangs, or ends the process, where it cannot get its work space."""
+"""Report a lack of memory in one line. OpenBLAS hangs, or ends the process, if it cannot allocate its buffers."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _audit(request: AuditRequest) -> None:
     """Print the lower bound; PrivacyError if it is above the claim."""
     from linprobe.cli import _terminal
     from linprobe.cli._figures import rounded_down, rounded_up
-    from linprobe.evaluation.audit_command import audit, check_audit
+    from linprobe.evaluation.audit import audit, check_audit
 
     with _terminal.TerminalProgress() as progress:
         audited = audit(request, progress)

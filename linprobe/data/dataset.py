@@ -61,13 +61,15 @@ class Dataset:
         text_weights: class-name encodings, shape (n_features, n_classes), or None.
         bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row
             is a unit of privacy by itself.
-        weights: public factors on the losses of the private rows; None for ones. Public rows have those of their
-            classes.
+        weights: public factors on the losses of the private rows; None for ones. Public rows have the
+            weights of their classes.
         several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
         joined: whether public rows are protected like private rows.
         features: the feature file of the private rows; None for rows of a caller.
         people: names of the people, in the order of `bounds`. Private.
         shots: public training rows per class; None if not given.
+        present: which units of `private` have their rows, shape (n_units,); None for all. The places of the others are
+            empty: a neighbour under zero-out, for audits and tests.
     """
 
     private: Source
@@ -81,6 +83,7 @@ class Dataset:
     features: FeatureReader | None = None
     people: Sequence[str] = ()
     shots: int | None = None
+    present: NDArray[np.bool_] | None = None
 
     @property
     def protected(self) -> list[Source]:
@@ -369,7 +372,7 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
 def private_rows(
     features: FeatureReader, taken: NDArray[np.bool_] | None, split: Split
 ) -> tuple[GroupRows, Bounds | None, list[str]]:
-    """The training rows that are not `taken` (n_train,) as public shots, and the people whose rows they are.
+    """The training rows that are not `taken` (n_train,) as public shots, and the person of each row.
 
     Returns: rows, and with unit `owner` where the rows of each person begin and the names; else None and no names.
 
@@ -430,7 +433,7 @@ def check_test_rows(features: FeatureReader, use: str, *, private: bool = False)
 
 
 def check_one_class(features: FeatureReader, command: str) -> None:
-    """UsageError for rows with several labels, for a command that knows one class a row."""
+    """UsageError for multilabel rows, for a command that needs one class a row."""
     if features.description.several_labels:
         raise UsageError(
             f"linprobe {command} needs one class a row, and {ONE_CLASS.format(features.path)}; allowed for such rows: "

@@ -58,7 +58,7 @@ class RowWeights:
 
     @property
     def of_others(self) -> RowWeights:
-        """The weights of rows of another source: those of their classes."""
+        """The weights of rows of another source: the weights of their classes."""
         return RowWeights(self.by_class)
 
 

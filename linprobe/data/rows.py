@@ -1,6 +1,6 @@
 """Rows in training space, read block by block: in memory or streamed from a file, all of them or one shard.
 
-To the rest of the code, a person whose rows are one unit is what a row is otherwise: `n_rows`, places, samples and
+With people as units, the rest of the code treats a person as it treats a row: `n_rows`, places, samples and
 shards are of people, and a block holds whole people. Blocks begin at fixed places among the people. So a person whose
 place is empty changes only the block of that place, whatever number of rows the person had.
 """
@@ -134,7 +134,7 @@ class Rows(ABC):
         return view
 
     def of_people(self, bounds: Bounds) -> Self:
-        """The rows as those of people, whose rows are next to each other: of person u, bounds[u] to bounds[u + 1]."""
+        """The rows grouped by person: person u has the rows bounds[u] to bounds[u + 1]."""
         n = len(bounds) - 1
         mean = self.n_local / max(1, n)
         view = self._view(bounds=bounds, units=True, unit_rows=mean, n_rows=n, _n_local=n, in_memory=False)
@@ -209,7 +209,7 @@ def _without(block: Block, present: Mask, filler: NDArray[np.float64] | None) ->
 
 
 def _translated(block: Block, translation: Translation, norms: NDArray[np.float64] | None) -> Block:
-    """The same rows with their translation, one column wider; `norms` are those of all rows, not of people."""
+    """The same rows with their translation, one column wider; `norms` are norms of all rows, not of people."""
     if norms is None:
         x = replace(block, translation=translation).x
         return replace(block, stored=x, norms=row_norms(x))

@@ -132,7 +132,7 @@ def _check(request: AttackRequest) -> None:
 
 
 def _private(features: FeatureReader, run: RunFolder) -> Dataset:
-    """The training rows that were private according to the manifest, and the people whose rows they are."""
+    """The training rows that were private according to the manifest, and the person of each row."""
     manifest = run.manifest
     if list(features.description.class_names) != run.class_names or features.n_features != run.weights.shape[-2]:
         here, there = (features.n_features, len(features.description.class_names)), run.weights.shape[-2:]

@@ -19,6 +19,7 @@ Every test is done on all runs together and on the runs of each path. Each bound
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ from scipy.special import expit, ndtr, ndtri
 from scipy.stats import binom, nct
 
 from linprobe.accounting.gaussian_dp import epsilon_of
-from linprobe.evaluation.audit import Trials
 from linprobe.mechanisms.grid import GRID_BITS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import MAX_EPSILON
@@ -36,6 +36,31 @@ from linprobe.options import MAX_EPSILON
 ALL = "all"
 LARGEST_MU = 20.0  # largest bound; far above the mu of every epsilon that can be claimed
 GUESSED = 0.1  # share of the trials that are guessed
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What the adversary observes.
+
+    Attributes:
+        inside: whether each canary was in, shape (runs, canaries).
+        scores: z, shape (runs, steps, canaries), in units of the claimed noise.
+        means: the same in the private mean, shape (runs, canaries); None if none was released.
+        paths: the path of each run.
+        products: what computed products on the host, `kernel` or `numpy`.
+    """
+
+    inside: NDArray[np.bool_]
+    scores: NDArray[np.float64]
+    paths: tuple[str, ...]
+    products: str = ""
+    means: NDArray[np.float64] | None = None
+
+    def on(self, path: str) -> Trials:
+        """The runs on one path."""
+        chosen = [run for run, taken in enumerate(self.paths) if taken == path]
+        means = None if self.means is None else self.means[chosen]
+        return Trials(self.inside[chosen], self.scores[chosen], (path,) * len(chosen), self.products, means)
 
 
 def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[str, Any]]:

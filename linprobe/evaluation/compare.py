@@ -144,7 +144,7 @@ def opened_comparison(request: CompareRequest) -> Iterator[OpenedComparison]:
 
 
 def warnings_of_comparison(missing: Sequence[Planned], found: OpenedComparison) -> list[str]:
-    """What to say to people before the missing runs are trained: a large delta, and runs without privacy."""
+    """Warnings to print before the missing runs are trained: a large delta, and runs without privacy."""
     n_units = dataset_of(found.reader, None, Split(shots=0, unit=found.request.unit)).n_units
     warning = large_delta(found.request.delta, n_units) if any(run.spends for run in missing) else None
     unprotected = sum(not METHODS[str(run.request.method)].private for run in missing)
@@ -319,7 +319,7 @@ def _about(request: CompareRequest, runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _commonest(features: FeatureReader) -> tuple[str, float]:
-    """The commonest class of the public test rows, and its share of them."""
+    """The majority class of the public test rows, and its share of them."""
     counts = np.bincount(features.labels("test"))
     place = int(counts.argmax())
     return features.description.class_names[place], int(counts[place]) / int(counts.sum())

@@ -18,11 +18,11 @@ def temperature_of(run: RunFolder, public: Path | None, progress: Progress, *, a
     """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
 
     Args:
-        allow_other: fit on rows that were made otherwise than those of the run, with a note.
+        allow_other: fit on rows that were extracted with other settings than the rows of the run, with a note.
 
     Raises:
-        UsageError: a run that votes, or of several labels a row. DataError: a file without the group `public`, with
-            other classes, made otherwise, or with another number of features. PrivacyError: a row that is private.
+        UsageError: a run that votes, or a multilabel run. DataError: a file without the group `public`, with other
+            classes, other settings of extraction, or another number of features. PrivacyError: a row that is private.
     """
     if public is None:
         return 1.0
@@ -30,8 +30,7 @@ def temperature_of(run: RunFolder, public: Path | None, progress: Progress, *, a
         raise UsageError(f"run {run.folder} votes, so it has no temperature; leave out --calibrate")
     if run.task == MULTILABEL:
         raise UsageError(
-            f"run {run.folder} gives each row several labels, and a temperature is for one class a row; leave out "
-            "--calibrate"
+            f"run {run.folder} is multilabel, and a temperature needs one class a row; leave out --calibrate"
         )
 
     with open_features(public) as opened:

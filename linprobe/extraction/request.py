@@ -30,7 +30,7 @@ class Recipe:
 
     Attributes:
         name: the run or feature file. class_names: its classes, in label order.
-        backbone, arguments: the network. weights: a name, or the name of a file. weights_digest: of its parameters.
+        backbone, arguments: the network. weights: a name, or the name of a file. weights_digest: SHA-256 of them.
         preprocessing: fields of `ImageTransform`. image_size: (height, width) of the network's input.
         extraction_digest: of all of these.
     """

@@ -101,7 +101,7 @@ class _Worker:
 
     @cached_property
     def wide_weight(self) -> ExactSum:
-        """Sum of the clip factors that are float64: those of people, and of samples without the kernel."""
+        """Sum of the float64 clip factors: of people, and of samples without the kernel."""
         return ExactSum(np.zeros(1), np.ones(()), self._n_rows)
 
     def prepared(self, block: Block) -> Block | ChosenRows:
@@ -133,7 +133,7 @@ class _Worker:
                 self._take_rows(block.chosen(part.places), part.compact())
 
     def _take_rows(self, block: Block, sample: Sample | None) -> None:
-        """Clip the gradients of all rows and add those of `sample`, or all."""
+        """Clip the gradients of all rows, and add the gradients of `sample`, or of all rows."""
         clip, x = self._clip, block.x
         if self._weights is not None:
             block = replace(block, stored=double(x), translation=None)  # norms in a geometry are products too

@@ -91,7 +91,7 @@ class Origin(Geometry):
         self._narrow = np.ascontiguousarray(origin, dtype=np.float32)
         self._origin = self._narrow.astype(np.float64)  # the rounded origin, as in `norms`
         self._length = float(np.linalg.norm(self._origin))
-        # an inner product of n terms has an error of at most n roundings, in any order; a row norm, that of one segment
+        # an inner product of n terms has an error of at most n roundings, in any order; a row norm, SEGMENT roundings
         self._slack = 2 * (origin.shape[0] + 1) * FLOAT32_ROUNDING * self._length
         self._own_slack = 1 + 2 * (SEGMENT + 2) * FLOAT32_ROUNDING
 

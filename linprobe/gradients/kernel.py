@@ -18,7 +18,7 @@ from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.native import KernelPart, KernelPeople, KernelRows, address
 
 TILE = 32  # features; sums are padded to a multiple, which every vector width of the kernel divides
-SPARE_ROWS = 13  # in a tile beyond those of a run, as in clipped_sum.c
+SPARE_ROWS = 13  # in a tile beyond the rows of a run, as in clipped_sum.c
 GROUP = 32  # rows that the kernel widens together, as in clipped_sum.c
 PADDING = 8  # doubles in a cache line
 PANEL = 6  # classes in a panel of packed weights, as in clipped_sum.c
@@ -201,7 +201,7 @@ class KernelProducts(NumpyProducts):
 
     @cached_property
     def _room(self) -> NDArray[np.float32]:
-        """Buffer for a run of rows and their residuals, and for those of a sample."""
+        """Buffer for a run of rows and their residuals, and for the rows and residuals of a sample."""
         tiles = (SUM_ROWS + SPARE_ROWS) * self._whole_tiles
         residuals = SUM_ROWS * whole_chunks(self.n_classes)
         room: NDArray[np.float32] = aligned_empty((2 * tiles + self._whole_tiles + 3 * residuals,), np.float32)
@@ -209,7 +209,7 @@ class KernelProducts(NumpyProducts):
         return room
 
     def _add(self, total: ExactSum, r: NDArray[np.float32], x: NDArray[np.float32], sample: Sample | None) -> None:
-        """Round the sum of each run to the grid; with `Scale`, whose grid differs by entry, that of each block."""
+        """Round the sum of each run to the grid; with `Scale`, whose grid differs by entry, the sum of each block."""
         if isinstance(total.shift, float):
             self._sum(total.total, total.shift, r, x, sample)
             return
@@ -346,7 +346,7 @@ class KernelProducts(NumpyProducts):
         return self._library.linprobe_clipped_runs, self._room
 
     def _parts(self, rows: StoredRows, clipped: ClippedBlock) -> list[KernelPart]:
-        """The parts whose scores a pass computes; those of other parts are computed here."""
+        """The parts whose scores a pass computes; the scores of other parts are computed here."""
         parts = []
         for part, out in zip(clipped.parts, clipped.scores, strict=True):
             if isinstance(part.products, KernelProducts):

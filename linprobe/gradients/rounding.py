@@ -9,7 +9,7 @@ changes by at most tau in exact arithmetic. In floating point, with u = 2^-24 an
         most n (n + 3) / 2 u A, with the record and without it. All other sums are equal in both cases. The sums of a
         Poisson sample are over runs of places that hold fewer rows (`Sample`), with the same bound.
     These sums are added exactly: in float64, rounded to a public grid so coarse that no addition rounds (`ExactSum`).
-        That changes each of them by at most one grid step per entry, and those of a sample by `SAMPLED_STEPS` in all.
+        That changes each sum by at most one grid step per entry, and all sums of a sample by at most `SAMPLED_STEPS`.
         If the sum of a block is rounded as a whole (without the kernel, on a GPU, with `Scale`), float64 sums in the
         block add an error of at most 2^-27 A.
     The relative error of residual norms is 17 u (`linprobe.data.preprocessing.row_norms`), of factors and products 2 u.
@@ -80,7 +80,7 @@ class Sample:
     on public numbers only. A run with `SUM_ROWS` sampled rows or more is halved until each part has fewer. So one
     record changes the sum of its own run, or it is the row for which its run is halved: one sum of SUM_ROWS - 1 rows
     without it is two sums of SUM_ROWS rows in all with it. The bound n (n + 3) / 2 grows faster than n, so it is at
-    most that of one sum.
+    most the bound for one sum.
 
     Attributes:
         places: of the sampled rows in the block, increasing, shape (m,).
@@ -201,7 +201,7 @@ def arithmetic(
 
 
 def unit_arithmetic(amplification: float, n_entries: int, n_units: int, *, block_units: int | None) -> Arithmetic:
-    """Margin and dtype where the units are people, whose rows have other places if the rows of one person are left out.
+    """Margin and dtype for units of people: leaving out one person changes the positions of other people's rows.
 
     Then all float32 sums of the cell change. A term is rounded at most SUM_ROWS times, so the error of all sums of a
     cell is at most SUM_ROWS u times the sum of the norms of its terms, which is at most `amplification` for a person.

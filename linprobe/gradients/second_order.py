@@ -23,7 +23,7 @@ triangle. Its length, and the length of the sum over the rows j of a person, are
     ||x||^2 ||r||^2 + s^2 ||x||^4 ||q||^2
     sum_(j, k) <x_j, x_k> <r_j, r_k> + s^2 <x_j, x_k>^2 <q_j, q_k>
 
-No entry of a summand exceeds tau. The gradients of one person may cancel, so the margin is that of
+No entry of a summand exceeds tau. The gradients of one person may cancel, so the margin is the same as in
 `linprobe.gradients.unit_sums`.
 """
 

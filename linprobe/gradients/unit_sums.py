@@ -1,7 +1,7 @@
 """Clipped sums where all rows of a person are one unit: the gradients of a person are summed, and the sum is clipped.
 
 The gradient of person u is S_u = sum_j x_j r_j^T over the person's rows. Its norm needs no matrix of that size, only
-the inner products of the rows and those of the residuals:
+the inner products of the rows and the inner products of the residuals:
 
     ||S_u||^2            = sum_(j, k) <x_j, x_k> <r_j, r_k>
     ||S_u - g||^2        = ||S_u||^2 - 2 sum_j x_j^T g r_j + ||g||^2              (a public origin g)
@@ -97,8 +97,8 @@ class UnitClip:
     def add(self, block: Block, total: ExactSum) -> ClippedUnits:
         """Add sum_u c_u S_u over the people of a block, (n_classes, n_features), to `total`.
 
-        People outside the sample (`block.sampled`) do not join the sum. The sum reads the rows of the
-        sample only: those of others would move these rows, whose scores would then be rounded otherwise.
+        People outside the sample (`block.sampled`) do not join the sum. The sum reads the rows of the sample only:
+        other rows would change the positions of these rows, and so the rounding of their scores.
         """
         if self.products is not None:
             return self._add_narrow(self.products, block, total)

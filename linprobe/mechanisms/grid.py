@@ -26,7 +26,7 @@ UNSURE = 2.0**-21  # bound on the error of a number in grid steps; lemma 3 of do
 DEEP = 1 << 43  # magnitudes below have too few leading bits for that bound
 WORD_BITS = 63  # of U in a word of the stream; the last bit of the word is the sign
 EXTRA_BITS = 512  # further bits of U for one number
-SPARE = 64  # bits of the ball arithmetic beyond those of U
+SPARE = 64  # bits of the ball arithmetic beyond the bits of U
 EXTRA_STEPS = (64, 192, EXTRA_BITS)  # numbers of further bits to try, in this order
 
 

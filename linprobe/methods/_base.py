@@ -226,7 +226,7 @@ class Fitted:
         if factor == 1:
             return self
         if self.start is None:
-            raise UsageError(f"shrink is {factor:g}, and the method has no first weights; leave out --shrink")
+            raise UsageError(f"shrink is {factor:g}, and the method has no initial weights; leave out --shrink")
         weights = self.start + factor * (self.weights - self.start)
         return replace(self, weights=weights, bias=self.start_bias + factor * (self.bias - self.start_bias))
 

@@ -105,7 +105,7 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
 
 
 def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:
-    """W_1 for translated rows: their public optimum, or weights with the scores of x under those of `options.init`."""
+    """W_1 for translated rows: their public optimum, or weights that give x the scores of `options.init`."""
     if problem.public is not None and options.init in ("auto", "public"):
         public = problem.public.translated(shift, column)
         moved = replace(problem, n_features=public.n_features, public=public)

@@ -73,7 +73,7 @@ class Summary:
 
 
 def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | None]]) -> bool:
-    """Whether a mean is above those of all rivals, and no two ranges of a standard deviation around them touch.
+    """Whether a mean minus its standard deviation is above the mean plus standard deviation of every rival.
 
     A single run has no spread, and a row without rivals beats none: neither is ever the best.
     """

@@ -1,4 +1,4 @@
-"""Figures of a model on public test rows: overall, by class, or by label.
+"""Metrics of a model on public test rows: overall, by class, or by label.
 
 Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 1927: the interval of a share.
 Hanley, McNeil, "The Meaning and Use of the Area under a ROC Curve", Radiology 1982.
@@ -64,7 +64,7 @@ def figures_by_task(
 
 
 def no_better_than_guessing(figures: Mapping[str, Any]) -> str | None:
-    """A warning if the model is right no more often than the commonest answer."""
+    """A warning if the model is no more accurate than always predicting the majority class, or majority labels."""
     warn = no_better_than_commonest_answers if of_labels(figures) else no_better_than_commonest
     return warn(figures)
 
@@ -213,14 +213,14 @@ def share_of(name: str, hits: int, n: int) -> dict[str, Any]:
 
 
 def no_better_than_commonest(figures: Mapping[str, Any]) -> str | None:
-    """A warning if the model is right no more often than the answer that is always the commonest test class."""
+    """A warning if the predictions are no better than the majority class of the test rows."""
     if figures["test_accuracy"] > figures["commonest_share"]:
         return None
     present = sum(one["n"] > 0 for one in figures["per_class"].values())
     return (
-        f"test accuracy {figures['test_accuracy']:.4f} is not above {figures['commonest_share']:.4f}, that of always "
-        f"answering {figures['commonest_class']!r}; balanced accuracy is {figures['balanced_accuracy']:.4f}, "
-        f"that answer's {1 / present:.4f}"
+        f"test accuracy {figures['test_accuracy']:.4f} is not above {figures['commonest_share']:.4f}, the accuracy "
+        f"of always predicting the majority class {figures['commonest_class']!r}; balanced accuracy is "
+        f"{figures['balanced_accuracy']:.4f}, and {1 / present:.4f} for the majority class"
     )
 
 
@@ -240,8 +240,8 @@ def label_figures(
         weights, bias: (n_features, n_labels) and (n_labels,).
 
     Returns: test_rows, macro_auroc and macro_average_precision (means over the labels that some test rows have and some
-        have not, else None), label_accuracy (mean over labels), commonest_accuracy (that of always giving the commoner
-        answer to each label), per_label (by name: n rows with the label, predicted, accuracy, accuracy_interval, auroc,
+        have not, else None), label_accuracy (mean over labels), commonest_accuracy (label accuracy of always predicting
+        the majority answer), per_label (by name: n rows with the label, predicted, accuracy, accuracy_interval, auroc,
         average_precision, recall, recall_interval, precision, precision_interval; None for a share of no rows, and for
         the AUROC and average precision of a label that no row has, or all).
     """
@@ -293,11 +293,11 @@ def average_precision(mine: Marks, score: Floats) -> float:
 
 
 def no_better_than_commonest_answers(figures: Mapping[str, Any]) -> str | None:
-    """A warning if labels are right no more often than by always giving each label's commoner answer."""
+    """A warning if the label accuracy is no better than always predicting the majority answer of each label."""
     if figures["label_accuracy"] > figures["commonest_accuracy"]:
         return None
     return (
-        f"accuracy of labels {figures['label_accuracy']:.4f} is not above {figures['commonest_accuracy']:.4f}, that of "
-        "always giving each label its commoner answer; macro AUROC is "
+        f"label accuracy {figures['label_accuracy']:.4f} is not above {figures['commonest_accuracy']:.4f}, the "
+        "accuracy of always predicting the majority answer of each label; macro AUROC is "
         f"{'-' if figures['macro_auroc'] is None else format(figures['macro_auroc'], '.4f')}, by guessing 0.5"
     )

@@ -9,7 +9,7 @@ ratios against shadow models (LiRA, Algorithm 1), true-positive rates at small f
     ratio_i  = log N(o_i; mean_i,in, v_in) - log N(o_i; mean_i,out, v_out)
 
 Where people are compared, the threshold attack takes the mean of o_i over the rows of a person, which is comparable for
-people with few and with many rows. The likelihood ratio of a person is the sum of those of the rows, as if they were
+people with few and with many rows. The log likelihood ratio of a person is the sum over the rows, as if the rows were
 independent given membership.
 
 The loss falls as o_i rises, so both rank records alike; o_i still distinguishes records whose p_i rounds to 1. In this
@@ -84,7 +84,7 @@ class Membership:
 
 
 def membership(members: Scores, others: Scores, resamples: int = 0) -> Membership:
-    """Compare the scores of members (n,) with those of non-members (m,).
+    """Compare the scores of members (n,) with the scores of non-members (m,).
 
     The bootstrap resamples members and non-members separately. Scores are replaced by their ranks, so that a resample
     costs one count and one cumulative sum.

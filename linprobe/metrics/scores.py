@@ -82,7 +82,7 @@ def right_and_wrong(
     weights: NDArray[np.float32],
     bias: NDArray[np.float32],
 ) -> NDArray[np.int64]:
-    """Numbers of right and wrong rows of each class, shape (n_classes, 2). A zero row, an empty place, is neither."""
+    """Numbers of correct and wrong predictions by class, shape (n_classes, 2), without zero rows (empty places)."""
     cells = np.zeros((weights.shape[-1], 2), dtype=np.int64)
     for x, y in blocks:
         wrong = class_scores(x, weights, bias).argmax(axis=1) != y  # with zero rows, so that no row moves
@@ -94,7 +94,7 @@ def right_and_wrong(
 def count_private(
     weights: NDArray[np.float32], bias: NDArray[np.float32], rows: Source, bounds: Bounds | None
 ) -> tuple[float, float]:
-    """Number of rows that a model labels right, and of rows that are not zero. A zero row, an empty place, counts in
+    """Number of correct predictions, and of rows that are not zero. A zero row, an empty place, counts in
     neither.
 
     With `bounds`, the sum over people of the share of their rows that the model labels right, and the number of people

@@ -37,7 +37,7 @@ AccountantName = Literal["auto", "gdp", "pld", "rdp"]
 Condition = Literal["auto", "none", "mean"]
 Centre = Literal["auto", "none", "public"]
 Init = Literal["auto", "zero", "public", "text", "run"]
-Loss = Literal["softmax", "squared", "sigmoid"]  # sigmoid: of rows with several labels
+Loss = Literal["softmax", "squared", "sigmoid"]  # sigmoid: multilabel rows
 Output = Literal["last", "average", "weighted", "ema", "vote"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Reference = Literal["init", "zero"]
@@ -134,7 +134,7 @@ class RunOptions:
     )
     book: Path | None = option(
         None,
-        "Budget book.",
+        "Budget book: the ledger of all runs on the training rows.",
         unset="the book of these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
         group="Privacy",
     )
@@ -179,7 +179,7 @@ class Budget:
 class Classes:
     """The classes, which must not come from private labels."""
 
-    classes: Any = option(None, "List of classes.", unset="those of the public labels")
+    classes: Any = option(None, "List of classes.", unset="the classes of the public labels")
     class_weight: Any = option(
         None, "Public weights by class, or 'public' for one over the number of public rows.", unset="1 for every class"
     )
@@ -187,7 +187,7 @@ class Classes:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Noise multiplier or steps, and the accountant."""
+    """Noise multiplier, or number of steps."""
 
     noise_multiplier: float | None = option(
         None, "Noise multiplier; the number of steps follows.", asked="sigma", group="Privacy"
@@ -334,14 +334,14 @@ class Steps(WeightDecay):
     )
 
     def check_together(self) -> None:
-        """UsageError for a score noise beside a learning rate: both set the step size, and the rate is used."""
+        """UsageError for both a score noise and a learning rate: the learning rate sets the step size."""
         if self.learning_rate is not None:
             refuse_idle(self, ("score_noise",), f"learning-rate {self.learning_rate:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """The practical variant, or the one that the paper analyses."""
+    """The practical variant, or the variant that the paper analyses."""
 
     variant: Literal["practical", "theory"] = option("practical", "Version of the algorithm", on_gpu=("practical",))
 
@@ -361,7 +361,7 @@ class Radius:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseRidge:
-    """What makes a noisy matrix invertible."""
+    """Ridge that makes a noisy matrix invertible."""
 
     noise_ridge: float = option(
         0.15, "Constant added to the noisy covariance or Hessian, in units of its noise.", above=0, most=1e6
@@ -370,7 +370,7 @@ class NoiseRidge:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCovariance(NoiseRidge):
-    """The part of the budget for the covariance of the features."""
+    """Share of the budget for the covariance of the features."""
 
     covariance_epsilon_share: float = option(0.65, "Share of epsilon spent on the covariance.", above=0, most=0.99)
 
@@ -439,7 +439,7 @@ class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
     optimizer: Literal["sgd", "momentum", "adam"] = option("momentum", "Optimizer")
     momentum: float = option(0.9, "Momentum coefficient.", above=0, most=0.999)
     loss: Literal["softmax", "squared"] | None = option(
-        None, "Loss of rows with one class each", unset="softmax; sigmoid for rows with several labels"
+        None, "Loss of rows with one class each", unset="softmax; sigmoid for multilabel rows"
     )
 
 

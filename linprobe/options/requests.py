@@ -82,7 +82,7 @@ class Scoring:
     """How rows are scored."""
 
     allow_other_features: bool = option(
-        False, "Score rows even if they were extracted with other settings than the rows of the run."
+        False, "Score rows even if they were extracted with settings other than the settings of the run."
     )
 
 
@@ -166,14 +166,14 @@ class ExtractRequest(
     out: Path | None = option(None, "Feature file to write.", unset="features/SOURCE-BACKBONE.h5")
     classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
     test_fraction: float | None = option(
-        None, "Share of the images to test on, if SOURCE has no test group.", group=IMAGES
+        None, "Fraction of the images held out for testing, if SOURCE has no test group.", group=IMAGES
     )
     private_test: bool = option(False, PRIVATE_TEST, group=IMAGES)
     owners: Path | None = option(
         None, "CSV with the columns id and owner: the person each image belongs to.", group=IMAGES
     )
     owner_regex: str | None = option(
-        None, "Regular expression; its first group in an image's id is the owner.", group=IMAGES
+        None, "Regular expression on the image's id; its first group is the owner.", group=IMAGES
     )
     public: Path | None = option(None, "Folder of public images, CLASS/IMAGE.", group=IMAGES)
     augment_views: int = option(0, "Augmented rows added for each public image.", least=0, most=1024, group=IMAGES)
@@ -200,7 +200,7 @@ class ExtractRequest(
         unset="a photo of a {}.",
         group=NETWORK,
     )
-    resize: int | None = option(None, "Length of the short side; 0 keeps the size.", group=NETWORK)
+    resize: int | None = option(None, "Resize the short side to this length; 0 keeps the size.", group=NETWORK)
     crop: int | None = option(None, "Side of the centre crop; 0 crops nothing.", group=NETWORK)
     mean: tuple[float, ...] | None = option(
         None, "Mean to subtract from values in [0, 1]: M or R,G,B.", from_text=channels, group=NETWORK
@@ -294,7 +294,7 @@ class TrainRequest(
     """Train a probe and print the run folder.
 
     The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present, or
-    its place is empty; the number of places is public. With --unit owner, all private rows of one person are present,
+    its position is empty; the number of positions is public. With --unit owner, all private rows of one person are present,
     or none. Every run spends privacy budget. Two runs at epsilon e on the same private rows cost more than e together.
     """
 
@@ -329,10 +329,10 @@ class TuneRequest(
 ):
     """Train with settings chosen on the private rows, and print the run folder.
 
-    The guarantee is (epsilon, delta)-differential privacy of the whole choice under zero-out adjacency: one private
-    record, or with --unit owner one person, is present, or the place is empty. --shrink makes one run, then chooses
-    by noisy counts of correct predictions on private rows. --grid makes a secret number of runs and keeps the run with
-    the best noisy count; the others leave no trace.
+    The guarantee is (epsilon, delta)-differential privacy of training and selection together, under zero-out
+    adjacency: one private record, or with --unit owner one person, is present, or its position is empty. --shrink
+    makes one run, then chooses by noisy counts of correct predictions on private rows. --grid makes a secret number
+    of runs and keeps the run with the largest noisy count; the other runs are neither printed nor stored.
     """
 
     grid: Sequence[str] = option(
@@ -363,9 +363,9 @@ class EvaluateRequest(
     command="evaluate",
     examples=("evaluate runs/first", "evaluate runs/first later.h5 --json"),
 ):
-    """Print a run's accuracy on test rows, or its macro AUROC if rows have several labels.
+    """Print a run's accuracy on test rows, or its macro AUROC for multilabel rows.
 
-    Tables on stderr show balanced accuracy, AUROC, calibration error, and figures of each class with 95 %
+    Tables on stderr show balanced accuracy, AUROC, calibration error, and metrics of each class with 95 %
     intervals. --json prints all of them and the confusion matrix.
     """
 
@@ -383,7 +383,7 @@ class PredictRequest(
 ):
     """Print id, label and score of every row as CSV; the score is the label's probability.
 
-    If rows have several labels, there is a column for each label: 1 where its probability is above one half, else 0.
+    For multilabel rows, there is a column for each label: 1 where its probability is above one half, else 0.
     """
 
     features: Path = option(
@@ -403,7 +403,7 @@ class PdpReportRequest(
     command="pdp-report",
     examples=("pdp-report runs/first",),
 ):
-    """Summarise each private record's own privacy loss. Private, except the noisy histogram."""
+    """Summarise the privacy loss of each private record. Private, except the noisy histogram."""
 
     csv: Path | None = option(None, "Write id and epsilon of every record. Private.")
     plot: Path | None = option(None, "Draw the sorted epsilons of the records, .png or .svg. Private.")
@@ -459,7 +459,7 @@ class ReportRequest(
     html: Path = option(help="Page to write, .html or .htm.")
     attack: Sequence[Path] = option((), "JSON results of linprobe attack; repeat for more. Makes the page private.")
     title: str | None = option(None, "Title of the page.", unset="method and run")
-    owner: str | None = option(None, "Who answers for the data.", unset="a blank line to sign")
+    owner: str | None = option(None, "Who is responsible for the data.", unset="a blank line to sign")
 
 
 @dataclass(frozen=True)
@@ -472,10 +472,10 @@ class VerifyRequest(
 ):
     """Check that a run is private, intact, and that all accountants agree on its guarantee.
 
-    The guarantee is under zero-out adjacency: one private record is present, or its place is empty.
+    The guarantee is under zero-out adjacency: one private record is present, or its position is empty.
 
-    Anything else ends with exit status 4 and the reason: a seeded or non-private run, an edit, a missing file, a
-    guarantee above the limits, a signature that is missing or of another key.
+    Exit status 4, with the reason, for a seeded or non-private run, an edited or missing file, a guarantee above the
+    limits, and a signature that is missing or made with another key.
     """
 
     features: Path | None = option(None, "Feature file; also check that the run was trained on its private rows.")
@@ -595,7 +595,7 @@ class AccountRequest(
     Every accountant that applies computes it, and for sums over all rows autodp gives a third opinion. The command
     reads no data.
 
-    stdout carries one line per accountant: its name, a tab, its epsilon, rounded up. The first is the one that
+    stdout carries one line per accountant: its name, a tab, its epsilon, rounded up. The first is the epsilon that
     `train` reports. mu of Gaussian DP and rho of zCDP are on stderr.
     """
 
@@ -612,7 +612,7 @@ class AuditRequest(
     command="audit",
     examples=("audit --method noisy-gd --eps 3", "audit --method dp-newton --eps 3 --runs 50 --canaries 50"),
 ):
-    """Measure a lower bound on epsilon with planted records.
+    """Measure a lower bound on epsilon with canaries (planted records).
 
     Trains on the built-in digits with rows in memory, streamed, and divided between two ranks, each with and
     without per-record losses. stdout carries the lower bound; the exit status is 4 if it is above the claim.
@@ -643,7 +643,7 @@ class AuditRequest(
         least=RUNS_PER_ROWS * len(HOST_ROWS),
         most=10_000,
     )
-    canaries: int = option(100, "Planted records per run.", least=10, most=1000)
+    canaries: int = option(100, "Canaries per run.", least=10, most=1000)
     confidence: float = option(0.999, "Confidence of the lower bound.", least=0.5, below=1)
     unit: Literal["record", "owner"] = option("record", "What a canary is", after="; owner: a person with 3 rows")
     device: str = option("cpu", "cuda or cuda:N: audit training on that GPU too.")
@@ -716,7 +716,7 @@ class CompareRequest(
     jobs: int | None = option(None, "Number of processes.", unset=PROCESSES, least=1, most=MAX_PROCESSES)
     book: Path | None = option(None, "Budget book of the training rows.", unset="as for `linprobe train`")
     unit: Literal["record", "owner"] = option(
-        "record", "What every run protects", after="; owner: a person, with all rows of that person"
+        "record", "Unit of privacy of every run", after="; owner: a person, with all rows of that person"
     )
 
     @property
@@ -734,7 +734,7 @@ class BudgetRequest(
 ):
     """Print the epsilon of all runs on a set of rows together, from their budget book.
 
-    stdout carries that epsilon, rounded up. The book is private: it shows that the rows were used, and when.
+    stdout carries the epsilon, rounded up. The book is private: it shows that the rows were used, and when.
     """
 
     source: Path = option(
@@ -745,8 +745,8 @@ class BudgetRequest(
     delta: float | None = option(None, "Delta of the figures.", unset="the largest delta of the runs", above=0, below=1)
     cap: float | None = option(
         None,
-        "Cap to set on epsilon.",
-        after="; it holds for all runs together, for every unit, at --delta",
+        "Set a cap on epsilon.",
+        after="; it holds for all runs together, for every unit of privacy, at --delta",
         above=0,
         most=MAX_CAP,
         flags=("--set-cap",),
@@ -759,5 +759,5 @@ class BudgetRequest(
 class DoctorRequest(JsonOption, Request, command="doctor", examples=("doctor", "doctor --json")):
     """Show what this installation has, and what is missing for which command.
 
-    It downloads nothing and reads no rows. The exit status is 1 if most commands cannot run.
+    The command downloads nothing and reads no rows. The exit status is 1 if most commands cannot run.
     """

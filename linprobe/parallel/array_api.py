@@ -68,7 +68,7 @@ def segment_sums(values: Array, segment: Array, counts: Array) -> Array:
 
 
 def by_rows(x: Array, work: Callable[[slice], None]) -> None:
-    """Call `work` on slices that cover the rows of `x`: threads share those of the host, a device gets one."""
+    """Call `work` on slices that cover the rows of `x`: one per thread on the host, one slice on a device."""
     if isinstance(x, np.ndarray):
         in_slices(len(x), max(1, PART * len(x) // max(1, x.size)), work)
     else:

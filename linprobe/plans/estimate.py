@@ -25,7 +25,7 @@ def seconds_of_steps(
 ) -> float:
     """Seconds that the steps of `budget` take on the host, about: gradients of all rows that a step reads, and noise.
 
-    Reading the rows, the first weights and what a method computes besides are left out. Each shape is timed once.
+    Leaves out reading the rows, the initial weights, and other work of the method. Each shape is timed once.
     """
     n_timed = min(n_rows, TIMED_ROWS)
     gradient, noise = _one_step(n_timed, n_features, n_classes, precision, per_record)

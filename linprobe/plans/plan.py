@@ -1,6 +1,6 @@
 """All that is public about a run before it starts.
 
-`plan_run` reads public facts only: settings, sizes, public rows, text weights, the run with the first weights. What it
+`plan_run` reads public facts only: settings, sizes, public rows, text weights, the run of a warm start. What it
 states can be printed, compared and charged. `execute` in `linprobe.training` follows it and may only refuse to go on.
 """
 
@@ -177,7 +177,7 @@ def fewer_protected(dataset: Dataset, releases: Sequence[Releases], delta: float
 
     costs = ", ".join(f"{rounded_up(epsilon(k))} with {k} rows" for k in EXAMPLES)
     return (
-        f"{features.path} says whose rows they are, and this run protects single rows: the epsilon of a person is "
+        f"{features.path} names the owner of each row, and this run protects single rows: the epsilon of a person is "
         f"{costs}; --unit {OWNER} protects people"
     )
 
@@ -304,7 +304,7 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
 
 
 def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
-    """UsageError for what has no meaning where rows have several labels."""
+    """UsageError for settings without a meaning for multilabel rows."""
     if not dataset.several_labels:
         return
     method, options = settings.method, settings.options
@@ -330,7 +330,7 @@ def _refuse_labels(settings: Settings, dataset: Dataset) -> None:
 
 
 def _refuse_units(settings: Settings, dataset: Dataset) -> None:
-    """UsageError for what has no meaning, or no proof, where people are protected."""
+    """UsageError for settings without a meaning, or a proof, where the unit of privacy is a person."""
     if dataset.bounds is None:
         return
     method = settings.method
@@ -346,13 +346,13 @@ def _refuse_units(settings: Settings, dataset: Dataset) -> None:
         )
     if dataset.joined and dataset.public is not None:
         raise UsageError(
-            f"method {method.name} protects public rows like private ones, but knows no owners of them; allowed with "
-            "unit owner: no public rows; leave them out, or use noisy-gd"
+            f"method {method.name} protects public rows like private ones, and the owners of public rows are not "
+            "known; allowed with unit owner: no public rows; leave them out, or use noisy-gd"
         )
 
 
 def _refuse_text_scale(settings: Settings, dataset: Dataset) -> None:
-    """UsageError for a scale of text weights where the first weights are others."""
+    """UsageError for a scale of text weights if training starts from other weights."""
     options = settings.options
     init = getattr(options, "init", "text")
     if init == "text" or "text_scale" not in declared(type(options)):

@@ -38,8 +38,8 @@ class Settings:
         intercept: value of the constant bias column; 0 for none, None for the default.
         condition: `auto`, `none` or `mean`: a private mean is subtracted.
         others: further releases that the budget pays for.
-        test_epsilon: part of `epsilon` that pays for a noisy count of right private test rows; None for no count.
-        shrink: factors on the update W - W_1, of which a noisy count of right private rows chooses one, for
+        test_epsilon: part of `epsilon` that pays for noisy counts of correct predictions on private test rows; or None.
+        shrink: factors on the update W - W_1, one of which noisy counts of correct predictions choose, for
             `SELECTION_SHARE` of epsilon; empty for no count. A single factor is only counted.
         insecure_seed: seed of reproducible noise, for tests; None for secret noise.
         parameters: all parameters by name, as the caller gave them.
@@ -209,7 +209,7 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
 
 
 def _of_preset(request: TrainRequest, method: Method) -> TrainRequest:
-    """The request with the settings of the AdaMix paper, where it states no others."""
+    """The request with the settings of the AdaMix paper for all options that it leaves open."""
     if method.name not in PAPER_METHODS:
         raise UsageError(
             f"preset paper is the AdaMix paper's, which has no {method.name}; leave it out, or choose one of "

@@ -42,7 +42,7 @@ class Tuning:
 
     @classmethod
     def parse(cls, grid: Sequence[str], shrink: Sequence[float], repetitions: int | None, method: str | None) -> Tuning:
-        """From words such as `score_noise=0.3,1,3`; `method` is that of the run, None if none was named.
+        """Parse words such as `score_noise=0.3,1,3`; `method` is the method of the run, None if none was named.
 
         Raises:
             UsageError, ParameterError: nothing to choose, or a value that is not allowed.
@@ -109,7 +109,7 @@ def settings_of(request: TrainRequest, tuning: Tuning) -> list[Settings]:
         options = {name: value for name, value in one.items() if name not in asked}
         for name in one:
             given = getattr(request, name) if name in asked else (request.options or {}).get(name)
-            if given is not None and name != "method":  # that of `request` is then the first of the grid
+            if given is not None and name != "method":  # `request.method` is then the first of the grid
                 raise UsageError(f"option {name.replace('_', '-')} is in --grid and given as well; leave one out")
         varied = replace(request, **asked, options={**(request.options or {}), **options})
         method = find_method(str(varied.method))

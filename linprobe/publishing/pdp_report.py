@@ -60,7 +60,7 @@ def pdp_report(
         folder: run folder. csv, plot: files for every record's epsilon and for the sorted curve, mode 0600.
         publish_epsilon: price of a noisy histogram, which a run of its own beside this one states.
         sign: key file of a signed run, which signs the run with the histogram.
-        book: budget book that a histogram is charged to; None for the one of the run.
+        book: budget book that a histogram is charged to; None for the book of the run.
         overwrite: whether to replace existing files.
 
     Raises:

@@ -72,7 +72,7 @@ def no_better(compared: dict[str, Any]) -> str | None:
     if not found:
         return None
     return (
-        f"test accuracy is not above {compared['commonest_share']:.4f}, the accuracy of always answering "
+        f"test accuracy is not above {compared['commonest_share']:.4f}, the accuracy of always predicting "
         f"{compared['commonest_class']!r}, for: {', '.join(dict.fromkeys(found))}"
     )
 
@@ -154,7 +154,7 @@ def _aside(place: int, rows: int) -> float:
 
 
 def _apart(rows: Sized) -> str:
-    """That points of one place stand side by side, if they do."""
+    """A note that points at the same epsilon are drawn side by side, if they are."""
     return "" if len(rows) == 1 else "\nPoints of several methods stand side by side."
 
 

@@ -51,8 +51,8 @@ def overall_rows(metrics: Mapping[str, Any]) -> Cells:
         return [
             ("macro AUROC", f"{_number(metrics['macro_auroc'])}, mean of {ranked:,} labels"),
             ("macro average precision", f"{_number(metrics['macro_average_precision'])}, mean of {ranked:,} labels"),
-            ("accuracy of labels", f"{metrics['label_accuracy']:.4f}, {mean}"),
-            ("by always giving the commoner answer", f"{metrics['commonest_accuracy']:.4f}, {mean}"),
+            ("label accuracy", f"{metrics['label_accuracy']:.4f}, {mean}"),
+            ("label accuracy of the majority answers", f"{metrics['commonest_accuracy']:.4f}, {mean}"),
         ]
     auroc, rows = metrics["macro_auroc"], metrics["test_rows"]
     mean = f"mean of {sum(one['n'] > 0 for one in metrics['per_class'].values()):,} classes"

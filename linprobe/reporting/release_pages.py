@@ -304,7 +304,7 @@ def _scalar(value: Any) -> str:
 
 
 def templates(*, finalize: Callable[[Any], Any], html: bool) -> Environment:
-    """An environment of the templates beside this file. A name that a template uses and nobody gives is an error.
+    """An environment of the templates beside this file. A name in a template without a value is an error.
 
     Args:
         finalize: called with every value that a template prints.

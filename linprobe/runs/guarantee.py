@@ -255,7 +255,7 @@ def claimed_texts(manifest: Manifest) -> tuple[str, str] | None:
 
 
 def limit_of(manifest: Manifest) -> AttackLimit | None:
-    """What the guarantee of a verified run allows an attack on one record; None for a run without a guarantee."""
+    """Upper bound of an attack on one record, from the guarantee of a verified run; None without a guarantee."""
     if not manifest.private:
         return None
     _, delta = manifest.bound

@@ -68,7 +68,7 @@ def training_file(run: RunFolder, other: Path, progress: Progress) -> Iterator[F
 def check_made_alike(
     run: RunFolder, path: Path, given: dict[str, Any], progress: Progress, *, allow_other: bool = False
 ) -> None:
-    """Compare how rows were made with what the manifest says of the rows the run was trained on.
+    """Compare the extraction settings of some rows with the settings that the manifest states for the training rows.
 
     Args:
         given: `extraction_of` the rows in `path`. That they do not say how they were made is noted.
@@ -85,7 +85,7 @@ def check_made_alike(
             alike = (
                 f"make the rows with linprobe extract --like {run.folder}"
                 if is_known(trained_on)
-                else (f"make the rows as those of the run were made, from {_network(run)}")
+                else (f"make the rows with the settings of the run, from {_network(run)}")
             )
             raise DataError(f"{found}; {alike}, or score them all the same with --allow-other-features")
         progress.note(f"OTHER FEATURES: {found}; scores mean little")
@@ -101,7 +101,7 @@ def _network(run: RunFolder) -> str:
 
 
 def check_width(run: RunFolder, n_features: int, where: Path) -> None:
-    """DataError unless `n_features`, the width of the rows of `where`, is that of the run."""
+    """DataError unless `n_features`, the width of the rows of `where`, is the width of the run's rows."""
     if n_features != run.weights.shape[-2]:
         raise DataError(
             f"{where} has {n_features} features; allowed for this run: {run.weights.shape[-2]}; give rows of the "

@@ -76,7 +76,7 @@ MakePages = Callable[[Manifest], Mapping[str, str]]
 
 
 class RunFolder:
-    """A run on disk. Each file is opened once, when it is first asked for, and its bytes are kept.
+    """A run on disk. Each file is read once, at its first use, and its bytes are kept.
 
     Whoever can write to a folder can exchange a file at any time. A command that opened a file twice could check one
     content and use another, so it takes every part from one `RunFolder`. `check.verified` judges it.

@@ -84,7 +84,7 @@ class BookFinder:
 
 
 def existing_book(features: FeatureReader, given: Path | None = None, *, make: bool = False) -> Path | None:
-    """The budget book of a feature file, whose training rows are read: `given`, or by default the one of these rows.
+    """The budget book of a feature file: `given`, or by default the book of its training rows, which are read.
 
     Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
 

@@ -225,7 +225,7 @@ class Keeping:
         self._made: Checkpoints | None = None
 
     def check(self) -> None:
-        """Refuse the checkpoint of another run before anything is charged to the budget book.
+        """Refuse the checkpoint of another run before writing to the budget book.
 
         Raises:
             DataError, UsageError, PrivacyError: as `check_same_run`.
@@ -260,7 +260,7 @@ class Keeping:
 
 
 def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device: str) -> dict[str, Any]:
-    """What a resumed run must share with the unfinished one, besides the private rows."""
+    """Facts that a resumed run must share with the unfinished run, besides the private rows."""
     text, weights = dataset.text_weights, dataset.weights
     return {
         "method": settings.method.name,

@@ -70,7 +70,7 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
     """Check a request of `tune` as far as that is possible without a release.
 
     Returns: as `dry_run`. With a grid, each plan has its `setting` too; further settings (their number), mean_runs and
-        epsilon_of_a_run (at delta / mean_runs). The seconds are those of the mean number of runs.
+        epsilon_of_a_run (at delta / mean_runs). The seconds are for the mean number of runs.
 
     Raises:
         LinprobeError: as `tune`, if the choice would be refused.
@@ -150,7 +150,7 @@ class Preview:
 
     Attributes:
         budgets: of each setting that may be chosen. entry: as the budget book would state it.
-        seconds: of its steps, for a selection those of the mean number of runs; None where no estimate is made.
+        seconds: duration of its steps, for a selection of the mean number of runs; None where no estimate is made.
     """
 
     budgets: tuple[tuple[Budget, ...], ...]

@@ -12,6 +12,7 @@ Nothing here decides a release. A mean that is too short to subtract leads to th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing
-from linprobe.data.rows import prepare, prepare_shard
+from linprobe.data.rows import Rows, prepare, prepare_shard
 from linprobe.errors import DivergedError, UsageError
 from linprobe.gradients import choose_backend
 from linprobe.gradients.backend import Backend
@@ -47,7 +48,7 @@ from linprobe.training.shrinkage import Selected, best_of
 
 
 class Observer:
-    """What looks on while a plan is executed. It sees public facts and releases; this one ignores them."""
+    """Receives public facts and releases while a plan is executed. This base class ignores them."""
 
     def budget(self, plan: Plan) -> None:
         """The plan before a private row is used, and again if a release changes the division into steps.
@@ -61,9 +62,13 @@ class Observer:
     def step(self) -> None:
         """The end of a step."""
 
-    def mechanism(self, mechanism: GaussianMechanism) -> GaussianMechanism:
-        """The mechanism that releases; an observer may look at each release."""
-        return mechanism
+    def mechanism(self, *given: Any, **named: Any) -> GaussianMechanism:
+        """The mechanism that releases, with the arguments of `GaussianMechanism`; an observer may look at releases."""
+        return GaussianMechanism(*given, **named)
+
+    def sampler(self, source: NoiseSource, rate: float) -> PoissonSampler:
+        """The sampler of the steps."""
+        return PoissonSampler(source, rate)
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,8 @@ def execute(
 ) -> Trained:
     """Train one probe as `plan` says, on the rows of `dataset`, from which the plan was made.
 
-    Guarantee: that of the plan's method at its epsilon and delta, under zero-out of one private row, or of one person
-    with all private rows if `dataset` has `bounds`.
+    Guarantee: (epsilon, delta) of the plan, as its method defines it, under zero-out of one private row, or of one
+    person with all private rows if `dataset` has `bounds`.
 
     Args:
         ledger: records each event before its result exists; None for a ledger in memory.
@@ -145,10 +150,9 @@ def _prepare(
 ) -> _Prepared:
     settings, group, schedule = plan.settings, runtime.group, plan.schedule
     preprocessing, weights = plan.preprocessing, dataset.trained_weights
-    bounds = dataset.bounds if plan.method.spends else None  # without clipping, the rows of a person are just rows
     reads = "private" in plan.method.needs
     space = Preprocessing() if settings.condition == MEAN else preprocessing  # unit rows, whose mean is released
-    rows = prepare_shard(dataset.trained, bounds, space, runtime.precision, group, weights) if reads else None
+    rows = private_rows(plan, dataset, space, runtime) if reads else None
     public, others = dataset.free_public, None if weights is None else weights.of_others
     known = None if public is None else prepare(public, preprocessing, runtime.precision, weights=others)
     source = _noise_source(settings.insecure_seed, group)
@@ -159,13 +163,11 @@ def _prepare(
         keeper = runtime.keep(source, held)
     ledger.inherit(plan.inherited)
     mechanism = observer.mechanism(
-        GaussianMechanism(
-            backend.noise(source),
-            ledger.append,
-            first_step=ledger.position,
-            group=group,
-            repeated=() if keeper is None else keeper.early,
-        )
+        backend.noise(source),
+        ledger.append,
+        first_step=ledger.position,
+        group=group,
+        repeated=() if keeper is None else keeper.early,
     )
     if settings.condition == MEAN and rows is not None:
         mean = released_mean(rows, mechanism, schedule.others[MEAN], group, backend)
@@ -175,7 +177,7 @@ def _prepare(
             plan = plan.uncentred()
             observer.budget(plan)
         rows = None  # frees their memory
-        rows = prepare_shard(dataset.trained, bounds, preprocessing, runtime.precision, group, weights)
+        rows = private_rows(plan, dataset, preprocessing, runtime)
     schedule = plan.schedule
     problem = Problem(
         dataset.private.n_features + bool(preprocessing.intercept),
@@ -187,10 +189,26 @@ def _prepare(
         centred=preprocessing.centre is not None,
         several_labels=dataset.several_labels,
     )
-    sampler = PoissonSampler(source, schedule.sampling_rate)
+    sampler = observer.sampler(source, schedule.sampling_rate)
     run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
     n_tracked = rows.n_local if rows is not None and settings.per_record else 0
     return _Prepared(plan, preprocessing, problem, run, source, n_tracked)
+
+
+def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, runtime: Runtime) -> Rows:
+    """The protected rows of this process in training space; the places of units that are not present are empty."""
+    bounds = dataset.bounds if plan.method.spends else None  # without clipping, the rows of a person are just rows
+    rows = prepare_shard(
+        dataset.trained,
+        bounds,
+        preprocessing,
+        runtime.precision,
+        runtime.group,
+        dataset.trained_weights,
+        streamed=runtime.streamed,
+        shard_units=runtime.shard_units,
+    )
+    return rows if dataset.present is None else rows.emptied(dataset.present[rows.first : rows.first + rows.n_local])
 
 
 def _fit(prepared: _Prepared, ledger: Ledger) -> Fitted:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from linprobe.data.blocks import Precision
+from linprobe.data.sources import SHARD_ROWS
 from linprobe.errors import UsageError
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.declaration import Options, refuse_on_gpu
@@ -24,12 +25,16 @@ class Runtime:
         precision: storage type of the rows; clip factors are computed from the rounded rows.
         device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
         group: processes that train together with the same arguments, each on its shard of the private rows.
+        streamed: whether rows are read again in every pass, though they fit in memory.
+        shard_units: a shard begins at a multiple of so many units; with the default, processes change no bit.
         keep: (noise source, slice of the private rows in this process) -> checkpoints; None for no checkpoints.
     """
 
     precision: Precision = "float32"
     device: str = "cpu"
     group: Group = ALONE
+    streamed: bool = False
+    shard_units: int = SHARD_ROWS
     keep: Callable[[NoiseSource, slice], Checkpoints] | None = None
 
     def check(self, options: Options) -> None:

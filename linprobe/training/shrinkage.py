@@ -1,4 +1,4 @@
-"""Shrinking the update of a finished run: W_1 + c (W - W_1), for the c that is right most often on private rows.
+"""Shrink the update of a finished run: W_1 + c (W - W_1), with the c that has most correct private predictions.
 
 All candidates depend on the same releases, so they cost nothing; the noisy counts that compare them do
 (`linprobe.mechanisms.correct_predictions`).
@@ -20,7 +20,7 @@ class Selected:
     """The shrinkage of a run, and the released counts that chose it.
 
     Attributes:
-        shrink: c. counts: noisy number of right private rows for each factor. std: of their noise.
+        shrink: c. counts: noisy number of correct predictions on private rows for each factor. std: of their noise.
     """
 
     shrink: float
@@ -36,7 +36,7 @@ class Selected:
 def best_of(
     factors: Sequence[float], released: NDArray[np.float64], noise_multiplier: float, n_private: int
 ) -> Selected:
-    """The factor with the largest released count; `released` are right minus wrong rows, halved, shape (k,)."""
+    """The factor with the largest released count; `released` are correct minus wrong predictions, halved, (k,)."""
     counts = released + n_private / 2
     std = noise_multiplier * correct_counts_sensitivity(len(factors))
     return Selected(factors[int(released.argmax())], tuple(counts.tolist()), std)

@@ -78,7 +78,7 @@ OUTCOME_KEYS = (
 
 @dataclass(frozen=True)
 class Ready:
-    """A checked request with its files, its run folder's name held.
+    """A checked request with its open files and a reserved run folder.
 
     Attributes:
         request: with its method, run folder and shots. features, other: feature file, and file of public rows.
@@ -117,7 +117,7 @@ class Ready:
         return replace(settings, test_epsilon=test_epsilon)
 
     def warnings(self, plan: Plan, dataset: Dataset, *, delta: float | None = None) -> list[str]:
-        """What to say to people before the run starts. `delta`: of a choice among runs, None for one run."""
+        """Warnings to print before the run starts. `delta`: of a choice among runs, None for one run."""
         said = [*_random_weights(self.features, self.other)]
         if self.choice is not None:
             said.append(f"method {self.choice.method}: {self.choice.when}; {self.choice.why}. --method names another")
@@ -186,7 +186,7 @@ def _refuse_missing_public(method: Method, path: Path) -> None:
 
 @contextmanager
 def opened(request: TrainRequest, method: Method, progress: Progress, group: Group = ALONE) -> Iterator[Ready]:
-    """Check a request and open its files; the name of the run folder is held. No row is read.
+    """Check a request, open its feature files and reserve the run folder. No row is read.
 
     Raises:
         UsageError, ParameterError: a wrong request. DataError: a file that cannot be read.
@@ -217,7 +217,7 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
 
 
 def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
-    """Hold the name of the run folder, and note unfinished runs of the same name."""
+    """Reserve the run folder, and note unfinished runs of the same name."""
     out = Path(request.out or "")
     if not stack.enter_context(claimed(out)):
         progress.note(f"{out.absolute().parent} has no file locks: let no other process train into {out}")
@@ -350,7 +350,7 @@ def signing_key_of(request: TrainRequest, group: Group = ALONE) -> Ed25519Privat
 
 
 def pages_to_sign(out: Path, signing_key: Ed25519PrivateKey | None) -> run_folder.MakePages | None:
-    """What makes the pages of the run `out`, which its signature covers; None for a run that is not signed."""
+    """A function that makes the signed pages of the run `out`; None for a run that is not signed."""
     if signing_key is None:
         return None
     from linprobe.reporting.release_pages import pages_of_run  # jinja2 would slow down every run

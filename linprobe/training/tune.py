@@ -57,7 +57,7 @@ DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 
 
 def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str, Any]:
-    """Train with the settings that are right most often on private rows; the whole choice costs `request.epsilon`.
+    """Train with the settings that have the best noisy accuracy on private rows; all of it costs `request.epsilon`.
 
     Guarantee: (epsilon, delta)-DP of everything that is returned or left on disk, under zero-out of one private row, or
     of one person with `unit` owner.

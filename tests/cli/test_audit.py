@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS
+from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.native import LIBRARY

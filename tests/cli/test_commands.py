@@ -247,11 +247,11 @@ def test_a_model_no_better_than_the_commonest_class_is_named(
     for outcome in (trained, evaluated):
         assert outcome.status == 0, outcome
         (line,) = [line for line in outcome.stderr.splitlines() if "is not above" in line]
-        assert "that of always answering '[/a]'" in line
+        assert "the accuracy of always predicting the majority class '[/a]'" in line
     assert "[/a]" in evaluated.stderr.split("by class")[1]  # a bracket in a name is no markup
     compared = cli("compare", path, "--methods", "only-public", "--eps", "", "--jobs", "1", "--out", "cmp")
     assert compared.status == 0, compared
-    assert "always answering '[/a]', for: only-public, non-private" in compared.stderr
+    assert "always predicting '[/a]', for: only-public, non-private" in compared.stderr
     assert "balanced accuracy, %" in compared.stderr
     assert "Balanced accuracy" in (tmp_path / "cmp/table.md").read_text()
     assert cli("report", "run", "--html", "page.html").status == 0

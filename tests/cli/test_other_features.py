@@ -160,7 +160,7 @@ def test_a_run_of_imported_rows_is_not_told_to_extract(cli: Cli, refused: Refuse
     assert cli("train", "--method", "noisy-gd", "--eps", "3", "--steps", "3", "--out", "digits").status == 0
     features = write(tmp_path / "f.h5", MADE)
     outcome = cli("predict", "digits", features)
-    refused(outcome, 3, ['backbone "timm:one"', "as those of the run were made, from pixels"])
+    refused(outcome, 3, ['backbone "timm:one"', "with the settings of the run, from pixels"])
     assert "--like" not in outcome.stderr
 
 

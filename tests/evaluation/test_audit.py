@@ -15,23 +15,25 @@ import numpy as np
 import pytest
 
 from linprobe.accounting.accountants import PLD
-from linprobe.accounting.events import Releases
+from linprobe.accounting.calibrate import Budget
+from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
+from linprobe.data.sources import ArraySource
 from linprobe.errors import ParameterError, PrivacyError, UsageError
-from linprobe.evaluation.audit import Trials, play
-from linprobe.evaluation.audit_bounds import ALL, lower_bounds
-from linprobe.evaluation.audit_command import audit, check_audit
-from linprobe.evaluation.audit_paths import HOST_PATHS
+from linprobe.evaluation.audit import HOST_PATHS, audit, check_audit, plant, play
+from linprobe.evaluation.audit_bounds import ALL, Trials, lower_bounds
 from linprobe.gradients.clipped_sum import _Worker, clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Release
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.methods import METHODS, Schedule
+from linprobe.methods import METHODS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options.requests import AuditRequest
+from linprobe.plans.plan import plan_run
+from linprobe.plans.settings import Settings
 from linprobe.progress import Silent
 
 SEED, DELTA = 5, 1e-5
-SAMPLES = Schedule(50, 1.35, 0.1 * math.sqrt(50) / 1.35, 0.1)
+SAMPLES = Budget(3.3, DELTA, 50, 1.35, 0.1, PLD)
 PATHS = [str(path) for path in HOST_PATHS]
 OBSERVED = {path for path in PATHS if path.endswith(", observed")}
 UNOBSERVED = set(PATHS) - OBSERVED
@@ -42,25 +44,29 @@ def audited(method: str, epsilon: float, mechanism: Any = GaussianMechanism, **s
     return audit(request, Silent(), mechanism=mechanism, insecure_seed=SEED)
 
 
-def toy_rows(n_rows: int) -> ArrayRows:
+def toy(n_rows: int, people: Any = None) -> Dataset:
     """Unit rows (n_rows, 8) of four classes, around one direction per class."""
     labels = np.arange(n_rows) % 4
     x = 3 * np.eye(4, 8)[labels] + np.random.default_rng(SEED).standard_normal((n_rows, 8))
-    return ArrayRows((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), labels)
+    bounds = None if people is None else np.r_[0, np.cumsum(people)]
+    return Dataset(ArraySource(x.astype(np.float32), labels), 4, bounds=bounds)
 
 
-def played(method: str, schedule: Schedule, **options: Any) -> Trials:
+def played(
+    method: str, budget: Budget, *, canaries: int, people: Any = None, paths: Any = HOST_PATHS, **options: Any
+) -> Trials:
     """A few canaries among toy rows."""
-    found = METHODS[method]
-    return play(
-        found, found.make_options({}), schedule, toy_rows(60), None, 4, on_run=int, insecure_seed=SEED, **options
-    )
+    planted = plant(toy(60, people), canaries)
+    asked = {"epsilon": 1.0, "condition": "none", "intercept": 0.0}
+    settings = Settings.of_given(METHODS[method], asked)
+    plan = replace(plan_run(settings, planted.dataset), budget=budget)
+    return play(plan, planted, on_run=int, insecure_seed=SEED, paths=paths, **options)
 
 
 @cache
 def claim_on_samples() -> float:
     """Epsilon, about 3, of dp-sgd at `SAMPLES`; noise known beforehand saves the search for it."""
-    return PLD.epsilon((Releases("gradient", SAMPLES.noise_multiplier, SAMPLES.sampling_rate, 50),), DELTA)
+    return PLD.epsilon(SAMPLES.releases, DELTA)
 
 
 def audited_samples(runs: int = 12, canaries: int = 20, **options: Any) -> list[dict[str, Any]]:
@@ -77,18 +83,45 @@ def caught(tests: list[dict[str, Any]], claim: float) -> set[str]:
     return {test["path"] for test in tests if test["epsilon_lower_bound"] > claim} - {ALL}
 
 
-class HalfNoise(GaussianMechanism):
-    """Adds half of the noise that the event states."""
+class _Quieter:
+    """A noise source that adds `share` of the noise, whatever the event states."""
 
-    def release(self, clipped: Any, noise_multiplier: float, **others: Any) -> Release:
-        return super().release(clipped, noise_multiplier / 2, **others)
+    def __init__(self, source: Any) -> None:
+        self._source, self.share = source, 1.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def add_noise(self, value: Any, std: float) -> Any:
+        return self._source.add_noise(value, self.share * std) if self.share else value + 0.0
 
 
-class QuietMean(GaussianMechanism):
-    """Adds a twentieth of the noise to the private mean, and all of it to the steps."""
+class Quiet(GaussianMechanism):
+    """States an event in full, and adds a share of its noise."""
+
+    def __init__(self, source: NoiseSource, *others: Any, **named: Any) -> None:
+        super().__init__(_Quieter(source), *others, **named)  # type: ignore[arg-type]
+
+    def share(self, purpose: str) -> float:
+        raise NotImplementedError
 
     def release(self, clipped: Any, noise_multiplier: float, *, purpose: str, **others: Any) -> Release:
-        return super().release(clipped, noise_multiplier / (20 if purpose == MEAN else 1), purpose=purpose, **others)
+        self._source.share = self.share(purpose)  # type: ignore[attr-defined]
+        return super().release(clipped, noise_multiplier, purpose=purpose, **others)
+
+
+class HalfNoise(Quiet):
+    """Adds half of the noise."""
+
+    def share(self, purpose: str) -> float:
+        return 0.5
+
+
+class QuietMean(Quiet):
+    """Adds a twentieth of the noise to the private mean, and all of it to the steps."""
+
+    def share(self, purpose: str) -> float:
+        return 0.05 if purpose == MEAN else 1.0
 
 
 class SameNoise(GaussianMechanism):
@@ -108,18 +141,18 @@ class SameNoise(GaussianMechanism):
         super().__init__(Stuck(), *others, **named)  # type: ignore[arg-type]
 
 
-class NoNoise(GaussianMechanism):
+class NoNoise(Quiet):
     """Releases the sum without noise."""
 
-    def release(self, clipped: Any, noise_multiplier: float, **others: Any) -> Release:
-        return super().release(clipped, 0.0, **others)
+    def share(self, purpose: str) -> float:
+        return 0.0
 
 
-class SharedNoise(GaussianMechanism):
+class SharedNoise(Quiet):
     """Every rank is thought to add its part of the noise, and only one does."""
 
-    def release(self, clipped: Any, noise_multiplier: float, **others: Any) -> Release:
-        return super().release(clipped, noise_multiplier / self._group.size**2, **others)
+    def share(self, purpose: str) -> float:
+        return 1 / self._group.size**2
 
 
 class Cyclic:
@@ -175,7 +208,7 @@ def test_too_little_noise_on_the_mean_alone_is_caught_on_every_path(method: str)
 
 def test_gradients_left_unclipped_are_caught_on_every_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("linprobe.methods._base.clipped_sum", unclipped)
-    result = audited("noisy-gd", 3.0)
+    result = audited("noisy-gd", 3.0, runs=48)
     assert bound_of(result["tests"], "sum") > 4
     assert caught(result["tests"], 3.0) == set(PATHS)
     with pytest.raises(PrivacyError):
@@ -240,7 +273,7 @@ def test_noise_that_every_rank_leaves_to_the_others_is_caught() -> None:
 
 
 def test_scores_are_the_canarys_share_in_units_of_the_noise_and_nothing_else() -> None:
-    trials = played("noisy-gd", Schedule(4, 2.0, 1.0), runs=6, canaries=8, mechanism=NoNoise)
+    trials = played("noisy-gd", Budget(100.0, DELTA, 4, 2.0), runs=6, canaries=8, mechanism=NoNoise)
     assert trials.scores.shape == (6, 4, 8)
     assert list(trials.paths) == PATHS
     everywhere = np.broadcast_to(trials.inside[:, None], trials.scores.shape)

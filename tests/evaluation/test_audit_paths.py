@@ -9,16 +9,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from linprobe.accounting.calibrate import Budget
+from linprobe.data.dataset import Dataset
+from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
-from linprobe.evaluation.audit import play
-from linprobe.evaluation.audit_paths import DEVICE_PATHS, HOST_PATHS, Path, Places, rows_on
+from linprobe.data.sources import ArraySource
+from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, plant, play
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.geometry import PLAIN, Geometry, Origin, Scale
 from linprobe.mechanisms.gaussian import GaussianMechanism
-from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import METHODS, Run, Schedule
-from linprobe.parallel.process_group import ALONE, Group, in_group
+from linprobe.parallel.process_group import Group, in_group
+from linprobe.plans.plan import plan_run
+from linprobe.plans.settings import Settings
+from linprobe.training.execute import private_rows
+from linprobe.training.runtime import Runtime
 
 N, WIDTH, CLASSES, SEED = 200, 7, 3, 5
 GENERATOR = np.random.default_rng(SEED)
@@ -26,14 +33,21 @@ WEIGHTS = GENERATOR.standard_normal((WIDTH, CLASSES))
 GEOMETRIES = {"plain": PLAIN, "origin": Origin(WEIGHTS / 9), "scale": Scale(1 + np.abs(WEIGHTS))}
 
 
-def places() -> Places:
+def given() -> Dataset:
     """Unit rows, a third of them absent, the first and the last too."""
     generator = np.random.default_rng(SEED)
     x = generator.standard_normal((N, WIDTH)).astype(np.float32)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     present = generator.random(N) < 2 / 3
     present[[0, -1]] = False
-    return Places(x, generator.integers(CLASSES, size=N), present)
+    return Dataset(ArraySource(x, generator.integers(CLASSES, size=N)), CLASSES, present=present)
+
+
+def rows_on(path: Path, dataset: Dataset, group: Group) -> Rows:
+    """The private rows of a rank on a path, as `execute` has them."""
+    plan = plan_run(Settings.of_given(METHODS["noisy-gd"], {"epsilon": 1.0, "delta": 1e-5}), dataset)
+    runtime = Runtime(group=group, streamed=path.rows == "streamed", shard_units=WORDS_PER_BLOCK)
+    return private_rows(plan, dataset, Preprocessing(), runtime)
 
 
 def run_of(path: Path, group: Group, rate: float) -> Run:
@@ -43,11 +57,11 @@ def run_of(path: Path, group: Group, rate: float) -> Run:
     return Run(Schedule(1, 0.0, 0.0, rate), mechanism, int, sampler, path.observed, group=group)
 
 
-def summed(path: Path, given: Places, rate: float, change: Any, geometry: Geometry) -> NDArray[np.float64]:
+def summed(path: Path, rate: float, change: Any, geometry: Geometry) -> NDArray[np.float64]:
     """The clipped sum of a step on a path, without noise."""
 
     def member(group: Group) -> NDArray[np.float64]:
-        rows, run = rows_on(path, given, group), run_of(path, group, rate)
+        rows, run = rows_on(path, given(), group), run_of(path, group, rate)
         weights = WEIGHTS if change is None else np.concatenate([WEIGHTS, WEIGHTS[:1]])
         return run.gradient(rows if change is None else change(rows), weights, 0.3, geometry=geometry)
 
@@ -63,22 +77,21 @@ def translated(rows: Rows) -> Rows:
 @pytest.mark.parametrize("kind", ["plain", "origin", "scale", "translated"])
 def test_an_empty_place_adds_nothing(path: Path, rate: float, kind: str) -> None:
     change = translated if kind == "translated" else None
-    geometry = GEOMETRIES.get(kind, PLAIN)
-    given = places()
-    joined = PoissonSampler(NoiseSource(SEED), rate).draw(N) & given.present
-    rows: Rows = ArrayRows(given.x[joined], given.y[joined])
+    geometry, dataset = GEOMETRIES.get(kind, PLAIN), given()
+    x, y = (np.concatenate(parts) for parts in zip(*dataset.private.blocks(), strict=True))
+    joined = PoissonSampler(NoiseSource(SEED), rate).draw(N) & dataset.present
+    rows: Rows = ArrayRows(Preprocessing().apply(x[joined]), y[joined])
     weights = WEIGHTS if change is None else np.concatenate([WEIGHTS, WEIGHTS[:1]])
     expected = clipped_sum(rows if change is None else change(rows), weights, 0.3, geometry=geometry).value
-    np.testing.assert_allclose(summed(path, given, rate, change, geometry), expected, rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(summed(path, rate, change, geometry), expected, rtol=2e-4, atol=2e-5)
 
 
-def test_rows_and_blocks_are_those_of_train() -> None:
-    given = places()
+def test_rows_and_blocks_are_as_the_path_says() -> None:
     for path in HOST_PATHS:
         for rate in (1.0, 0.4):
 
             def member(group: Group, path: Path = path, rate: float = rate) -> tuple[Any, Any]:
-                rows = rows_on(path, given, group)
+                rows = rows_on(path, given(), group)
                 return rows, run_of(path, group, rate).batch(rows)
 
             for rows, blocks in in_group(path.n_ranks, member):
@@ -88,12 +101,21 @@ def test_rows_and_blocks_are_those_of_train() -> None:
                 assert type(rows) is type(blocks) is (StreamedRows if path.rows == "streamed" else ArrayRows)
 
 
-def test_ranks_share_the_places_in_whole_words_of_the_sampler() -> None:
-    given = replace(places(), x=places().x[:21], y=places().y[:21], present=places().present[:21])
-    firsts = in_group(2, lambda group: (given.shard(group)[0], len(given.shard(group)[1].y)))
-    assert firsts == [(0, 8), (8, 13)]
-    assert given.shard(ALONE)[0] == 0
-    assert len(given.shard(ALONE)[1].y) == 21
+def test_a_canary_is_alone_in_its_column_and_the_spare_columns_are_empty() -> None:
+    for sizes in (None, np.resize([1, 2, 3], 30)):
+        background = Dataset(
+            ArraySource(np.ones((60, 5), dtype=np.float32), np.arange(60) % 3),
+            3,
+            bounds=None if sizes is None else np.r_[0, np.cumsum(sizes)],
+        )
+        planted = plant(background, 7)
+        (x, _), *_ = planted.dataset.private.blocks()
+        bounds = np.arange(len(x) + 1) if sizes is None else planted.dataset.bounds
+        for canary, unit in enumerate(planted.places):
+            rows = np.flatnonzero(x[:, planted.first + canary])
+            assert rows.tolist() == list(range(bounds[unit], bounds[unit + 1]))
+        assert not x[:, planted.first + 7 :].any()
+        assert planted.dataset.n_units == (60 if sizes is None else 30) + 7
 
 
 @pytest.mark.parametrize("method", ["noisy-gd", "adamix"])
@@ -101,25 +123,17 @@ def test_paths_on_a_device_score_like_those_on_the_host(method: str, monkeypatch
     torch = pytest.importorskip("torch")
     from linprobe.gradients.gpu import GpuBackend
 
-    monkeypatch.setattr("linprobe.evaluation.audit.choose_backend", lambda name: GpuBackend(torch.device(name)))
-    found = METHODS[method]
-    given = places()
-    background, public = ArrayRows(given.x, given.y), ArrayRows(given.x[:30], given.y[:30])
+    monkeypatch.setattr("linprobe.training.execute.choose_backend", lambda name: GpuBackend(torch.device("cpu")))
+    monkeypatch.setattr("linprobe.training.runtime.Runtime.check", lambda *_: None)
+    private, public = given(), given().private.shard(0, 30)
+    planted = plant(replace(private, public=public if method == "adamix" else None, present=None), 10)
+    settings = Settings.of_given(METHODS[method], {"epsilon": 1.0, "centre": "none", "intercept": 0.0})
+    if method == "noisy-gd":
+        settings = replace(settings, condition="none")
+    plan = replace(plan_run(settings, planted.dataset), budget=Budget(100.0, 1e-5, 3, 2.0))
 
     def played(paths: tuple[Path, ...]) -> NDArray[np.float64]:
-        trials = play(
-            found,
-            found.make_options({}),
-            Schedule(3, 2.0, 1.0),
-            background,
-            public,
-            CLASSES,
-            runs=2,
-            canaries=10,
-            on_run=int,
-            paths=paths,
-            insecure_seed=SEED,
-        )
+        trials = play(plan, planted, runs=2, on_run=int, paths=paths, insecure_seed=SEED)
         assert trials.paths == tuple(map(str, paths))
         return trials.scores
 

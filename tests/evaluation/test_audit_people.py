@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linprobe.data.dataset import Dataset
 from linprobe.data.rows import Rows
+from linprobe.data.sources import ArraySource
 from linprobe.errors import ParameterError
-from linprobe.evaluation.audit_command import audit, check_audit
-from linprobe.evaluation.audit_paths import HOST_PATHS, Path, Places, rows_on
+from linprobe.evaluation.audit import HOST_PATHS, Path, audit, check_audit
 from linprobe.methods import METHODS
 from linprobe.options.requests import AuditRequest
 from linprobe.parallel.process_group import Group, in_group
 from linprobe.progress import Silent
 from tests.evaluation.test_audit import audited_samples, caught, claim_on_samples
+from tests.evaluation.test_audit_paths import rows_on
 from tests.planted import clip_by_row
 
 PEOPLE = np.resize([1, 2, 3], 30)  # rows of each person among the toy rows
@@ -63,10 +65,11 @@ def test_absent_people_have_no_rows(path: Path) -> None:
     bounds = np.r_[0, np.cumsum(SIZES)]
     x = np.eye(len(SIZES), dtype=np.float32).repeat(SIZES, axis=0)
     present = np.random.default_rng(0).random(len(SIZES)) < 0.5
-    places = Places(x, np.zeros(len(x), dtype=np.int64), present, bounds)
+    labels = np.arange(len(x)) % 2
+    dataset = Dataset(ArraySource(x, labels), 2, bounds=bounds, present=present)
 
     def member(group: Group) -> Any:
-        rows = rows_on(path, places, group)
+        rows = rows_on(path, dataset, group)
         assert rows.n_rows == len(SIZES)
         blocks = list(rows.blocks())
         return rows.first, np.concatenate([np.diff(block.bounds) for block in blocks]), sum(b.x.sum(0) for b in blocks)

@@ -1,4 +1,4 @@
-"""Shrinking an update: every method with first weights returns them, and a factor moves the weights along a line."""
+"""Shrinking an update: every method with initial weights returns them, and a factor moves the weights along a line."""
 
 import numpy as np
 import pytest
@@ -32,5 +32,5 @@ def test_votes_shrink_one_by_one() -> None:
 
 
 def test_without_first_weights_only_factor_one_is_allowed() -> None:
-    with pytest.raises(UsageError, match="first weights"):
+    with pytest.raises(UsageError, match="initial weights"):
         Fitted(np.ones((2, 3))).shrunk(0.5)

@@ -101,7 +101,7 @@ def test_balanced_table_is_shown_where_it_differs() -> None:
 def test_rows_no_better_than_the_commonest_class_are_named() -> None:
     summary = [{"method": "a", "epsilon": 1.0, "mean": 0.9}, {"method": "b", "epsilon": None, "mean": 0.91}]
     compared = {"commonest_class": "well", "commonest_share": 0.9, "summary": summary}
-    assert str(no_better(compared)).endswith("answering 'well', for: a at epsilon 1")
+    assert str(no_better(compared)).endswith("predicting 'well', for: a at epsilon 1")
     assert no_better({**compared, "commonest_share": 0.8}) is None
 
 

@@ -66,4 +66,4 @@ def test_a_model_that_answers_the_commonest_is_told() -> None:
     assert no_better_than_commonest_answers(figures()) is None
     rare = np.zeros_like(Y)
     rare[:5] = 1
-    assert "commoner answer" in str(no_better_than_commonest_answers(figures(rare)))
+    assert "majority answer" in str(no_better_than_commonest_answers(figures(rare)))

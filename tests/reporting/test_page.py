@@ -145,7 +145,7 @@ def test_accuracy_by_class_has_intervals_mistakes_and_a_warning(trained_run: Pat
     assert f"<bdi>cat</bdi></th>{recall}{precision}<td>0.750</td>" in text
     assert "<bdi>bee</bdi></th><td><bdi>ant</bdi></td><td>9</td><td>90.00 % of 10<" in text
     assert "0.5000, 60 of 120 rows" in text
-    assert "is not above 0.9000, that of always answering &#39;dog&#39;" in text
+    assert "is not above 0.9000, the accuracy of always predicting the majority class &#39;dog&#39;" in text
 
 
 def test_a_run_without_figures_has_its_accuracy_only(trained_run: Path) -> None:

@@ -293,9 +293,10 @@ class TrainRequest(
 ):
     """Train a probe and print the run folder.
 
-    The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present, or
-    its position is empty; the number of positions is public. With --unit owner, all private rows of one person are present,
-    or none. Every run spends privacy budget. Two runs at epsilon e on the same private rows cost more than e together.
+    The guarantee is (epsilon, delta)-differential privacy under zero-out adjacency: one private record is present,
+    or its position is empty; the number of positions is public. With --unit owner, all private rows of one person
+    are present, or none. Every run spends privacy budget. Two runs at epsilon e on the same private rows cost more
+    than e together.
     """
 
     # `TRAIN` and the method declare these; None is the default. `options` are the method's own options, by name.

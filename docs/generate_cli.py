@@ -11,12 +11,13 @@ from typing import Any
 import linprobe.cli
 from linprobe import errors
 from linprobe.cli._everywhere import EVERYWHERE
+from linprobe.options.declaration import REQUESTS
 
 TARGET = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # Command line reference
 
-<!-- Made by `python docs/generate_cli.py`. Do not edit: the texts are in linprobe/cli/ and linprobe/options/. -->
+<!-- Made by `python docs/generate_cli.py`. Do not edit: the texts are in linprobe/options/. -->
 
 Results go to stdout. Notes, tables and errors go to stderr. If `-` is given for a path, the path is read from the
 last line of standard input, so that commands can be joined with `|`.
@@ -28,7 +29,8 @@ CONFIG = """\
 `train --method NAME --help` prints only the options of that method.
 
 A key of a `--config` file is a flag without its dashes, or the name of an argument. Keys at the top are for the command
-that is run; those in a table named after a command are for that command. Flags on the command line win.
+that is run; keys in a table named after a command are for
+that command. Flags on the command line win.
 
     features = "features.h5"
 
@@ -71,7 +73,9 @@ def _usage(name: str, command: Any) -> str:
 def _command(name: str, command: Any) -> str:
     rows = [_parameter_row(parameter) for parameter in command.params]
     table = "\n".join(["| argument or option | meaning | default |", "| --- | --- | --- |", *rows])
-    return f"## linprobe {name}\n\n    {_usage(name, command)}\n\n{command.help.strip()}\n\n{table}\n"
+    examples = "".join(f"    linprobe {example}\n" for example in REQUESTS[name].examples)
+    usage = f"    {_usage(name, command)}\n\n{command.help.strip()}"
+    return f"## linprobe {name}\n\n{usage}\n\n{table}\n\nExamples:\n\n{examples}"
 
 
 def _exit_statuses() -> str:

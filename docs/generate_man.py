@@ -10,6 +10,7 @@ from typing import Any
 
 import linprobe.cli
 from linprobe import __version__, errors
+from linprobe.options.declaration import REQUESTS
 
 TARGET = Path(__file__).parent / "man" / "linprobe.1"
 ENVIRONMENT = {
@@ -51,7 +52,9 @@ def _command(name: str, command: Any) -> str:
     arguments = [p.metavar or p.name.upper() for p in command.params if p.param_type_name == "argument"]
     usage = f"\\fBlinprobe {_text(name)}\\fR {_text(' '.join(arguments))} [\\fIOPTIONS\\fR]"
     parameters = "\n".join(_parameter(parameter) for parameter in command.params)
-    return f".SS linprobe {_text(name)}\n{usage}\n.PP\n{_paragraphs(command.help)}\n{parameters}"
+    examples = "\n".join(_text(f"linprobe {example}") for example in REQUESTS[name].examples)
+    shown = f".PP\nExamples:\n.PP\n.nf\n{examples}\n.fi"
+    return f".SS linprobe {_text(name)}\n{usage}\n.PP\n{_paragraphs(command.help)}\n{parameters}\n{shown}"
 
 
 def _statuses() -> str:
@@ -69,7 +72,7 @@ def render() -> str:
     environment = [f".TP\n\\fB{name}\\fR\n{_text(meaning)}" for name, meaning in ENVIRONMENT.items()]
     return "\n".join(
         [
-            '.\\" Made by `python docs/generate_cli.py`. Texts: linprobe/cli/ and linprobe/options/',
+            '.\\" Made by `python docs/generate_cli.py`. Texts: linprobe/options/',
             f'.TH LINPROBE 1 "" "linprobe {__version__}" "User Commands"',
             ".SH NAME",
             "linprobe \\- differentially private linear probing on frozen features",

@@ -6,6 +6,7 @@ stdout carries results only; everything for people goes to stderr. Exit status: 
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from functools import cache
@@ -19,35 +20,33 @@ from linprobe.cli import (
     _stderr,
     about,
     attacks,
-    compare,
     costs,
-    extract,
-    import_,
+    features,
     runs,
-    scores,
     training,
 )
-from linprobe.cli._command import COMMANDS, Command, flag_of_argument
+from linprobe.cli._command import Command, flag_of_argument, typer_function
 from linprobe.cli._everywhere import EVERYWHERE, Everywhere, defaults_from, taken_out
 from linprobe.errors import ADVICE, LinprobeError, advice
 from linprobe.options.declaration import REQUESTS
 
 DECLARING = (
-    import_,
+    features,
     training,
-    scores,
     attacks,
     runs,
     about,
     costs,
-    compare,
 )  # modules whose import declares their commands
 INTERRUPTED = 130  # typer's exit status for Ctrl-C
 
 
 @cache
-def program() -> Any:
-    """The command line, as typer makes it of the declared commands; it is made once."""
+def program(only: str | None = None) -> Any:
+    """The command line, as typer makes it of the declared commands; it is made once.
+
+    With `only`, commands of another name have no parameters, as these take most of the time.
+    """
     app = typer.Typer(
         name="linprobe",
         epilog=f"Every command takes {', '.join(words for words, _ in EVERYWHERE)} too.",
@@ -56,9 +55,8 @@ def program() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    extract.register(app)
     for name in REQUESTS:
-        app.command(name)(COMMANDS[name])
+        app.command(name)(typer_function(name, bare=only not in (None, name)))
     for registered in app.registered_commands:
         registered.cls = Command
     return typer.main.get_command(app)
@@ -126,20 +124,49 @@ def _defaults(words: list[str], everywhere: Everywhere) -> dict[str, Any]:
     """The values of the config file for the command, as typer takes them."""
     if everywhere.config is None:
         return {}
-    commands = program().commands
-    name = next((word for word in words if not word.startswith("-")), "")
-    if name not in commands:
+    name = _command_of(words)
+    commands = program(name).commands
+    if name is None or name not in commands:
         return {}
     return {name: defaults_from(everywhere.config, name, commands[name].params, commands)}
 
 
+def _command_of(words: list[str]) -> str | None:
+    """The first word that is no option; None for a shell that completes a line, and may ask for any command."""
+    if "_LINPROBE_COMPLETE" in os.environ:
+        return None
+    return next((word for word in words if not word.startswith("-")), "")
+
+
+def _reason(error: Exception, words: list[str], defaults: dict[str, Any], *, of_stdout: bool) -> tuple[str, int]:
+    """The line that explains an error, and the exit status."""
+    if isinstance(error, LinprobeError):
+        return str(error), error.exit_status
+    if _memory.is_lack(error):
+        return _memory.RAN_OUT, 1
+    if hasattr(error, "format_message"):  # typer's own usage errors
+        command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
+        text = f"{error.format_message().removesuffix('.')}{_got(error, words, defaults)}"
+        stop = "" if text.endswith("?") else "."
+        return f"{text}{stop}{_hint(error)} See {command} --help.", 2
+    _stderr.drop_unwritten(sys.stdout)
+    if isinstance(error, OSError) and of_stdout:
+        return f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
+        return f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1
+    if isinstance(error, OSError) and error.errno in ADVICE:
+        return f"{error}; {advice(error)}", 1
+    return f"{type(error).__name__}: {error}; run again with --debug to see where", 1
+
+
 def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> int:
     """`run` without the options of every command."""
-    debug, defaults = everywhere.debug, dict[str, Any]()
+    defaults: dict[str, Any] = {}
     try:
         _memory.check_limit()
         defaults = _defaults(words, everywhere)
-        status = program()(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
+        command_line = program(_command_of(words))
+        status = command_line(words or ["--help"], prog_name="linprobe", standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_left()
@@ -149,32 +176,10 @@ def _run(words: list[str], everywhere: Everywhere, stdout: _stderr.Watched) -> i
         raise
     except KeyboardInterrupt:  # before typer handles it
         return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
-    except LinprobeError as error:
-        if debug:
-            raise
-        return _fail(str(error), error.exit_status)
     except Exception as error:
-        if debug:
+        if everywhere.debug:
             raise
-        if _memory.is_lack(error):
-            return _fail(_memory.RAN_OUT, 1)
-        if hasattr(error, "format_message"):  # typer's own usage errors
-            command = getattr(getattr(error, "ctx", None), "command_path", "linprobe")
-            text = error.format_message().removesuffix(".")
-            text = f"{text}{_got(error, words, defaults)}"
-            stop = "" if text.endswith("?") else "."
-            return _fail(f"{text}{stop}{_hint(error)} See {command} --help.", 2)
-        of_stdout = error is stdout.error
-        _stderr.drop_unwritten(sys.stdout)
-        if of_stdout and isinstance(error, OSError):
-            return _fail(f"stdout cannot be written ({error.strerror}); free some space, or redirect it", 1)
-        if isinstance(error, ModuleNotFoundError) and not (error.name or "linprobe").startswith("linprobe"):
-            return _fail(
-                f"{error.name} is not installed, and this command needs it; pip install linprobe, with all it needs", 1
-            )
-        if isinstance(error, OSError) and error.errno in ADVICE:
-            return _fail(f"{error}; {advice(error)}", 1)
-        return _fail(f"{type(error).__name__}: {error}; run again with --debug to see where", 1)
+        return _fail(*_reason(error, words, defaults, of_stdout=error is stdout.error))
     if status == INTERRUPTED:
         return _fail("interrupted before the end; files under their final names are complete", INTERRUPTED)
     return status if isinstance(status, int) else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_origin
 
 import typer
 from typer.core import TyperCommand
@@ -15,17 +15,14 @@ from linprobe.cli._everywhere import EVERYWHERE
 from linprobe.cli._shared import numbers, words
 from linprobe.errors import require_for
 from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Budget, Choice, Confirmation, RunOptions
-from linprobe.options.declaration import Option, Request, arguments_of, as_word, declared, methods_on_gpu
+from linprobe.options.declaration import REQUESTS, Option, Request, arguments_of, as_word, declared, methods_on_gpu
 
 FEW = 2  # largest number of methods that a help text lists
 ARGUMENTS, OPTIONS, ANYWHERE = "Arguments", "Options", "Every command takes"
 METHOD_GROUP = "Method"
 LAST = {"overwrite": 1, "as_json": 2, "dry_run": 3}
 METHOD_WORDS = ("--method", "-m")
-EXAMPLES: dict[str, tuple[str, ...]] = {  # of commands that are not declared
-    "extract": ("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),
-}
-COMMANDS: dict[str, Callable[..., None]] = {}  # functions with the signatures that typer reads
+COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {}  # what takes the values of the flags by parameter
 FLAGS: dict[str, Sequence[Flag]] = {}
 Asked = TypeVar("Asked", bound=Request)
 
@@ -89,7 +86,9 @@ class Flag:
     def parameter(self) -> inspect.Parameter:
         """The parameter of a typer command."""
         option = self.option
-        kind: Any = str if option.commas else list[option.kind] if option.several else option.kind  # type: ignore[name-defined]
+        kind: Any = str if option.commas or option.from_text else option.kind
+        if (option.several and not option.commas) or get_origin(option.kind) is dict:
+            kind = list[kind]
         default: Any = inspect.Parameter.empty if self.of_request and option.default is MISSING else None
         if self._has_default:
             default = as_word(option.default) if option.commas else option.default
@@ -150,15 +149,20 @@ def command(request: type[Asked]) -> Callable[[Callable[[Asked], None]], Callabl
 
 def add_command(request: type[Request], flags: Sequence[Flag], run: Callable[[dict[str, Any]], None]) -> None:
     """Add the command that a request declares; `run` gets the values of the flags by parameter."""
+    COMMANDS[request.command], FLAGS[request.command] = run, flags
+
+
+def typer_function(name: str, *, bare: bool = False) -> Callable[..., None]:
+    """The function of a command, with a signature that typer reads; with `bare`, without parameters."""
 
     def called(**given: Any) -> None:
-        run(given)
+        COMMANDS[name](given)
 
-    called.__doc__ = request.__doc__
-    called.__signature__ = inspect.Signature([flag.parameter for flag in flags])  # type: ignore[attr-defined]
+    called.__doc__ = REQUESTS[name].__doc__
+    parameters = [] if bare else [flag.parameter for flag in FLAGS[name]]
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {}
-    name = request.command
-    COMMANDS[name], FLAGS[name], EXAMPLES[name] = called, flags, request.examples
+    return called
 
 
 def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
@@ -167,9 +171,14 @@ def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
     Raises:
         ParameterError: a value that is not allowed.
     """
-    values = {one.name: given[one.parameter] for one in declared(request).values()}
-    several = {one.name: _listed(one, values[one.name]) for one in declared(request).values() if one.several}
-    return request(**{**values, **several})
+    return request(**{name: _value(one, given[one.parameter]) for name, one in declared(request).items()})
+
+
+def _value(option: Option, given: Any) -> Any:
+    """The value of an option, from the value that typer read."""
+    if option.from_text is not None and given is not None:
+        return option.from_text(option.spellings[0].removeprefix("--"), given)
+    return _listed(option, given) if option.several else given
 
 
 def _listed(option: Option, value: Any) -> tuple[Any, ...]:
@@ -203,7 +212,7 @@ class Command(TyperCommand):
         """Write the usage, then examples."""
         super().format_usage(ctx, formatter)
         with formatter.section("Examples"):
-            for example in EXAMPLES[str(self.name)]:
+            for example in REQUESTS[str(self.name)].examples:
                 formatter.write(f"{'':>{formatter.current_indent}}linprobe {example}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

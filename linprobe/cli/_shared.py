@@ -1,4 +1,4 @@
-"""Arguments, flags and printing that several commands share."""
+"""Printing that several commands share, and lists on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from linprobe.plans.words import DryRun
 
 Number = TypeVar("Number", int, float)
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
-DryRunFlag = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Print what the command would read, spend and write, and how long it takes."),
-]
-PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 
 
 def print_json(value: Any) -> None:

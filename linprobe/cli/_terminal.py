@@ -1,4 +1,4 @@
-"""Notes, tables and progress for people, on stderr. The only file that imports rich."""
+"""Notes, tables and progress for people, on stderr. The only file that imports rich, where it is needed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, Self
 
 from linprobe.cli import _stderr
 from linprobe.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 LOG_WIDTH = 120
 LONG = 2.0  # seconds
@@ -22,6 +22,8 @@ LEAST_NAME = 16  # of a column of names: longer ones are folded where the termin
 
 
 def _console() -> Console:
+    from rich.console import Console
+
     return Console(file=sys.stderr, highlight=False, soft_wrap=True, markup=False)
 
 
@@ -50,6 +52,8 @@ class TerminalProgress:
             return
         if self._bar is not None:
             self._bar.stop()
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=_console(), transient=True)
         self._bar.start()
@@ -82,6 +86,9 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
     Where a table with a header is too wide, its headings get a word a line. No figure is cut: what is still too wide is
     left to the terminal to wrap.
     """
+    from rich.console import Console
+    from rich.table import Table
+
     console, shown = _console(), [tuple(map(printable, row)) for row in rows]
     grid = Table(title=title, show_header=any(header), title_justify="left")
     columns = list(zip(header, *shown, strict=True))

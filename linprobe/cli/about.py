@@ -16,7 +16,7 @@ MOST_LISTED, MOST_ENTRIES = 8, 20
 
 
 @command(InfoRequest)
-def info(request: InfoRequest) -> None:
+def _info(request: InfoRequest) -> None:
     """Print the description of a feature file or a run folder."""
     from linprobe.extraction.info import info
 
@@ -40,7 +40,7 @@ def _shown(value: Any) -> str:
 
 
 @command(MethodsRequest)
-def methods(request: MethodsRequest) -> None:
+def _methods(request: MethodsRequest) -> None:
     """Print the methods."""
     from linprobe.methods import METHODS
 
@@ -63,7 +63,7 @@ def methods(request: MethodsRequest) -> None:
 
 
 @command(DoctorRequest)
-def doctor(request: DoctorRequest) -> None:
+def _doctor(request: DoctorRequest) -> None:
     """Print what the installation has; exit status 1 if it is broken."""
     from linprobe.training.doctor import doctor
 

@@ -12,7 +12,7 @@ from linprobe.options.requests import AttackRequest, AuditRequest
 
 
 @command(AttackRequest)
-def attack(request: AttackRequest) -> None:
+def _attack(request: AttackRequest) -> None:
     """Print how well the attack does, and the limit that the guarantee sets."""
     from linprobe.accounting.figures import limit_percent
     from linprobe.cli import _terminal
@@ -38,7 +38,7 @@ def attack(request: AttackRequest) -> None:
 
 
 @command(AuditRequest)
-def audit(request: AuditRequest) -> None:
+def _audit(request: AuditRequest) -> None:
     """Print the lower bound; PrivacyError if it is above the claim."""
     from linprobe.cli import _terminal
     from linprobe.cli._figures import rounded_down, rounded_up

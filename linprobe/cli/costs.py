@@ -10,7 +10,7 @@ from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 
 
 @command(PlanRequest)
-def plan(request: PlanRequest) -> None:
+def _plan(request: PlanRequest) -> None:
     """Print the plan: the recommended row on stdout, all rows on stderr."""
     from linprobe.cli import _terminal
     from linprobe.cli._figures import rounded_up
@@ -47,7 +47,7 @@ def plan(request: PlanRequest) -> None:
 
 
 @command(AccountRequest)
-def account(request: AccountRequest) -> None:
+def _account(request: AccountRequest) -> None:
     """Print the epsilon by each accountant."""
     from linprobe.accounting.account import NAMES, account
     from linprobe.cli import _terminal
@@ -65,7 +65,7 @@ def account(request: AccountRequest) -> None:
 
 
 @command(BudgetRequest)
-def budget(request: BudgetRequest) -> None:
+def _budget(request: BudgetRequest) -> None:
     """Print the epsilon of all runs; the entries of the book go to stderr."""
     from linprobe.cli import _terminal
     from linprobe.cli._figures import guarantee_rows, rounded_up

@@ -1,19 +1,31 @@
-"""`linprobe verify`, `report`, `release`, `export` and `pdp-report`: what is checked, said and made of a run."""
+"""Commands that read a run folder: verify, report, release, export, pdp-report, evaluate and predict."""
 
 from __future__ import annotations
 
+import csv
+import itertools
+import sys
 from typing import Any
 
 import typer
 
+from linprobe.atomic_files import plain_cell
 from linprobe.cli._command import command
 from linprobe.cli._shared import print_dry_run, print_json, print_made, print_private_json, printing
 from linprobe.errors import PrivacyError
-from linprobe.options.requests import ExportRequest, PdpReportRequest, ReleaseRequest, ReportRequest, VerifyRequest
+from linprobe.options.requests import (
+    EvaluateRequest,
+    ExportRequest,
+    PdpReportRequest,
+    PredictRequest,
+    ReleaseRequest,
+    ReportRequest,
+    VerifyRequest,
+)
 
 
 @command(VerifyRequest)
-def verify(request: VerifyRequest) -> None:
+def _verify(request: VerifyRequest) -> None:
     """Print `verified`; PrivacyError with the reason otherwise."""
     from linprobe.cli import _terminal
     from linprobe.cli._figures import gaussian_words, rounded_up
@@ -48,7 +60,7 @@ def verify(request: VerifyRequest) -> None:
 
 
 @command(ReportRequest)
-def report(request: ReportRequest) -> None:
+def _report(request: ReportRequest) -> None:
     """Write the page, and print its path."""
     from linprobe.cli import _terminal
     from linprobe.publishing.report import report
@@ -67,7 +79,7 @@ def report(request: ReportRequest) -> None:
 
 
 @command(ReleaseRequest)
-def release(request: ReleaseRequest) -> None:
+def _release(request: ReleaseRequest) -> None:
     """Write the folder, and print it."""
     from linprobe.cli import _terminal
     from linprobe.publishing import release as commands
@@ -84,7 +96,7 @@ def release(request: ReleaseRequest) -> None:
 
 
 @command(ExportRequest)
-def export(request: ExportRequest) -> None:
+def _export(request: ExportRequest) -> None:
     """Write the file, and print its path."""
     from linprobe.cli import _terminal
     from linprobe.publishing import export as commands
@@ -96,7 +108,7 @@ def export(request: ExportRequest) -> None:
 
 
 @command(PdpReportRequest)
-def pdp_report(request: PdpReportRequest) -> None:
+def _pdp_report(request: PdpReportRequest) -> None:
     """Print the summary. Private."""
     from linprobe.cli import _terminal
     from linprobe.cli._figures import gaussian_words, rounded_up
@@ -144,3 +156,49 @@ def pdp_report(request: PdpReportRequest) -> None:
             typer.echo(f"quantile {level:<8} {rounded_up(value)}")
         typer.echo(f"below half budget {100 * report['share_below_half']:.1f} %")
         typer.echo(f"sorted            {result.sparkline}")
+
+
+@command(EvaluateRequest)
+def _evaluate(request: EvaluateRequest) -> None:
+    """Print the accuracy or macro AUROC; tables go to stderr."""
+    from linprobe.cli import _terminal
+    from linprobe.evaluation.evaluate import evaluate, tables_of
+
+    result = evaluate(
+        request.run,
+        request.features,
+        _terminal.TerminalProgress(),
+        allow_other=request.allow_other_features,
+        calibrate=request.calibrate,
+    )
+    if request.as_json:
+        print_json(result)
+        return
+    tables = tables_of(result)
+    _terminal.table(f"{result['test_rows']} test rows", tables.overall)
+    _terminal.table(f"{tables.by}, with 95 % intervals", tables.rows, header=tables.header)
+    if tables.left_out:
+        _terminal.note(f"{tables.left_out} more classes are in --json")
+    typer.echo("-" if tables.headline is None else f"{tables.headline:.4f}")
+
+
+@command(PredictRequest)
+def _predict(request: PredictRequest) -> None:
+    """Print the predictions as CSV."""
+    from linprobe.cli import _terminal
+    from linprobe.evaluation.predict import predict
+
+    rows = predict(
+        request.run,
+        request.features,
+        request.group,
+        _terminal.TerminalProgress(),
+        allow_other=request.allow_other_features,
+        all_classes=request.probabilities,
+        calibrate=request.calibrate,
+    )
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    header, first = next(rows), next(rows, None)  # a bad file is refused here, before anything is printed
+    writer.writerow(map(plain_cell, header))
+    for row in () if first is None else itertools.chain([first], rows):
+        writer.writerow(f"{cell:.6f}" if isinstance(cell, float) else plain_cell(str(cell)) for cell in row)

@@ -1,14 +1,15 @@
-"""`linprobe train` and `tune`: training runs. The methods declare most of their flags."""
+"""`linprobe train`, `tune` and `compare`: training runs. The methods declare most flags of the first two."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from linprobe.cli._command import Flag, add_command, flags_of, request_of, train_flags
+from linprobe.cli._command import Flag, add_command, command, flags_of, request_of, train_flags
 from linprobe.cli._shared import print_dry_run, print_made
-from linprobe.options.requests import DryRunOption, JsonOption, TrainRequest, TuneRequest
+from linprobe.options.requests import CompareRequest, DryRunOption, JsonOption, TrainRequest, TuneRequest
 
 # a seed voids the guarantee, and a checkpoint would keep what the selection must forget
 NOT_TUNED = ("noise_seed", "insecure_seed", "checkpoint_every", "resume")
@@ -39,7 +40,7 @@ TRAIN_FLAGS = train_flags()
 TUNE_FLAGS = [flag for flag in TRAIN_FLAGS if flag.option.parameter not in NOT_TUNED]
 
 
-def train(given: dict[str, Any]) -> None:
+def _train(given: dict[str, Any]) -> None:
     """Train, and print the run folder."""
     from linprobe.cli import _terminal
     from linprobe.cli._figures import guarantee_rows, rows_in_words
@@ -83,7 +84,7 @@ def train(given: dict[str, Any]) -> None:
     print_made("run", outcome["run"])
 
 
-def tune(given: dict[str, Any]) -> None:
+def _tune(given: dict[str, Any]) -> None:
     """Train with chosen settings, and print the run folder."""
     from linprobe.cli import _terminal
     from linprobe.cli._figures import guarantee_rows, rows_in_words
@@ -122,5 +123,38 @@ def tune(given: dict[str, Any]) -> None:
     print_made("run", outcome["run"])
 
 
-add_command(TrainRequest, _with_output(TRAIN_FLAGS, (JsonOption, DryRunOption)), train)
-add_command(TuneRequest, _with_output(TUNE_FLAGS, (TuneRequest,)), tune)
+add_command(TrainRequest, _with_output(TRAIN_FLAGS, (JsonOption, DryRunOption)), _train)
+add_command(TuneRequest, _with_output(TUNE_FLAGS, (TuneRequest,)), _tune)
+
+
+@command(CompareRequest)
+def _compare(request: CompareRequest) -> None:
+    """Print the tables, and the folder of the comparison."""
+    from linprobe.cli import _terminal
+    from linprobe.evaluation.compare import compare
+    from linprobe.evaluation.comparison_plan import NO_FILE
+    from linprobe.reporting.comparison import balance_matters, comparison_table, footer, no_better
+
+    request = replace(request, public=[None if path == Path(NO_FILE) else path for path in request.public])
+    if request.dry_run:
+        from linprobe.evaluation.dry_run_comparison import dry_run_of_comparison
+
+        with _terminal.TerminalProgress() as progress:
+            found = dry_run_of_comparison(request, progress)
+        print_dry_run(found, as_json=request.as_json)
+        return
+    with _terminal.TerminalProgress() as progress:
+        compared = compare(request, progress)
+    if request.as_json:
+        print_made("comparison", compared["out"], compared)
+        return
+    header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]")
+    _terminal.table(f"test accuracy, %, of {request.seeds} runs each", rows, header=header)
+    if balance_matters(compared["summary"]):
+        header, rows = comparison_table(compared["summary"], "[bold]{}[/bold]", balanced=True)
+        _terminal.table(f"balanced accuracy, %, of {request.seeds} runs each", rows, header=header)
+    warning = no_better(compared)
+    if warning is not None:
+        _terminal.note(warning)
+    _terminal.note(footer(compared["composed"]))
+    print_made("comparison", compared["out"])

@@ -15,7 +15,7 @@ from linprobe.progress import Progress
 # arguments that do not change how an image becomes a row
 FREE = {
     "source", "out", "weights", "device", "precision", "batch_size", "workers", "compile", "dtype", "on_error",
-    "timeout", "overwrite", "like", "root",
+    "timeout", "overwrite", "like", "root", "as_json", "dry_run",
 }  # fmt: skip
 
 
@@ -84,8 +84,6 @@ def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:
     """
     if request.backbone is not None:
         family_of(request.backbone)
-    for name, one in declared(ExtractRequest).items():
-        one.check(getattr(request, name))
     require("extract", "extract")
     from linprobe.extraction.sources import located
     from linprobe.extraction.sources.folders import check_unlabelled

@@ -1,12 +1,12 @@
-"""The arguments and the outcome of `linprobe extract`. This module imports neither torch nor NumPy."""
+"""What `linprobe extract` knows of backbones, recipes and its outcome. Imports neither torch nor NumPy."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from linprobe.atomic_files import given_text
 from linprobe.errors import DataError, UsageError
-from linprobe.options.declaration import option
+from linprobe.options.requests import ExtractRequest as ExtractRequest
 
 FAMILIES = {
     "resnet50": "resnet",
@@ -22,102 +22,6 @@ FAMILIES = {
 ALLOWED = (
     "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4, wrn-40-4, wrn-28-10, timm:NAME, pixels, scattering"
 )
-IMAGES, NETWORK, SPEED = "Images", "Network", "Speed and reliability"
-
-
-@dataclass(frozen=True)
-class ExtractRequest:
-    """The arguments of `linprobe extract`. None means the default. With `like`, the images have no labels."""
-
-    source: str = option(
-        help="Folder of train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; .tar; arrays; data set name.",
-        argument="SOURCE",
-    )
-    backbone: str | None = option(
-        None,
-        "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4 (-40-4, -28-10), timm:NAME, pixels, scattering.",
-        unset="resnet50, or scattering if its weights cannot be fetched",
-        flags=("--backbone", "-b"),
-    )
-    like: Path | None = option(
-        None,
-        "Extract with the settings of this run or feature file. SOURCE is then any folder of images, without labels.",
-        metavar="RUN|FILE",
-    )
-    out: Path | None = option(None, "Feature file to write.", unset="features/SOURCE-BACKBONE.h5")
-    overwrite: bool = option(False, "Replace an existing file.")
-
-    classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
-    test_fraction: float | None = option(
-        None, "Fraction of the images held out for testing, if SOURCE has no test group.", group=IMAGES
-    )
-    private_test: bool = option(
-        False, "Test rows are private: accuracy on them is released with noise only.", group=IMAGES
-    )
-    owners: Path | None = option(
-        None, "CSV with the columns id and owner: the person each image belongs to.", group=IMAGES
-    )
-    owner_regex: str | None = option(
-        None, "Regular expression on the image's id; its first group is the owner.", group=IMAGES
-    )
-    public: Path | None = option(None, "Folder of public images, CLASS/IMAGE.", group=IMAGES)
-    augment_views: int = option(0, "Augmented rows added for each public image.", least=0, most=1024, group=IMAGES)
-    root: Path = option(Path("data"), "Folder of the data set that SOURCE names.", group=IMAGES)
-    download: bool = option(False, "Download the data set that SOURCE names.", group=IMAGES)
-    on_error: Literal["fail", "skip"] = option("fail", "What to do about unreadable images", group=IMAGES)
-
-    weights: str | None = option(
-        None, "Weights: a name (IMAGENET1K_V1) or a .pt, .pth or .safetensors file.", group=NETWORK
-    )
-    random_weights: bool = option(False, "Random weights, for tests.", group=NETWORK)
-    arguments: dict[str, Any] | None = option(
-        None,
-        "KEY=VALUE for the network's constructor; repeat for more.",
-        asked="backbone_arg",
-        metavar="KEY=VALUE",
-        group=NETWORK,
-    )
-    class_names: Path | None = option(None, "CLIP: file of class names for prompts, in label order.", group=NETWORK)
-    templates: str | None = option(
-        None,
-        "CLIP: openai-80, simple-7, or a file with one template per line.",
-        unset="a photo of a {}.",
-        group=NETWORK,
-    )
-    resize: int | None = option(None, "Resize the short side to this length; 0 keeps the size.", group=NETWORK)
-    crop: int | None = option(None, "Side of the centre crop; 0 crops nothing.", group=NETWORK)
-    mean: tuple[float, ...] | None = option(None, "Mean to subtract from values in [0, 1]: M or R,G,B.", group=NETWORK)
-    std: tuple[float, ...] | None = option(None, "Standard deviation to divide by: S or R,G,B.", group=NETWORK)
-    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] | None = option(
-        None, "Interpolation", group=NETWORK
-    )
-
-    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.", group=SPEED)
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = option(
-        "auto",
-        "Precision of the network",
-        after="; auto: bfloat16 on CUDA, else float32 (scattering: float32)",
-        group=SPEED,
-    )
-    batch_size: int | None = option(
-        None,
-        "Images per batch, or auto.",
-        unset="512 on CUDA, else 8 (scattering 256), halved if memory runs out",
-        least=1,
-        most=1 << 16,
-        group=SPEED,
-    )
-    workers: int | None = option(
-        None,
-        "Number of decoding processes.",
-        unset="none on a CPU, else the cores of this process but one, at most 16",
-        least=0,
-        most=1024,
-        group=SPEED,
-    )
-    compile: bool = option(False, "Compile the network with torch.compile.", group=SPEED)
-    dtype: Literal["float16", "float32"] = option("float16", "Type of a feature on disk", group=SPEED)
-    timeout: float = option(300.0, "Seconds to wait for a batch of images.", above=0, most=1e6, group=SPEED)
 
 
 @dataclass(frozen=True)

@@ -4,67 +4,376 @@ A declaration states the name, type and default of an option, its range or words
 work on a GPU. The class of a method states which options the method takes. `linprobe.options.declaration` derives the
 checks, hints and help texts.
 
-To add a method, declare a class for it below the others. Its fields are the options that are not in
-`linprobe.options.shared`. A subclass may change a default by repeating the field.
+To add a method, declare a class for it below the others. Its fields are the options that no class above the methods
+has. A subclass may change a default by repeating the field.
 
 This module imports nothing heavy, as `linprobe --help` imports it.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from linprobe.options.declaration import METHOD_OPTIONS as METHOD_OPTIONS
 from linprobe.options.declaration import Options, option, refuse_idle
-from linprobe.options.shared import CENTRED_STEPS as CENTRED_STEPS
-from linprobe.options.shared import COLD_ROWS as COLD_ROWS
-from linprobe.options.shared import DEFAULT_DELTA as DEFAULT_DELTA
-from linprobe.options.shared import DEFAULT_STEPS as DEFAULT_STEPS
-from linprobe.options.shared import GROUPS as GROUPS
-from linprobe.options.shared import MANY_ROWS as MANY_ROWS
-from linprobe.options.shared import MANY_ROWS_FROM_TEXT as MANY_ROWS_FROM_TEXT
-from linprobe.options.shared import MAX_EPSILON as MAX_EPSILON
-from linprobe.options.shared import MAX_SIGMA as MAX_SIGMA
-from linprobe.options.shared import MAX_STEPS as MAX_STEPS
-from linprobe.options.shared import NEWTON_STEPS as NEWTON_STEPS
-from linprobe.options.shared import ONE_STEP as ONE_STEP
-from linprobe.options.shared import PRIVATE as PRIVATE
-from linprobe.options.shared import ROWS as ROWS
-from linprobe.options.shared import SAMPLED_STEPS as SAMPLED_STEPS
-from linprobe.options.shared import SAMPLING_RATE as SAMPLING_RATE
-from linprobe.options.shared import TRAIN as TRAIN
-from linprobe.options.shared import AccountantName as AccountantName
-from linprobe.options.shared import Budget as Budget
-from linprobe.options.shared import Centre as Centre
-from linprobe.options.shared import Centring as Centring
-from linprobe.options.shared import Choice as Choice
-from linprobe.options.shared import Classes as Classes
-from linprobe.options.shared import ClipFloor as ClipFloor
-from linprobe.options.shared import ClipNorm as ClipNorm
-from linprobe.options.shared import Condition as Condition
-from linprobe.options.shared import Conditioning as Conditioning
-from linprobe.options.shared import Confirmation as Confirmation
-from linprobe.options.shared import Init as Init
-from linprobe.options.shared import Intercept as Intercept
-from linprobe.options.shared import Loss as Loss
-from linprobe.options.shared import Noise as Noise
-from linprobe.options.shared import NoiseRidge as NoiseRidge
-from linprobe.options.shared import NoisyCovariance as NoisyCovariance
-from linprobe.options.shared import Output as Output
-from linprobe.options.shared import PerRecord as PerRecord
-from linprobe.options.shared import Precision as Precision
-from linprobe.options.shared import Radius as Radius
-from linprobe.options.shared import Reference as Reference
-from linprobe.options.shared import RunOptions as RunOptions
-from linprobe.options.shared import Samples as Samples
-from linprobe.options.shared import Seed as Seed
-from linprobe.options.shared import Start as Start
-from linprobe.options.shared import Steps as Steps
-from linprobe.options.shared import TextScale as TextScale
-from linprobe.options.shared import Tracker as Tracker
-from linprobe.options.shared import Variant as Variant
-from linprobe.options.shared import WeightDecay as WeightDecay
+
+MAX_EPSILON = 100.0
+MAX_CAP = 1e6
+MAX_SIGMA = 1e9
+MAX_STEPS = 1_000_000
+DEFAULT_DELTA = 1e-5
+DEFAULT_STEPS = 50
+CENTRED_STEPS = 400  # around a private mean; around a public one, or from text weights, if classes have many rows
+MANY_ROWS = 1000
+MANY_ROWS_FROM_TEXT = 150
+SAMPLED_STEPS = 200
+NEWTON_STEPS = 8
+SAMPLING_RATE = 0.15
 
 UNITS = RECORD, OWNER = "record", "owner"  # what a guarantee protects
+GROUPS = ("Data", "Privacy", "Speed", "Output")  # headings of the help of training, in order; then Method
+
+AccountantName = Literal["auto", "gdp", "pld", "rdp"]
+Condition = Literal["auto", "none", "mean"]
+Centre = Literal["auto", "none", "public"]
+Init = Literal["auto", "zero", "public", "text", "run"]
+Loss = Literal["softmax", "squared", "sigmoid"]  # sigmoid: multilabel rows
+Output = Literal["last", "average", "weighted", "ema", "vote"]
+Precision = Literal["float32", "bfloat16", "float16"]
+Reference = Literal["init", "zero"]
+Tracker = Literal["mlflow", "tensorboard", "wandb"]
+
+# Options of `linprobe train` that are not arguments of estimators.
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The method and the rows."""
+
+    method: str | None = option(
+        None,
+        "Training method; `linprobe methods` lists them.",
+        unset="chosen by whether there are public rows or text weights",
+        flags=("--method", "-m"),
+        group="Method",
+    )
+    features: Path | None = option(
+        None,
+        "Feature file; - reads its path from stdin; without one, the built-in digits.",
+        argument="[FEATURES|-]",
+        group="Data",
+    )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Output, public rows, and how the run is computed."""
+
+    out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME", group="Output")
+    public: Path | None = option(
+        None, "Feature file of public rows from the same backbone, added to any public shots.", group="Data"
+    )
+    public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.", group="Data")
+    split_seed: int = option(0, "Seed that chooses the public shots.", group="Data")
+    unit: Literal["record", "owner"] | None = option(
+        None,
+        "What is protected",
+        after="; owner: a person, with all rows of that person",
+        unset="record",
+        group="Privacy",
+    )
+    per_owner_rows: int | None = option(
+        None, "With --unit owner: largest number of rows used per person.", unset="all", least=1, group="Data"
+    )
+    class_weight: str | None = option(
+        None,
+        "Public weights of classes: LABEL=WEIGHT,..., a JSON file, or public for 1 / number of public rows.",
+        unset="1 for every class",
+        metavar="LABEL=W,...",
+        group="Data",
+    )
+    precision: Precision = option(
+        "float32", "Type of rows in memory", after="; bfloat16 and float16 halve the memory", group="Data"
+    )
+    device: str = option("cpu", "cpu, cuda or cuda:N; on a GPU: {methods_on_gpu}.", group="Speed")
+    checkpoint_every: float | None = option(
+        None,
+        "Seconds between checkpoints; 0 writes one after every step.",
+        unset="60",
+        least=0,
+        unit=" seconds",
+        flags=("--checkpoint",),
+        metavar="SECONDS",
+        group="Speed",
+    )
+    resume: bool = option(
+        False,
+        "Resume the unfinished run in --out from its checkpoint, or begin it.",
+        flags=("--resume",),
+        group="Speed",
+    )
+    preset: Literal["default", "paper"] = option(
+        "default", "Settings", after=" (the settings of the AdaMix paper)", group="Method"
+    )
+    test_epsilon: float | None = option(
+        None,
+        "Part of --eps that pays for a noisy accuracy on private test rows.",
+        unset="no accuracy",
+        above=0,
+        most=MAX_EPSILON,
+        group="Privacy",
+    )
+    cap: float | None = option(
+        None,
+        "Refuse the run if all runs on these rows together would cost more than this epsilon, at the unit and delta "
+        "of this run.",
+        unset="the cap in the budget book, if it has one",
+        above=0,
+        most=MAX_CAP,
+        group="Privacy",
+    )
+    book: Path | None = option(
+        None,
+        "Budget book: the ledger of all runs on the training rows.",
+        unset="the book of these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
+        group="Privacy",
+    )
+    log_to: Tracker | None = option(
+        None,
+        "Send the public facts of the run to an experiment tracker",
+        after="; never a private figure",
+        group="Output",
+    )
+    sign: Path | None = option(
+        None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY", group="Output"
+    )
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The confirmation that a run without privacy requires."""
+
+    insecure_seed: bool = option(
+        False, "Confirm that --noise-seed voids the guarantee.", flags=("--insecure-seed",), group="Privacy"
+    )
+
+
+# Arguments that the estimators of several methods share.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The privacy budget."""
+
+    epsilon: float = option(
+        help=f"Target epsilon, above 0, at most {MAX_EPSILON:g}.",
+        above=0,
+        most=MAX_EPSILON,
+        flags=("--eps",),
+        group="Privacy",
+    )
+    delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N_private.", group="Privacy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classes:
+    """The classes, which must not come from private labels."""
+
+    classes: Any = option(None, "List of classes.", unset="the classes of the public labels")
+    class_weight: Any = option(
+        None, "Public weights by class, or 'public' for one over the number of public rows.", unset="1 for every class"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Noise multiplier, or number of steps."""
+
+    noise_multiplier: float | None = option(
+        None, "Noise multiplier; the number of steps follows.", asked="sigma", group="Privacy"
+    )
+    n_steps: int | None = option(
+        None,
+        "Number of steps; the noise follows.",
+        unset=f"{DEFAULT_STEPS}; {CENTRED_STEPS} with a private mean, with a public mean and {MANY_ROWS} rows per "
+        f"class, or with text weights and {MANY_ROWS_FROM_TEXT} rows per class; {SAMPLED_STEPS} with Poisson sampling; "
+        f"{NEWTON_STEPS} dp-newton",
+        asked="steps",
+        group="Privacy",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Poisson samples instead of all rows."""
+
+    sampling_rate: float = option(
+        SAMPLING_RATE,
+        "Probability that a step samples a row.",
+        above=0,
+        most=1,
+        flags=("--sampling-rate", "--q"),
+        group="Privacy",
+    )
+    accountant: AccountantName = option("auto", "Privacy accountant", group="Privacy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerRecord:
+    """Whether to track each record's own privacy loss."""
+
+    per_record: bool = option(True, "Compute each record's own privacy loss.", shown="on", group="Privacy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centring:
+    """Whether the public mean is subtracted from rows."""
+
+    centre: Centre = option("auto", "Subtract the public mean", group="Data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditioning:
+    """Whether a private mean is subtracted from rows."""
+
+    condition: Condition = option(
+        "auto",
+        "Without public rows, subtract a noisy private mean",
+        after="; it costs 5 % of epsilon; auto: only where its noise is small",
+        group="Data",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intercept:
+    """The constant column."""
+
+    intercept: float | None = option(
+        None,
+        "Value of a constant bias column; 0 for none.",
+        unset="0 for centred rows with one class each, else 2 / sqrt(features) as a power of 2",
+        least=0,
+        most=1e3,
+        group="Data",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seed:
+    """Reproducible noise, for tests."""
+
+    insecure_seed: int | None = option(
+        None, "Seed for reproducible noise: NOT PRIVATE.", asked="noise_seed", group="Privacy"
+    )
+
+
+TRAIN = (Choice, Budget, Noise, Samples, PerRecord, RunOptions, Centring, Conditioning, Intercept, Seed, Confirmation)
+PRIVATE = (Budget, Classes, Noise, PerRecord, Seed)
+ONE_STEP = (Budget, Classes, PerRecord, Seed)  # one release in place of steps; the budget alone fixes its noise
+ROWS = (Centring, Intercept)
+COLD_ROWS = (Centring, Conditioning, Intercept)
+
+# Options that several methods share.
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightDecay:
+    """lambda, on the sum of losses."""
+
+    weight_decay: float = option(1e-2, "L2 penalty on the summed loss.", above=0, most=1e9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextScale:
+    """beta, the scale of text weights."""
+
+    text_scale: float = option(100.0, "Scale of text weights.", above=0, most=1e6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """W_1, and the point that weight decay pulls towards."""
+
+    init: Init = option(
+        "auto", "Initial weights", also=("run", "a run folder"), after=", whose releases then count towards epsilon"
+    )
+    reference: Reference = option("init", "What weight decay pulls towards")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipNorm:
+    """L2 bound on the gradient of one record."""
+
+    clip_norm: float = option(0.5, "Clip norm, the L2 bound on one record's contribution.", above=1e-9, most=1e6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipFloor:
+    """Lower bound on a clip norm from public gradients. Step sizes are proportional to its inverse."""
+
+    clip_floor: float = option(0.02, "Lower bound of the clip norm.", above=1e-9, most=1e6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps(WeightDecay):
+    """Step size, and the output as a function of the iterates."""
+
+    learning_rate: float | None = option(
+        None, "Constant step size on summed gradients.", unset="from --score-noise", above=0, most=1e9
+    )
+    score_noise: float | None = option(
+        None,
+        "Noise that the whole run adds to a class score, in nats.",
+        unset="from the budget and the numbers of rows and classes",
+        above=0,
+        most=1e6,
+    )
+    output: Output = option("average", "Released weights")
+    ensemble: int | None = option(
+        None, "Number of last iterates that are averaged or vote.", unset="a tenth of the steps", above=0, most=1e6
+    )
+
+    def check_together(self) -> None:
+        """UsageError for both a score noise and a learning rate: the learning rate sets the step size."""
+        if self.learning_rate is not None:
+            refuse_idle(self, ("score_noise",), f"learning-rate {self.learning_rate:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """The practical variant, or the variant that the paper analyses."""
+
+    variant: Literal["practical", "theory"] = option("practical", "Version of the algorithm", on_gpu=("practical",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Radius:
+    """Bound on the distance of the weights from their reference."""
+
+    radius: float | None = option(
+        None,
+        "Largest distance from the reference weights; for adamix, variant theory only.",
+        unset="any",
+        above=0,
+        most=1e9,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseRidge:
+    """Ridge that makes a noisy matrix invertible."""
+
+    noise_ridge: float = option(
+        0.15, "Constant added to the noisy covariance or Hessian, in units of its noise.", above=0, most=1e6
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyCovariance(NoiseRidge):
+    """Share of the budget for the covariance of the features."""
+
+    covariance_epsilon_share: float = option(0.65, "Share of epsilon spent on the covariance.", above=0, most=0.99)
+
 
 # The methods, in the order of `linprobe methods`.
 

@@ -7,7 +7,7 @@ The fields of a `Request` are the options of a command; `linprobe.cli` makes the
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from math import inf
 from numbers import Real
@@ -37,6 +37,8 @@ class Option:
         asked: name on the command line and in `TrainRequest`, if it differs. flags: spellings, if not `--asked`.
         metavar, argument: names in the help of the command line; an option with `argument` has no flag.
         group: heading above it in the help of a command with many options.
+        from_text: makes the value from the name of the flag and its word, or the words of a repeated flag if the value
+            is a dictionary; for types that the command line does not know.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Option:
     after: str = ""
     several: bool = False
     commas: bool = False
+    from_text: Callable[[str, Any], Any] | None = None
     above: float | None = None
     below: float | None = None
     least: float | None = None

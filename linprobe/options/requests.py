@@ -1,16 +1,16 @@
 """The request of every command, declared once. A docstring is the help text of a command.
 
 To add a command, declare its request here, and give the function that carries it out `linprobe.cli.command`.
-`extract` declares its own beside the command.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from linprobe.options.declaration import Request, option
-from linprobe.options.shared import (
+from linprobe.errors import ParameterError, UsageError
+from linprobe.options import (
     DEFAULT_DELTA,
     DEFAULT_STEPS,
     MAX_CAP,
@@ -25,6 +25,7 @@ from linprobe.options.shared import (
     Confirmation,
     RunOptions,
 )
+from linprobe.options.declaration import Request, option
 
 DEFAULT_EPOCHS = 60.0
 DEFAULT_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
@@ -32,6 +33,8 @@ MAX_PROCESSES = 1024
 SHADOWS, LEAST_SHADOWS, RESAMPLES, LEAST_RESAMPLES = 64, 4, 1000, 100
 HOST_ROWS, DEVICE_ROWS = ("memory", "streamed", "two ranks"), ("device",)  # where an audit has its rows
 RUNS_PER_ROWS = 4  # least number of runs of an audit: 2 with per-record losses, and 2 without
+IMAGES, NETWORK, SPEED = "Images", "Network", "Speed and reliability"  # headings of the help of extract
+PRIVATE_TEST = "Test rows are private: accuracy on them is released only with noise."
 PROCESSES = "one per processor, at most 8"
 DIGITS = "digits"  # the built-in data
 RATE_FLAGS = ("--sampling-rate", "--q")
@@ -78,7 +81,9 @@ class OverwriteOption:
 class Scoring:
     """How rows are scored."""
 
-    allow_other_features: bool = option(False, "Score rows that were extracted with settings other than the run's.")
+    allow_other_features: bool = option(
+        False, "Score rows even if they were extracted with settings other than the settings of the run."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +91,155 @@ class Calibrate:
     """The temperature of the scores."""
 
     calibrate: Path | None = option(
-        None, "Divide the class scores by a temperature from the public rows of this file.", metavar="FILE"
+        None, "Divide the class scores by a temperature fitted on the public rows of this file.", metavar="FILE"
     )
 
 
+# Values of options of `extract` from their words on the command line; `name` is for errors.
+
+
+def pairs(name: str, words: Sequence[str]) -> dict[str, Any] | None:
+    """KEY=VALUE pairs; a value that is not JSON is text. None without any."""
+    found: dict[str, Any] = {}
+    for pair in words:
+        key, equals, text = pair.partition("=")
+        if not key.isidentifier() or not equals:
+            raise UsageError(f"{name} is {pair!r}; allowed: KEY=VALUE, as in pad_type=same")
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    return found or None
+
+
+def channels(name: str, text: str) -> tuple[float, ...]:
+    """A number, or one for each channel."""
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise ParameterError(f"{name} is {text!r}; allowed: a number, or one per channel, as in 0.5,0.5,0.5") from None
+
+
+def number_or_auto(name: str, text: str) -> int | None:
+    """A whole number; None for the word auto."""
+    if text == "auto":
+        return None
+    if not text.isdecimal():
+        raise UsageError(f"{name} is {text!r}; allowed: auto, or a whole number above 0")
+    return int(text)
+
+
 # The requests, in the order of `linprobe --help`.
+
+
+@dataclass(frozen=True)
+class ExtractRequest(
+    DryRunOption,
+    JsonOption,
+    OverwriteOption,
+    Request,
+    command="extract",
+    examples=("extract photos/ --backbone scattering --out photos.h5", "extract new/ --like runs/first --out new.h5"),
+):
+    """Turn images into a feature file and print its path.
+
+    A frozen network computes the features. Run the same command again to resume an interrupted run.
+    """
+
+    source: str = option(
+        help="Folder of train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; .tar; arrays; data set name.",
+        argument="SOURCE",
+    )
+    backbone: str | None = option(
+        None,
+        "resnet50, wide-resnet50-2, clip:MODEL/PRETRAINED, wrn-16-4 (-40-4, -28-10), timm:NAME, pixels, scattering.",
+        unset="resnet50, or scattering if its weights cannot be fetched",
+        flags=("--backbone", "-b"),
+        group=NETWORK,
+    )
+    like: Path | None = option(
+        None,
+        "Extract with the settings of this run or feature file. SOURCE is then any folder of images, without labels.",
+        metavar="RUN|FILE",
+        group=NETWORK,
+    )
+    out: Path | None = option(None, "Feature file to write.", unset="features/SOURCE-BACKBONE.h5")
+    classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
+    test_fraction: float | None = option(
+        None, "Fraction of the images held out for testing, if SOURCE has no test group.", group=IMAGES
+    )
+    private_test: bool = option(False, PRIVATE_TEST, group=IMAGES)
+    owners: Path | None = option(
+        None, "CSV with the columns id and owner: the person each image belongs to.", group=IMAGES
+    )
+    owner_regex: str | None = option(
+        None, "Regular expression on the image's id; its first group is the owner.", group=IMAGES
+    )
+    public: Path | None = option(None, "Folder of public images, CLASS/IMAGE.", group=IMAGES)
+    augment_views: int = option(0, "Augmented rows added for each public image.", least=0, most=1024, group=IMAGES)
+    root: Path = option(Path("data"), "Folder of the data set that SOURCE names.", group=IMAGES)
+    download: bool = option(False, "Download the data set that SOURCE names.", group=IMAGES)
+    on_error: Literal["fail", "skip"] = option("fail", "What to do about unreadable images", group=IMAGES)
+
+    weights: str | None = option(
+        None, "Weights: a name (IMAGENET1K_V1) or a .pt, .pth or .safetensors file.", group=NETWORK
+    )
+    random_weights: bool = option(False, "Random weights, for tests.", group=NETWORK)
+    arguments: dict[str, Any] | None = option(
+        None,
+        "KEY=VALUE for the network's constructor; repeat for more.",
+        asked="backbone_arg",
+        from_text=pairs,
+        metavar="KEY=VALUE",
+        group=NETWORK,
+    )
+    class_names: Path | None = option(None, "CLIP: file of class names for prompts, in label order.", group=NETWORK)
+    templates: str | None = option(
+        None,
+        "CLIP: openai-80, simple-7, or a file with one template per line.",
+        unset="a photo of a {}.",
+        group=NETWORK,
+    )
+    resize: int | None = option(None, "Resize the short side to this length; 0 keeps the size.", group=NETWORK)
+    crop: int | None = option(None, "Side of the centre crop; 0 crops nothing.", group=NETWORK)
+    mean: tuple[float, ...] | None = option(
+        None, "Mean to subtract from values in [0, 1]: M or R,G,B.", from_text=channels, group=NETWORK
+    )
+    std: tuple[float, ...] | None = option(
+        None, "Standard deviation to divide by: S or R,G,B.", from_text=channels, group=NETWORK
+    )
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] | None = option(
+        None, "Interpolation", group=NETWORK
+    )
+
+    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.", group=SPEED)
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "auto",
+        "Precision of the network",
+        after="; auto: bfloat16 on CUDA, else float32 (scattering: float32)",
+        group=SPEED,
+    )
+    batch_size: int | None = option(
+        None,
+        "Images per batch.",
+        after=", or auto",
+        unset="512 on CUDA, else 8 (scattering 256), halved if memory runs out",
+        least=1,
+        most=1 << 16,
+        from_text=number_or_auto,
+        group=SPEED,
+    )
+    workers: int | None = option(
+        None,
+        "Number of decoding processes.",
+        unset="none on a CPU, else the cores of this process but one, at most 16",
+        least=0,
+        most=1024,
+        group=SPEED,
+    )
+    compile: bool = option(False, "Compile the network with torch.compile.", group=SPEED)
+    dtype: Literal["float16", "float32"] = option("float16", "Type of a feature on disk", group=SPEED)
+    timeout: float = option(300.0, "Seconds to wait for a batch of images.", above=0, most=1e6, group=SPEED)
 
 
 @dataclass(frozen=True)
@@ -110,6 +259,7 @@ class ImportRequest(
         help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
         ".parquet, .arrow); or a folder of them, or of a Hugging Face data set.",
         argument="ARRAYS...",
+        asked="arrays",
     )
     out: Path = option(help="Feature file to write.")
     classes: Path | None = option(None, "File of class names in label order, one per line.")
@@ -123,7 +273,7 @@ class ImportRequest(
         unset="owner, if there is one",
         metavar="NAME",
     )
-    private_test: bool = option(False, "Test rows are private: accuracy on them is released with noise only.")
+    private_test: bool = option(False, PRIVATE_TEST)
 
 
 @dataclass(frozen=True)
@@ -216,11 +366,11 @@ class EvaluateRequest(
 ):
     """Print a run's accuracy on test rows, or its macro AUROC for multilabel rows.
 
-    Tables on stderr have balanced accuracy, AUROC, calibration error, and metrics of each class with 95 %
+    Tables on stderr show balanced accuracy, AUROC, calibration error, and metrics of each class with 95 %
     intervals. --json prints all of them and the confusion matrix.
     """
 
-    features: Path | None = option(None, "Feature file.", unset="the run's", argument="[FEATURES]")
+    features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
 
 
 @dataclass(frozen=True)
@@ -241,7 +391,7 @@ class PredictRequest(
         help="Feature file or .npy array of rows; - reads its path from stdin.", argument="FEATURES|-"
     )
     group: str | None = option(None, "Group of the feature file: rows, test, train, public.", unset="rows, else test")
-    probabilities: bool = option(False, "Add a column for every class.")
+    probabilities: bool = option(False, "Add a column with the probability of each class.")
 
 
 @dataclass(frozen=True)
@@ -257,7 +407,7 @@ class PdpReportRequest(
     """Summarise the privacy loss of each private record. Private, except the noisy histogram."""
 
     csv: Path | None = option(None, "Write id and epsilon of every record. Private.")
-    plot: Path | None = option(None, "Draw the sorted curve, .png or .svg. Private.")
+    plot: Path | None = option(None, "Draw the sorted epsilons of the records, .png or .svg. Private.")
     publish_epsilon: float | None = option(None, "Release a noisy histogram for this epsilon, as a run beside RUN.")
     sign: Path | None = option(None, "With --publish-epsilon: the private key of a signed run.", metavar="KEY")
     book: Path | None = option(
@@ -280,8 +430,8 @@ class AttackRequest(
     from test people. Its results are private.
     """
 
-    features: Path | None = option(None, "Feature file.", unset="the run's")
-    public: Path | None = option(None, "With --lira: feature file of public rows.", unset="the run's")
+    features: Path | None = option(None, "Feature file.", unset="the feature file of the run")
+    public: Path | None = option(None, "With --lira: feature file of public rows.", unset="the public rows of the run")
     plot: Path | None = option(None, "Draw the ROC curve, .png or .svg. Private.")
     out: Path | None = option(None, "Write the JSON object to a file. Private.")
     lira: bool = option(False, "Run the likelihood-ratio attack with shadow probes instead.")
@@ -354,7 +504,7 @@ class ReleaseRequest(
     """
 
     out: Path = option(help="Folder to make.")
-    name: str | None = option(None, "Name of the model.", unset="the name of the folder")
+    name: str | None = option(None, "Name of the model.", unset="the name of the folder of --out")
     curators: Sequence[str] = option(
         (), "Who publishes the model; repeat for more.", unset="not stated", asked="curator"
     )
@@ -422,6 +572,7 @@ class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples
         most=1,
         commas=True,
         asked="q",
+        flags=("--q", "--sampling-rate"),
         metavar="Q,Q,...",
     )
     accountant: AccountantName = option(
@@ -451,7 +602,7 @@ class AccountRequest(
 
     sampling_rate: float = option(help="Sampling rate.", above=0, most=1, flags=RATE_FLAGS)
     noise_multiplier: float = option(help="Noise multiplier.", above=0, most=MAX_SIGMA, asked="sigma")
-    steps: int = option(help="Number of steps, each one release.", least=1, most=MAX_STEPS)
+    steps: int = option(help="Number of steps.", after="; each step is a release", least=1, most=MAX_STEPS)
     delta: float = option(help="Delta.", above=0, below=1)
 
 
@@ -465,7 +616,7 @@ class AuditRequest(
     """Measure a lower bound on epsilon with canaries (planted records).
 
     Trains on the built-in digits with rows in memory, streamed, and divided between two ranks, each with and
-    without per-record losses. stdout carries the lower bound; exit 4 if it is above the claim.
+    without per-record losses. stdout carries the lower bound; the exit status is 4 if it is above the claim.
     """
 
     method: str = option(help="Training method; `linprobe methods` lists them.", flags=("--method", "-m"))
@@ -542,7 +693,13 @@ class CompareRequest(
         argument="[FEATURES|-]",
     )
     delta: float = option(DEFAULT_DELTA, "Target delta of each run, below 1/N_private.")
-    seeds: int = option(5, "Runs of each method and epsilon; the seed chooses the public shots.", least=1, most=1000)
+    seeds: int = option(
+        5,
+        "Runs of each method and epsilon.",
+        after="; the seed chooses the public shots",
+        least=1,
+        most=1000,
+    )
     shots: Sequence[int] = option(
         (),
         "Public rows per class, taken out of the training rows.",
@@ -552,7 +709,7 @@ class CompareRequest(
     )
     public: Sequence[Path | None] = option(
         (),
-        "Feature file of public rows; repeat for more; the word none adds a comparison without one.",
+        "Feature file of public rows; repeat for more; the word none adds a comparison without public rows.",
         metavar="FILE|none",
     )
     baselines: bool = option(True, "Also train only-public and non-private.", flags=("--baselines/--no-baselines",))
@@ -589,7 +746,8 @@ class BudgetRequest(
     delta: float | None = option(None, "Delta of the figures.", unset="the largest delta of the runs", above=0, below=1)
     cap: float | None = option(
         None,
-        "Set a cap on the epsilon of all runs together, for every unit of privacy, at --delta.",
+        "Set a cap on epsilon.",
+        after="; it holds for all runs together, for every unit of privacy, at --delta",
         above=0,
         most=MAX_CAP,
         flags=("--set-cap",),

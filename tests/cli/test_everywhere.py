@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from linprobe.cli import _terminal, program
-from linprobe.cli._command import EXAMPLES
 from linprobe.methods import METHODS
 from linprobe.options import GROUPS
+from linprobe.options.declaration import REQUESTS
 
 COMMANDS = program().commands
 
@@ -85,7 +85,7 @@ def test_help_has_examples_that_can_be_parsed(cli, name: str) -> None:
     outcome = cli(name, "--help")
     assert outcome.status == 0
     assert "--config FILE.toml" in outcome.stdout
-    for example in EXAMPLES.get(name, ()):
+    for example in REQUESTS[name].examples:
         assert f"linprobe {example}" in outcome.stdout
         first, *words = shlex.split(example.split(" > ")[0])
         assert first == name

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from linprobe.cli import program, run
-from linprobe.cli._command import EXAMPLES
+from linprobe.options.declaration import REQUESTS
 from tests.cli.outcomes import Cli
 
 QUICKER = {  # further words by command or example, as examples show defaults
@@ -22,13 +22,13 @@ QUICKER = {  # further words by command or example, as examples show defaults
     "plan": ["--q", "0.5,1", "--accountant", "rdp"],
 }
 COMMANDS = program().commands
-SHOWN = [(command, example) for command in COMMANDS for example in EXAMPLES[command]]
+SHOWN = [(command, example) for command in COMMANDS for example in REQUESTS[command].examples]
 
 
 def test_every_command_has_an_example() -> None:
-    assert set(EXAMPLES) == set(COMMANDS)
+    assert set(REQUESTS) == set(COMMANDS)
     assert all(
-        examples and all(example.split()[0] == name for example in examples) for name, examples in EXAMPLES.items()
+        one.examples and all(example.split()[0] == name for example in one.examples) for name, one in REQUESTS.items()
     )
 
 

@@ -25,7 +25,7 @@ def toy() -> Iterator[None]:
     program.cache_clear()
     yield
     del sys.modules["tests.cli.toy_command"]
-    for registry in (REQUESTS, _command.COMMANDS, _command.FLAGS, _command.EXAMPLES):
+    for registry in (REQUESTS, _command.COMMANDS, _command.FLAGS):
         registry.pop("toy")
     program.cache_clear()
 
@@ -60,4 +60,6 @@ def test_help_and_references_explain_it(cli: Cli) -> None:
     for said in ("Print a toy.", "linprobe toy --size 3", "Number of rows, 1 to 9.", "each above 0, at most 1."):
         assert said in text
     assert "| `--size` | Number of rows, 1 to 9. | required |" in load_script(DOCS / "generate_cli.py").render()
-    assert ".SS linprobe toy" in load_script(DOCS / "generate_man.py").render()
+    page = load_script(DOCS / "generate_man.py").render()
+    assert ".SS linprobe toy" in page
+    assert "linprobe toy \\-\\-size 3" in page

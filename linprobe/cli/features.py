@@ -1,0 +1,73 @@
+"""`linprobe extract` and `import`: feature files, and what the commands print."""
+
+from __future__ import annotations
+
+from linprobe.cli._command import command
+from linprobe.cli._shared import print_dry_run, print_made
+from linprobe.extraction.request import ExtractOutcome
+from linprobe.options.requests import ExtractRequest, ImportRequest
+
+NAMED = 10  # skipped images
+
+
+@command(ExtractRequest)
+def _extract(request: ExtractRequest) -> None:
+    """Print the feature file; what was extracted goes to stderr."""
+    from linprobe.cli import _terminal
+    from linprobe.extraction import extract as made_by
+
+    if request.dry_run:
+        with _terminal.TerminalProgress() as progress:
+            found = made_by.dry_run(request, progress)
+        print_dry_run(found, as_json=request.as_json)
+        return
+    with _terminal.TerminalProgress() as progress:
+        outcome = made_by.extract(request, progress)
+    if outcome is not None:
+        _show_extraction(outcome)
+        facts = {**vars(outcome), "file": str(outcome.file)} if request.as_json else None
+        print_made("feature file", outcome.file, facts)
+
+
+def _show_extraction(outcome: ExtractOutcome) -> None:
+    from linprobe.cli import _terminal
+
+    rows = ", ".join(f"{count} {'unlabelled' if group == 'rows' else group}" for group, count in outcome.rows.items())
+    _terminal.note(f"{rows} rows, {outcome.n_features} features, {outcome.n_classes} classes")
+    if outcome.extracted:
+        share = outcome.waiting_share
+        waited = f"; {share:.0%} of the time spent waiting for images" if share > 0.1 else ""
+        rate = outcome.extracted / outcome.seconds
+        _terminal.note(f"{rate:.1f} images/s on {outcome.device} in {outcome.precision}{waited}")
+    if outcome.converted:
+        _terminal.note("converted images: " + ", ".join(f"{count} {kind}" for kind, count in outcome.converted.items()))
+    for name, reason in outcome.skipped[:NAMED]:
+        _terminal.note(f"skipped {name}: {reason}")
+    if len(outcome.skipped) > NAMED:
+        _terminal.note(f"and {len(outcome.skipped) - NAMED} more; private_log/skipped_id in the file lists them all")
+
+
+@command(ImportRequest)
+def _import(request: ImportRequest) -> None:
+    """Print the feature file; what it holds goes to stderr."""
+    from linprobe.cli import _terminal
+    from linprobe.extraction import import_ as made_by
+
+    if request.dry_run:
+        with _terminal.TerminalProgress() as progress:
+            found = made_by.dry_run(request, progress)
+        print_dry_run(found, as_json=False)
+        return
+    with _terminal.TerminalProgress() as progress:
+        description = made_by.import_(request, progress)
+    rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())
+    kind = "labels a row" if description["task"] == "multilabel" else "classes"
+    _terminal.note(f"{rows} rows, {description['n_features']} features, {description['n_classes']} {kind}")
+    if description["owners"]:
+        people = ", ".join(f"{count} {group}" for group, count in description["owners"].items())
+        _terminal.note(f"owners of rows: {people}; train --unit owner protects people instead of rows")
+    if "test" not in description["rows"]:
+        _terminal.note("there are no test rows: no accuracy will be measured")
+    if description["class_names_from"] == "test labels":
+        _terminal.note("the class list was read from the test labels, which are public; --classes declares another")
+    print_made("feature file", request.out)

@@ -31,6 +31,8 @@ from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
 
 OLD_FORMAT, BOOK_FORMAT = 1, 2
+FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"
+NO_BOOK = "{} is no budget book; give --book a budget book, or the name of a new one"
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e100  # accountants overflow outside
 MOST_BOOK_BYTES = 1 << 28
 MOST_EQUAL_RELEASES = 10**9
@@ -309,13 +311,15 @@ def _refuse_special(path: Path) -> None:
         )
     with path.open("rb") as stream:  # before the lock: the file may be one that this process has locked to read it
         if stream.read(1) not in (b"", b"{"):
-            raise DataError(f"{path} is no budget book; give --book a budget book, or the name of a new one")
+            raise DataError(NO_BOOK.format(path))
 
 
 def _parsed(path: Path, written: bytes) -> Contents:
     """The contents of the complete lines of a book."""
     entries: dict[str, Entry] = {}
     cap = None
+    if not whole_lines(written) and not FIRST_LINE.startswith(written):  # no book whose first line is torn
+        raise DataError(NO_BOOK.format(path))
     for number, line in enumerate(whole_lines(written).splitlines(), start=1):
         try:
             fields = json.loads(line.decode(), parse_constant=_no_such_number)

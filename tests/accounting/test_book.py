@@ -200,6 +200,19 @@ def test_a_torn_last_line_is_dropped(path: Path) -> None:
     assert list(read_book(path).entries) == ["a", "c"]
 
 
+@pytest.mark.parametrize("content", ['{"a": 1}', '{"book": 3}', "{"])
+def test_a_file_of_one_line_that_is_no_book_is_left_as_it_is(path: Path, content: str) -> None:
+    path.parent.mkdir()
+    path.write_text(content)
+    if content == "{":  # the first line of a book may be torn too
+        book.charge(path, entry("a"))
+        assert list(read_book(path).entries) == ["a"]
+        return
+    with pytest.raises(DataError, match="is no budget book"):
+        book.charge(path, entry("a"))
+    assert path.read_text() == content
+
+
 @pytest.mark.parametrize("locks", [None, errno.ENOLCK, errno.EOPNOTSUPP])
 def test_processes_at_the_same_time_lose_no_entry_and_keep_the_cap(
     path: Path, monkeypatch: pytest.MonkeyPatch, locks: int | None

@@ -12,7 +12,7 @@ from linprobe._version import __version__
 from linprobe.atomic_files import replace_when_complete
 from linprobe.data.labels import MULTILABEL
 from linprobe.errors import UsageError, require_for
-from linprobe.evaluation.temperature import temperature_of
+from linprobe.evaluation.predict import temperature_of
 from linprobe.options.requests import ExportRequest
 from linprobe.progress import Progress
 from linprobe.publishing.formats import (

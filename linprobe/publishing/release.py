@@ -91,7 +91,7 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
     }
 
 
-def dry_run(request: ReleaseRequest) -> DryRun:
+def dry_run_of_release(request: ReleaseRequest) -> DryRun:
     """What `release` would read and write: the run is verified, and nothing is copied.
 
     Returns: run, out, files (bytes by name of what is copied), made (names of what is written besides), epsilon, delta,

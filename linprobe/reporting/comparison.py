@@ -121,6 +121,10 @@ def _settings(summaries: Sequence[Summary]) -> list[Setting]:
     return list(dict.fromkeys(summary.setting for summary in summaries))
 
 
+def _epsilons(summaries: Sequence[Summary]) -> list[float]:
+    return sorted({summary.epsilon for summary in summaries if summary.epsilon is not None})
+
+
 def _title(setting: Setting) -> str:
     """The source of public rows, in words."""
     rows = "row" if setting.shots == 1 else "rows"
@@ -195,13 +199,27 @@ def accuracy_against_epsilon(
                     color, dashes = level.get(one.row, (GREY, "-."))
                     axes.axhline(100 * one.mean, color=color, linestyle=dashes, label=one.row)
             axes.set_xscale("log")
-            _ticks(axes.xaxis, sorted({one.epsilon for one in spending if one.epsilon is not None}))
+            _ticks(axes.xaxis, _epsilons(spending))
             axes.set(xlabel="epsilon, on a logarithmic scale", title=_title(setting))
             axes.grid(alpha=0.3)
         for left in panels[::MOST_PANELS_A_ROW]:
             left.set_ylabel("test accuracy, %")
         panels[0].set_ylim(top=100)
     return path
+
+
+def _boost_points(
+    line: Sequence[Summary], errors: Mapping[tuple[str, Setting], float], public: str, paragon: str, aside: float
+) -> Iterator[tuple[float, float, float, float]]:
+    """Shots moved `aside`, boost, and the lengths of its error bar, of each row that does not reach the `paragon`."""
+    for one in line:
+        levels = errors[public, one.setting], errors[paragon, one.setting]
+        least, middle, most = (
+            boost(levels[0], 1 - one.mean - deviations * (one.std or 0.0), levels[1]) for deviations in (-1, 0, 1)
+        )
+        if one.setting.shots and middle is not None and least is not None and least > 0:
+            over = ENDLESS * middle if most is None else most - middle
+            yield aside * one.setting.shots, middle, middle - least, over
 
 
 def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, paragon: str, about: str) -> Path:
@@ -217,10 +235,6 @@ def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, p
         if one.epsilon is not None and {(public, one.setting), (paragon, one.setting)} <= errors.keys()
     ]
 
-    def boost_at(one: Summary, deviations: int) -> float | None:
-        error = 1 - one.mean - deviations * (one.std or 0.0)
-        return boost(errors[public, one.setting], error, errors[paragon, one.setting])
-
     panels_of = list(dict.fromkeys((one.epsilon, one.setting.public) for one in spending))
     styles = _style(list(dict.fromkeys(one.row for one in spending)))
     note = _spread(spending, "boost at the mean accuracy")
@@ -233,17 +247,11 @@ def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, p
     with _panels(path, len(panels_of), title=title, note=note) as panels:
         for axes, (epsilon, name) in zip(panels, panels_of, strict=True):
             for place, (row, style) in enumerate(styles.items()):
-                points = []
-                aside = _aside(place, len(styles))
-                for one in spending:
-                    if (one.row, one.epsilon, one.setting.public) == (row, epsilon, name) and one.setting.shots:
-                        least, middle, most = (boost_at(one, deviations) for deviations in (-1, 0, 1))
-                        if middle is not None and least is not None and least > 0:
-                            over = ENDLESS * middle if most is None else most - middle
-                            points.append((aside * one.setting.shots, middle, middle - least, over))
-                            drawn += [least, middle]
-                shots, middles, below, above = zip(*sorted(points), strict=True) if points else ((), (), (), ())
+                line = [one for one in spending if (one.row, one.epsilon, one.setting.public) == (row, epsilon, name)]
+                points = sorted(_boost_points(line, errors, public, paragon, _aside(place, len(styles))))
+                shots, middles, below, above = zip(*points, strict=True) if points else ((), (), (), ())
                 axes.errorbar(shots, middles, yerr=(below, above), capsize=3, **style)
+                drawn += [*middles, *(middle - bar for middle, bar in zip(middles, below, strict=True))]
             axes.axhline(1, color=GREY, linestyle=":", label="public rows alone")
             axes.set(xscale="log", yscale="log")
             _ticks(axes.xaxis, sorted({one.setting.shots for one in spending if one.setting.shots is not None}))
@@ -270,7 +278,7 @@ def accuracy_against_attack(path: Path, summaries: Sequence[Summary], about: str
     free = dict.fromkeys(summary.row for summary in summaries if summary.epsilon is None)
     for place, row in enumerate(free):
         styles[row] = {"color": "black", "marker": FREE_MARKERS[place % len(FREE_MARKERS)], "label": row}
-    epsilons = sorted({one.epsilon for one in summaries if one.epsilon is not None})
+    epsilons = _epsilons(summaries)
     sizes = {epsilon: 5 + 4 * place / max(1, len(epsilons) - 1) for place, epsilon in enumerate(epsilons)}
     scale = ", ".join(rounded_up(epsilon) for epsilon in epsilons)
     bars = _spread(summaries).replace("standard deviation.", "standard deviation" + _bars(summaries))

@@ -64,14 +64,7 @@ def _report(request: ReportRequest) -> None:
     from linprobe.cli import _terminal
     from linprobe.publishing.report import report
 
-    report(
-        request.run,
-        request.html,
-        request.attack,
-        title=request.title,
-        owner=request.owner,
-        overwrite=request.overwrite,
-    )
+    report(request)
     if request.attack:
         _terminal.note("PRIVATE: the page holds figures computed from private rows without noise; do not publish it")
     print_made("page", request.html)

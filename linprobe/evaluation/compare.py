@@ -223,7 +223,7 @@ def _train(run: Planned, features: Features, other: Features) -> Path:
 
 
 def _give_one_time(folders: Sequence[Path]) -> None:
-    """Give the files of runs that private selection chose one time: the time of each would tell its number of runs."""
+    """Set one modification time on all runs of private selection. Their own times would tell how many runs each had."""
     now = time.time_ns()
     for folder in folders:
         for path in (*folder.glob("*"), folder):

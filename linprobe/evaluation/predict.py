@@ -45,7 +45,7 @@ def predict_rows(
 
     Args:
         group: None for `rows` if the file has unlabelled rows, else `test`.
-        allow_other: score rows made otherwise than the run's rows, with a note.
+        allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
         all_classes: add a column for the probability of each class, in label order.
         calibrate: feature file whose public rows give the temperature.
 
@@ -141,7 +141,7 @@ def evaluate_run(
     """Metrics of a run on the test rows of a feature file, with a note if it is no better than the majority class.
 
     Args:
-        allow_other: score rows made otherwise than the run's rows, with a note.
+        allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
         calibrate: feature file whose public rows give the temperature.
 
     Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`.

@@ -244,8 +244,8 @@ def make_plan(
     plan = ExtractionPlan(out, source, backbone, batches, width, device, prompts, settings)
     if recipe is not None and plan.extraction_digest != recipe.extraction_digest:
         raise DataError(
-            f"{recipe.name} was made by a linprobe whose {backbone.name} differs from this one's; install the "
-            "version that made it"
+            f"{recipe.name} was made by another version of linprobe, whose {backbone.name} gives other features; "
+            "install that version"
         )
     return plan
 

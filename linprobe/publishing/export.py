@@ -76,7 +76,7 @@ def _bytes(request: ExportRequest, probe: Probe) -> bytes:
         )
     if request.to == "sklearn" and probe.votes:
         raise UsageError(
-            f"run {request.run} votes, which no estimator of scikit-learn does with its rule for ties; give --to onnx, "
+            f"run {request.run} votes, and no estimator of scikit-learn breaks ties in the same way; give --to onnx, "
             "or use linprobe.load_run, which is a classifier of scikit-learn"
         )
     make = {"safetensors": safetensors_bytes, "onnx": onnx_bytes, "sklearn": sklearn_bytes, "torch": torch_bytes}

@@ -1,7 +1,7 @@
 """A comparison in tables, sentences and plots.
 
 A table has one row for each method and setting and one column for each epsilon. In a plot, rows differ in colour,
-marker and line, so that no plot rests on colour alone.
+marker and line, so that a plot can be read without colours.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, p
     """Performance boost over public rows alone against public shots per class (the AdaMix paper's figure 2).
 
     One panel per epsilon and public file. Boosts of rows that reach the row `paragon` are infinite, and left out. The
-    scale is logarithmic, as a boost is a ratio; a bar that reaches the paragon leaves the top.
+    scale is logarithmic, as a boost is a ratio. An error bar that reaches the paragon runs off the top.
     """
     errors = {(one.row, one.setting): 1 - one.mean for one in summaries if one.epsilon is None}
     spending = [
@@ -269,9 +269,8 @@ def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, p
 def accuracy_against_attack(path: Path, summaries: Sequence[Summary], about: str, *, private: bool = True) -> Path:
     """Test accuracy against the AUC of the threshold membership attack, a point for each row and epsilon.
 
-    The marker says which row it is, and its size which epsilon: the larger, the more. Rows that spend nothing are
-    black.
-    The figure is `private`, unless all rows are public.
+    The marker shows the row, and its size the epsilon. Rows that spend nothing are black. The figure is `private`,
+    unless all rows are public.
     """
     settings = _settings(summaries)
     styles = _style(list(dict.fromkeys(summary.row for summary in summaries if summary.epsilon is not None)))
@@ -307,8 +306,5 @@ def accuracy_against_attack(path: Path, summaries: Sequence[Summary], about: str
 
 def _bars(summaries: Sequence[Summary]) -> str:
     """Which axes have error bars."""
-    return (
-        "."
-        if any(one.auc_std is not None for one in summaries)
-        else " of the accuracy; the deviation of the AUC was not kept."
-    )
+    kept = any(one.auc_std is not None for one in summaries)
+    return "." if kept else " of the accuracy; the deviation of the AUC was not kept."

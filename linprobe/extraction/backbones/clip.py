@@ -52,11 +52,6 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     own = open_clip.get_model_config(model_name) or {}
     quick = bool(own.get("quick_gelu") or tag_config.get("quick_gelu"))
     settings = {"force_quick_gelu": quick, **_checked(arguments)}
-    if tag and model_name.endswith("-quickgelu") and not tag_config.get("quick_gelu"):
-        raise UsageError(
-            f"backbone {name} pairs a QuickGELU network with weights trained with GELU; "
-            f"name clip:{model_name.removesuffix('-quickgelu')}/{tag}"
-        )
     fetched = tag is not None and weights is None and not random
     preset = {key: tag_config[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag_config}
     model = build_or_fetch(
@@ -133,7 +128,13 @@ def _parse(name: str, *, has_weights: bool) -> tuple[str, str | None, dict[str, 
             f"backbone {name} names the weights {tag!r}; allowed for {model_name}: {', '.join(tags) or 'none'}; "
             f"give clip:{model_name}/TAG or --weights FILE"
         )
-    return model_name, tag, open_clip.get_pretrained_cfg(model_name, tag)
+    tag_config = open_clip.get_pretrained_cfg(model_name, tag)
+    if model_name.endswith("-quickgelu") and not tag_config.get("quick_gelu"):
+        raise UsageError(
+            f"backbone {name} pairs a QuickGELU network with weights trained with GELU; "
+            f"name clip:{model_name.removesuffix('-quickgelu')}/{tag}"
+        )
+    return model_name, tag, tag_config
 
 
 def _transform(name: str, model: Any) -> ImageTransform:

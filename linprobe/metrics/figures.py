@@ -241,9 +241,9 @@ def label_figures(
 
     Returns: test_rows, macro_auroc and macro_average_precision (means over the labels that some, but not
         all, test rows have, else None), label_accuracy (mean over labels), commonest_accuracy (label accuracy of always
-        predicting the majority answer), per_label (by name: n rows with the label, predicted, accuracy, accuracy_interval, auroc,
-        average_precision, recall, recall_interval, precision, precision_interval; None for a share of no rows, and for
-        the AUROC and average precision of a label that no row or every row has).
+        predicting the majority answer), per_label (by name: n rows with the label, predicted, accuracy,
+        accuracy_interval, auroc, average_precision, recall, recall_interval, precision, precision_interval; None for a
+        share of no rows, and for the AUROC and average precision of a label that no row or every row has).
     """
     width = max(1, SCORES_A_PASS // n_rows)
     found: dict[str, dict[str, Any]] = {}

@@ -131,7 +131,7 @@ def compare(
     >>> [row["method"] for row in compared["summary"]]
     ['noisy-gd', 'only-public', 'non-private']
     """
-    from linprobe.evaluation.compare import compare as run
+    from linprobe.evaluation.compare import compare_methods as run
     from linprobe.evaluation.comparison_plan import MethodRow
     from linprobe.options.requests import CompareRequest
 
@@ -167,7 +167,7 @@ def predict(
     >>> len(linprobe.predict("two", "rows.npy")["label"])
     3
     """
-    from linprobe.evaluation.predict import predict as run_command
+    from linprobe.evaluation.predict import predict_rows as run_command
 
     lines = run_command(Path(run), Path(features), group, Silent(), all_classes=all_classes, **options)
     names = [str(name) for name in next(lines)]
@@ -193,7 +193,7 @@ def evaluate(
     >>> linprobe.evaluate("three")["test_rows"]
     409
     """
-    from linprobe.evaluation.evaluate import evaluate as run_command
+    from linprobe.evaluation.predict import evaluate_run as run_command
 
     given = None if features is None else Path(features)
     return run_command(Path(run), given, progress or Silent(), **options)

@@ -23,7 +23,8 @@ import numpy as np
 
 from linprobe.accounting.account import account
 from linprobe.cli._terminal import TerminalProgress
-from linprobe.evaluation.compare import MethodRow, compare
+from linprobe.evaluation.compare import compare_methods
+from linprobe.evaluation.comparison_plan import MethodRow
 from linprobe.options.requests import CompareRequest
 from linprobe.runs import run_folder
 
@@ -97,7 +98,7 @@ def compared(name: str, features: Path, public: list[Path], seeds: int | None, w
         attack=table.attack,
     )
     with TerminalProgress() as progress:
-        found = compare(request, progress)
+        found = compare_methods(request, progress)
     summary = found["summary"]
     for one in summary:
         kind = ("method", "public", "shots", "epsilon")
@@ -121,7 +122,7 @@ def curves(features: Path, work: Path) -> dict[str, Any]:
         baselines=False,
     )
     with TerminalProgress() as progress:
-        found = compare(request, progress)
+        found = compare_methods(request, progress)
     result = []
     for run in found["runs"]:
         trained = run_folder.read_run(run["run"])

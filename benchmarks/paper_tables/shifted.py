@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
 from linprobe.extraction.extract import extract
-from linprobe.extraction.import_ import import_
+from linprobe.extraction.feature_files import import_
 from linprobe.extraction.request import ExtractRequest
 from linprobe.options.requests import ImportRequest
 from linprobe.progress import Silent

@@ -18,7 +18,7 @@ MOST_LISTED, MOST_ENTRIES = 8, 20
 @command(InfoRequest)
 def _info(request: InfoRequest) -> None:
     """Print the description of a feature file or a run folder."""
-    from linprobe.extraction.info import info
+    from linprobe.extraction.feature_files import info
 
     description = info(request.path)
     if request.as_json:

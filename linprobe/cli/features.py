@@ -18,7 +18,7 @@ def _extract(request: ExtractRequest) -> None:
 
     if request.dry_run:
         with _terminal.TerminalProgress() as progress:
-            found = made_by.dry_run(request, progress)
+            found = made_by.dry_run_of_extraction(request, progress)
         print_dry_run(found, as_json=request.as_json)
         return
     with _terminal.TerminalProgress() as progress:
@@ -51,11 +51,11 @@ def _show_extraction(outcome: ExtractOutcome) -> None:
 def _import(request: ImportRequest) -> None:
     """Print the feature file; what it holds goes to stderr."""
     from linprobe.cli import _terminal
-    from linprobe.extraction import import_ as made_by
+    from linprobe.extraction import feature_files as made_by
 
     if request.dry_run:
         with _terminal.TerminalProgress() as progress:
-            found = made_by.dry_run(request, progress)
+            found = made_by.dry_run_of_import(request, progress)
         print_dry_run(found, as_json=False)
         return
     with _terminal.TerminalProgress() as progress:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import sys
-from typing import Any
 
 import typer
 
@@ -65,14 +64,7 @@ def _report(request: ReportRequest) -> None:
     from linprobe.cli import _terminal
     from linprobe.publishing.report import report
 
-    report(
-        request.run,
-        request.html,
-        request.attack,
-        title=request.title,
-        owner=request.owner,
-        overwrite=request.overwrite,
-    )
+    report(request)
     if request.attack:
         _terminal.note("PRIVATE: the page holds figures computed from private rows without noise; do not publish it")
     print_made("page", request.html)
@@ -85,7 +77,7 @@ def _release(request: ReleaseRequest) -> None:
     from linprobe.publishing import release as commands
 
     if request.dry_run:
-        print_dry_run(commands.dry_run(request), as_json=request.as_json)
+        print_dry_run(commands.dry_run_of_release(request), as_json=request.as_json)
         return
     released = commands.release(request)
     if request.as_json:
@@ -114,18 +106,10 @@ def _pdp_report(request: PdpReportRequest) -> None:
     from linprobe.cli._figures import gaussian_words, rounded_up
     from linprobe.publishing import pdp_report as commands
 
-    given: dict[str, Any] = {
-        "csv": request.csv,
-        "plot": request.plot,
-        "publish_epsilon": request.publish_epsilon,
-        "sign": request.sign,
-        "book": request.book,
-        "overwrite": request.overwrite,
-    }
     if request.dry_run:
-        print_dry_run(commands.dry_run(request.run, **given), as_json=request.as_json)
+        print_dry_run(commands.dry_run_of_report(request), as_json=request.as_json)
         return
-    result = commands.pdp_report(request.run, **given)
+    result = commands.pdp_report(request)
     report = result.report
     made = [f"{path} is complete" for path in (request.csv, request.plot) if path is not None]
     _terminal.note(report["note"])
@@ -162,9 +146,10 @@ def _pdp_report(request: PdpReportRequest) -> None:
 def _evaluate(request: EvaluateRequest) -> None:
     """Print the accuracy or macro AUROC; tables go to stderr."""
     from linprobe.cli import _terminal
-    from linprobe.evaluation.evaluate import evaluate, tables_of
+    from linprobe.evaluation.predict import evaluate_run
+    from linprobe.reporting.metric_tables import tables_of
 
-    result = evaluate(
+    result = evaluate_run(
         request.run,
         request.features,
         _terminal.TerminalProgress(),
@@ -186,9 +171,9 @@ def _evaluate(request: EvaluateRequest) -> None:
 def _predict(request: PredictRequest) -> None:
     """Print the predictions as CSV."""
     from linprobe.cli import _terminal
-    from linprobe.evaluation.predict import predict
+    from linprobe.evaluation.predict import predict_rows
 
-    rows = predict(
+    rows = predict_rows(
         request.run,
         request.features,
         request.group,

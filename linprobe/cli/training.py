@@ -131,20 +131,20 @@ add_command(TuneRequest, _with_output(TUNE_FLAGS, (TuneRequest,)), _tune)
 def _compare(request: CompareRequest) -> None:
     """Print the tables, and the folder of the comparison."""
     from linprobe.cli import _terminal
-    from linprobe.evaluation.compare import compare
+    from linprobe.evaluation.compare import compare_methods
     from linprobe.evaluation.comparison_plan import NO_FILE
     from linprobe.reporting.comparison import balance_matters, comparison_table, footer, no_better
 
     request = replace(request, public=[None if path == Path(NO_FILE) else path for path in request.public])
     if request.dry_run:
-        from linprobe.evaluation.dry_run_comparison import dry_run_of_comparison
+        from linprobe.evaluation.compare import dry_run_of_comparison
 
         with _terminal.TerminalProgress() as progress:
             found = dry_run_of_comparison(request, progress)
         print_dry_run(found, as_json=request.as_json)
         return
     with _terminal.TerminalProgress() as progress:
-        compared = compare(request, progress)
+        compared = compare_methods(request, progress)
     if request.as_json:
         print_made("comparison", compared["out"], compared)
         return

@@ -49,7 +49,7 @@ from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Projection, Release
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.methods import METHODS, find_method
+from linprobe.methods import METHODS, Method, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_STEPS, OWNER
 from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS, AuditRequest, TrainRequest
@@ -129,27 +129,10 @@ def audit(
             f"method is {method.name!r}, which releases nothing with noise, so there is nothing to audit; "
             f"allowed: {spending}"
         )
-    people = BACKGROUND_PEOPLE if request.unit == OWNER else None
     paths = HOST_PATHS if request.device == "cpu" else HOST_PATHS + DEVICE_PATHS
     if request.runs < 2 * len(paths):
         raise ParameterError(f"runs is {request.runs}; allowed: a whole number from {2 * len(paths)}")
-    training = TrainRequest(
-        method.name,
-        epsilon=request.epsilon,
-        delta=request.delta,
-        steps=request.steps,
-        sampling_rate=request.sampling_rate,
-    )
-    with open_features(None) as features:
-        digits = dataset_of(features, None, Split(shots=DIGITS_SHOTS, joined=method.joins_public))
-        background = _background(digits, people, "public" in method.needs)
-    settings = replace(make_settings(training, method), centre="none", intercept=0.0)
-    if settings.condition != "none":  # what `train` decides from the number of rows, the audit always covers
-        steps = DEFAULT_STEPS if settings.n_steps is None and method.sampling is None else settings.n_steps
-        settings = replace(settings, condition=MEAN, n_steps=steps)
-    Runtime(device=request.device).check(settings.options)
-    planted = plant(background, request.canaries)
-    plan = plan_run(settings, planted.dataset)
+    plan, planted = _planned(request, method)
     budget = plan.budget
     if budget is None:
         raise ValueError(f"{method.name} spends and has no budget")
@@ -191,6 +174,28 @@ def audit(
         "not_covered": list(NEVER_COVERED if request.device != "cpu" else (NO_DEVICE, *NEVER_COVERED)),
         "tests": tests,
     }
+
+
+def _planned(request: AuditRequest, method: Method) -> tuple[Plan, Planted]:
+    """The plan of the audited runs, and the rows that they train on."""
+    training = TrainRequest(
+        method.name,
+        epsilon=request.epsilon,
+        delta=request.delta,
+        steps=request.steps,
+        sampling_rate=request.sampling_rate,
+    )
+    with open_features(None) as features:
+        digits = dataset_of(features, None, Split(shots=DIGITS_SHOTS, joined=method.joins_public))
+        people = BACKGROUND_PEOPLE if request.unit == OWNER else None
+        background = _background(digits, people, "public" in method.needs)
+    settings = replace(make_settings(training, method), centre="none", intercept=0.0)
+    if settings.condition != "none":  # what `train` decides from the number of rows, the audit always covers
+        steps = DEFAULT_STEPS if settings.n_steps is None and method.sampling is None else settings.n_steps
+        settings = replace(settings, condition=MEAN, n_steps=steps)
+    Runtime(device=request.device).check(settings.options)
+    planted = plant(background, request.canaries)
+    return plan_run(settings, planted.dataset), planted
 
 
 def check_audit(audited: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`linprobe compare`: train methods at several epsilons, seeds, public shots and public files."""
+"""`linprobe compare`: train methods at several epsilons, seeds, public shots and public files; and its dry run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
+from linprobe.data.row_checks import check_rows
 from linprobe.errors import LinprobeError, UsageError
 from linprobe.evaluation.attack import PRIVATE_OUTPUT, threshold_auc
-from linprobe.evaluation.comparison_folder import ComparisonFolder, open_comparison
+from linprobe.evaluation.comparison_folder import ComparisonFolder, is_new_comparison, open_comparison
 from linprobe.evaluation.comparison_plan import (
     PARAGON,
     PUBLIC_BASELINE,
@@ -42,8 +43,20 @@ from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest
 from linprobe.parallel import available_memory
 from linprobe.parallel.jobs import unordered
+from linprobe.plans.plan import plan_facts, plan_run
 from linprobe.plans.settings import make_settings, refuse_other_encodings
-from linprobe.plans.tuning import settings_of
+from linprobe.plans.tuning import selection_of, settings_of
+from linprobe.plans.words import (
+    DryRun,
+    bytes_in_words,
+    counted,
+    listed,
+    plan_in_words,
+    time_line,
+    together_facts,
+    together_line,
+    written,
+)
 from linprobe.progress import Progress, Silent
 from linprobe.reporting.comparison import (
     accuracy_against_attack,
@@ -56,7 +69,8 @@ from linprobe.reporting.comparison import (
 from linprobe.runs import run_folder
 from linprobe.runs.guarantee import NOUNS
 from linprobe.runs.manifest import Manifest
-from linprobe.training.charge import book_of
+from linprobe.training.charge import BookFinder, book_of, preview
+from linprobe.training.dry_run import Preview, preview_of_run, preview_of_selection, rows_facts, rows_lines
 from linprobe.training.train import Ready, train_on
 from linprobe.training.tune import tune_on
 
@@ -64,7 +78,7 @@ Features = FeatureReader | Path | None
 
 
 @dataclass(frozen=True)
-class OpenedComparison:
+class _Comparison:
     """A checked request with its files.
 
     Attributes:
@@ -81,7 +95,7 @@ class OpenedComparison:
     planned: list[Planned]
 
 
-def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
+def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, Any]:
     """Train every method at every epsilon, setting and seed, each run in its own folder; write tables and figures.
 
     Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
@@ -94,14 +108,14 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
         UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
             finished runs are kept, and the same command continues.
     """
-    with opened_comparison(request) as found, ExitStack() as stack:
+    with _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened))
         missing = [run for run in planned if not run.folder.exists()]
         if missing:
             charged = book_of(opened, request.book).absolute()  # read the rows once for all runs
             missing = [replace(run, request=replace(run.request, book=charged)) for run in missing]
-            for warning in warnings_of_comparison(missing, found):
+            for warning in _warnings(missing, found):
                 progress.note(warning)
             progress.start(len(missing), "comparing")
         try:
@@ -120,7 +134,7 @@ def compare(request: CompareRequest, progress: Progress) -> dict[str, Any]:
 
 
 @contextmanager
-def opened_comparison(request: CompareRequest) -> Iterator[OpenedComparison]:
+def _opened(request: CompareRequest) -> Iterator[_Comparison]:
     """Check a request, open its files and plan its runs. Nothing is trained or written.
 
     Raises:
@@ -137,13 +151,13 @@ def opened_comparison(request: CompareRequest) -> Iterator[OpenedComparison]:
     with ExitStack() as stack:
         features = _shared(stack, request.features, scored=True)
         others = {name_of(path): _shared(stack, path) for path in request.public if path is not None}
-        reader = opened_rows(stack, features)
+        reader = _rows(stack, features)
         check_test_rows(reader, "methods are compared on")
         planned = plan_runs(request, {name: _public_digest(other) for name, other in others.items()}, reader.sizes)
-        yield OpenedComparison(request, of, features, others, reader, planned)
+        yield _Comparison(request, of, features, others, reader, planned)
 
 
-def warnings_of_comparison(missing: Sequence[Planned], found: OpenedComparison) -> list[str]:
+def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
     """Warnings to print before the missing runs are trained: a large delta, and runs without privacy."""
     n_units = dataset_of(found.reader, None, Split(shots=0, unit=found.request.unit)).n_units
     warning = large_delta(found.request.delta, n_units) if any(run.spends for run in missing) else None
@@ -170,7 +184,7 @@ def _shared(stack: ExitStack, path: Path | None, *, scored: bool = False) -> Fea
     return LoadedFeatures(opened)
 
 
-def opened_rows(stack: ExitStack, features: Features) -> FeatureReader:
+def _rows(stack: ExitStack, features: Features) -> FeatureReader:
     """The rows of `features`, open until the stack is closed."""
     if isinstance(features, FeatureReader):
         return features
@@ -180,7 +194,7 @@ def opened_rows(stack: ExitStack, features: Features) -> FeatureReader:
 def _public_digest(features: Features) -> str:
     """SHA-256 of the rows that a file provides as public rows."""
     with ExitStack() as stack:
-        opened = opened_rows(stack, features)
+        opened = _rows(stack, features)
         return opened.digest("public" if "public" in opened.sizes else "train")
 
 
@@ -191,8 +205,8 @@ def _train(run: Planned, features: Features, other: Features) -> Path:
         UsageError: another process has finished the same run. LinprobeError: training failed.
     """
     with ExitStack() as stack:
-        other = None if run.request.public is None else opened_rows(stack, other)
-        ready = Ready(run.request, opened_rows(stack, features), other)
+        other = None if run.request.public is None else _rows(stack, other)
+        ready = Ready(run.request, _rows(stack, features), other)
         try:
             if run.tuning is None:
                 train_on(ready, make_settings(run.request, ready.method), Silent())
@@ -209,7 +223,7 @@ def _train(run: Planned, features: Features, other: Features) -> Path:
 
 
 def _give_one_time(folders: Sequence[Path]) -> None:
-    """Give the files of runs that private selection chose one time: the time of each would tell its number of runs."""
+    """Set one modification time on all runs of private selection. Their own times would tell how many runs each had."""
     now = time.time_ns()
     for folder in folders:
         for path in (*folder.glob("*"), folder):
@@ -323,3 +337,110 @@ def _commonest(features: FeatureReader) -> tuple[str, float]:
     counts = np.bincount(features.labels("test"))
     place = int(counts.argmax())
     return features.description.class_names[place], int(counts[place]) / int(counts.sum())
+
+
+def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun:
+    """Check a request of `compare` as far as that is possible without a release.
+
+    Runs that differ in their seed alone are taken to cost what the first of them costs.
+
+    Returns: as `rows_facts` of the first run, without method and why; rows (one object for each method, setting and
+        epsilon with missing runs: method, shots, public, epsilon, runs, plans); finished, missing and not_private
+        (numbers of runs); together (runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with the
+        missing ones);
+        out, book (None if there is none yet); seconds (of the steps of `timed` runs); warnings.
+
+    Raises:
+        LinprobeError: as `compare`, before its first run.
+    """
+    with _opened(request) as found:
+        request = found.request
+        is_new_comparison(request.folder, found.of)
+        progress.start(len(found.planned), "planning")
+        groups: dict[Any, list[Planned]] = {}
+        for run in found.planned:
+            progress.step()
+            if not run.folder.exists():
+                groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)
+        with ExitStack() as stack:
+            previews = [_preview(found, runs[0], stack) for runs in groups.values()]
+            first = _ready(found, found.planned[0], stack)
+            about = rows_facts(first, first.dataset())
+        warnings = _warnings([run for runs in groups.values() for run in runs], found)
+        for warning in warnings:
+            progress.note(warning)
+        numbers = [len(runs) for runs in groups.values()]
+        entries = [one.entry for one, number in zip(previews, numbers, strict=True) for _ in range(number)]
+        spending = [entry for entry in entries if entry.private and entry.counts]
+        finder = BookFinder(request.book, make=False)
+        check_rows(found.reader, commitments=finder.commitments)
+        book = finder.path()
+        spent = preview(book, spending)
+        timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
+        facts = {
+            **{name: value for name, value in about.items() if name not in ("method", "why")},
+            "rows": [_row(runs, one) for runs, one in zip(groups.values(), previews, strict=True)],
+            "finished": len(found.planned) - sum(numbers),
+            "missing": sum(numbers),
+            "not_private": sum(not entry.private for entry in entries),
+            "together": together_facts(spent),
+            "out": str(request.folder),
+            "book": None if book is None else str(book),
+            "seconds": sum(seconds * number for seconds, number in timed),
+            "timed": sum(number for _, number in timed),
+            "warnings": warnings,
+        }
+        lines = [
+            *rows_lines(about)[1:],
+            ("trains", f"{counted(facts['missing'], 'run')}; {facts['finished']} of the comparison exist already"),
+            *listed("spends", [text for row in facts["rows"] for text in _row_lines(row)]),
+            *together_line(spent, least=1),
+        ]
+        if facts["not_private"]:
+            lines.append(("", f"{counted(facts['not_private'], 'run')} without privacy, which no epsilon covers"))
+        where = "in memory, once for each process" if facts["in_memory"] else "streamed"
+        lines.append(("memory", f"{bytes_in_words(facts['memory_bytes'])} for the private rows, {where}"))
+        if timed:
+            lines += time_line(facts["seconds"], f"the steps of {counted(facts['timed'], 'run')} one after another")
+        return DryRun(facts, [*lines, *written(f"{request.folder}: a folder for each run, tables, figures", book=book)])
+
+
+def _ready(found: _Comparison, run: Planned, stack: ExitStack) -> Ready:
+    other = None if run.request.public is None else _rows(stack, found.others.get(run.setting.public))
+    return Ready(run.request, found.reader, other)
+
+
+def _preview(found: _Comparison, run: Planned, stack: ExitStack) -> Preview:
+    ready = _ready(found, run, stack)
+    dataset = ready.dataset()
+    dataset.check()
+    if run.tuning is None:
+        return preview_of_run(run.request, plan_run(make_settings(run.request, ready.method), dataset), dataset)
+    candidates = settings_of(run.request, run.tuning)
+    if run.tuning.grid:
+        return preview_of_selection(
+            run.request, run.tuning, selection_of(dataset, run.request, run.tuning, candidates), dataset
+        )
+    return preview_of_run(run.request, plan_run(replace(candidates[0], shrink=run.tuning.shrink), dataset), dataset)
+
+
+def _row(runs: list[Planned], previewed: Preview) -> dict[str, Any]:
+    return {
+        "method": runs[0].row,
+        **asdict(runs[0].setting),
+        "epsilon": runs[0].request.epsilon,
+        "runs": len(runs),
+        "plans": [
+            {**plan_facts(budget), "text": plan_in_words(budget)} for several in previewed.budgets for budget in several
+        ],
+    }
+
+
+def _row_lines(row: dict[str, Any]) -> list[str]:
+    """One line for each row of a comparison that spends."""
+    if row["epsilon"] is None:
+        return []
+    public = "" if not row["public"] else f", public {row['public']}"
+    shots = "" if row["shots"] is None else f", {counted(row['shots'], 'public shot')}"
+    each = f"{counted(row['runs'], 'run')}, epsilon {row['epsilon']:g}{public}{shots}"
+    return [f"{row['method']}: {each}: {' or '.join(dict.fromkeys(plan['text'] for plan in row['plans']))}"]

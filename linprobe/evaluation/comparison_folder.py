@@ -151,7 +151,7 @@ class ComparisonFolder:
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def check_stated(out: Path, of: dict[str, Any]) -> bool:
+def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
     """Whether `out` is still free for a new comparison. Nothing is written.
 
     Raises:
@@ -182,7 +182,7 @@ def open_comparison(out: Path, of: dict[str, Any], features: FeatureReader) -> I
         UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a run
             in it does not verify. DataError: a damaged file.
     """
-    is_new = check_stated(out, of)
+    is_new = is_new_comparison(out, of)
     try:
         out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         (out / RUNS).mkdir(PRIVATE_FOLDER, exist_ok=True)

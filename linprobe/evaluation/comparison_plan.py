@@ -159,30 +159,15 @@ def name_of(path: Path | None) -> str:
 
 def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int]) -> list[Planned]:
     """Every run, in the order of the table."""
-    planned, methods = [], rows_of(request)
+    planned = []
     for path, shots in product(request.public or (None,), request.shots or (None,)):
         setting = Setting(name_of(path), shots)
         public_rows = path is not None or bool(shots) or (shots is None and "public" in sizes)
-        rows = list(methods)
-        if request.baselines:
-            rows += [MethodRow(name, name) for name in (PUBLIC_BASELINE, PARAGON)]
-        seen = set()
-        for row in rows:
-            method = METHODS[row.method]
-            if row.name in seen:
-                continue
-            seen.add(row.name)
-            if "public" in method.needs and not public_rows:
-                if row not in methods:
-                    continue
-                raise UsageError(
-                    f"method {method.name} needs public rows and got none ({setting or 'no public group'}); "
-                    "give --public-shots K or --public FILE"
-                )
+        for row in _rows_in(request, setting, public_rows=public_rows):
+            spends = METHODS[row.method].spends
             # a run without shots or noise is the same for every seed
-            seeds = range(request.seeds if method.spends or shots else 1)
-            budgets = list(request.epsilons) if method.spends else [None]
-            for epsilon, seed in product(budgets, seeds):
+            seeds = range(request.seeds if spends or shots else 1)
+            for epsilon, seed in product(request.epsilons if spends else [None], seeds):
                 asked = row.request(
                     features=request.features,
                     public=path,
@@ -191,12 +176,31 @@ def plan_runs(request: CompareRequest, public_digests: dict[str, str], sizes: di
                     unit=request.unit,
                     **_budget(row, epsilon, request.delta),
                 )
-                folder = (
-                    request.folder / RUNS / _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
-                )
+                name = _folder_name(row, setting, asked, public_digests.get(setting.public, ""))
+                folder = request.folder / RUNS / name
                 # worker processes may have another working directory
                 planned.append(Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
     return planned
+
+
+def _rows_in(request: CompareRequest, setting: Setting, *, public_rows: bool) -> list[MethodRow]:
+    """The rows of a setting: those asked for, then the baselines, each once. A baseline that cannot run is left out.
+
+    Raises:
+        UsageError: a row that was asked for needs public rows, and there are none.
+    """
+    asked = {row.name: row for row in rows_of(request)}
+    baselines = (PUBLIC_BASELINE, PARAGON) if request.baselines else ()
+    rows = {name: MethodRow(name, name) for name in baselines if name not in asked}
+    if not public_rows:
+        rows = {name: row for name, row in rows.items() if "public" not in METHODS[row.method].needs}
+        for row in asked.values():
+            if "public" in METHODS[row.method].needs:
+                raise UsageError(
+                    f"method {row.method} needs public rows and got none ({setting or 'no public group'}); "
+                    "give --public-shots K or --public FILE"
+                )
+    return [*asked.values(), *rows.values()]
 
 
 def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str) -> str:

@@ -1,28 +1,36 @@
-"""`linprobe predict`: classes of rows."""
+"""`linprobe predict` and `evaluate`: classes of rows, metrics on test rows, and the temperature of both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.data.array_files import LARGEST, open_array
-from linprobe.data.dataset import open_features
+from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import extraction_of
 from linprobe.data.labels import MULTILABEL
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
-from linprobe.evaluation.temperature import temperature_of
-from linprobe.metrics.scores import class_scores, label_probabilities, predictions
+from linprobe.metrics.figures import figures_by_task, no_better_than_guessing
+from linprobe.metrics.scores import class_scores, fit_temperature, label_probabilities, predictions
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
-from linprobe.runs.matching import check_made_alike, check_width
+from linprobe.runs.matching import (
+    check_classes,
+    check_made_alike,
+    check_width,
+    features_of,
+    refuse_private_as_public,
+    refuse_private_rows,
+)
 
 
-def predict(
+def predict_rows(
     folder: Path,
     features: Path,
     group: str | None,
@@ -37,7 +45,7 @@ def predict(
 
     Args:
         group: None for `rows` if the file has unlabelled rows, else `test`.
-        allow_other: score rows made otherwise than the run's rows, with a note.
+        allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
         all_classes: add a column for the probability of each class, in label order.
         calibrate: feature file whose public rows give the temperature.
 
@@ -120,3 +128,92 @@ def _predicted(
         others = share.tolist() if all_classes else [[]] * len(score)
         for index, value, line in zip(best.tolist(), score, others, strict=True):
             yield next(ids), names[index], value, *line
+
+
+def evaluate_run(
+    folder: Path,
+    features: Path | None,
+    progress: Progress,
+    *,
+    allow_other: bool = False,
+    calibrate: Path | None = None,
+) -> dict[str, Any]:
+    """Metrics of a run on the test rows of a feature file, with a note if it is no better than the majority class.
+
+    Args:
+        allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
+        calibrate: feature file whose public rows give the temperature.
+
+    Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`.
+
+    Raises:
+        DataError, UsageError: see `temperature_of`.
+        DataError: the file has other classes or another number of features than the run, rows made otherwise, no test
+            rows, or test rows or people that the run was trained on.
+        PrivacyError: its test rows are private.
+    """
+    run = run_folder.read_run(folder)
+    temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
+    with open_features(features_of(run, features), progress=progress) as opened:
+        check_made_alike(run, opened.path, extraction_of(opened.description), progress, allow_other=allow_other)
+        check_width(run, opened.n_features, opened.path)
+        check_classes(run, opened)
+        check_test_rows(opened, "accuracy is measured on")
+        if features is not None:
+            refuse_private_rows(run, opened, progress)
+        figures = figures_by_task(
+            run.task,
+            lambda: opened.blocks("test"),
+            opened.sizes["test"],
+            run.weights,
+            run.bias,
+            run.class_names,
+            temperature=temperature,
+        )
+    no_better = no_better_than_guessing(figures)
+    if no_better is not None:
+        progress.note(no_better)
+    return {"run": str(folder), "temperature": temperature, **figures}
+
+
+def temperature_of(
+    run: run_folder.RunFolder, public: Path | None, progress: Progress, *, allow_other: bool = False
+) -> float:
+    """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
+
+    Args:
+        allow_other: fit on rows that were extracted with other settings than the rows of the run, with a note.
+
+    Raises:
+        UsageError: a run that votes, or a multilabel run. DataError: a file without the group `public`, with other
+            classes, other settings of extraction, or another number of features. PrivacyError: a row that is private.
+    """
+    if public is None:
+        return 1.0
+    if run.weights.ndim == 3:
+        raise UsageError(f"run {run.folder} votes, so it has no temperature; leave out --calibrate")
+    if run.task == MULTILABEL:
+        raise UsageError(
+            f"run {run.folder} is multilabel, and a temperature needs one class a row; leave out --calibrate"
+        )
+
+    with open_features(public) as opened:
+        if "public" not in opened.sizes:
+            raise DataError(
+                f"{public} has no public rows, and a temperature from other rows would leak; give a feature file with "
+                "the group public"
+            )
+        check_made_alike(run, public, extraction_of(opened.description), progress, allow_other=allow_other)
+        check_width(run, opened.n_features, public)
+        check_classes(run, opened)
+        seen = opened.digest("public") == run.manifest.public_digest
+        if not seen:  # the others were compared when the run was trained
+            refuse_private_as_public(run, opened, "a temperature", progress)
+        temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias)
+        progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
+        if seen:
+            progress.note(
+                "the run was trained with these public rows, so the temperature may be too low; other public rows are "
+                "better"
+            )
+    return temperature

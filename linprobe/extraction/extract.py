@@ -42,7 +42,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
         raise LinprobeError(f"the extraction to {request.out} stopped ({error}); {advice(error)}") from None
 
 
-def dry_run(request: ExtractRequest, progress: Progress) -> DryRun:
+def dry_run_of_extraction(request: ExtractRequest, progress: Progress) -> DryRun:
     """What `extract` would read and write. No image is written to disk.
 
     Returns: facts as `linprobe.extraction.run.estimate`.

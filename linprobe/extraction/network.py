@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from linprobe.errors import DataError, LinprobeError
 from linprobe.extraction.images import Batch, Batches
 from linprobe.extraction.partial import DONE, Partial, outcome
-from linprobe.extraction.plan import PRECISIONS, Plan
+from linprobe.extraction.plan import PRECISIONS, ExtractionPlan
 from linprobe.extraction.request import ExtractRequest
 from linprobe.parallel.threads import n_processors
 from linprobe.progress import Progress
@@ -108,7 +108,7 @@ class Network:
         shrink: on running out of memory, halve the number of images per forward pass instead of failing.
     """
 
-    def __init__(self, plan: Plan, *, compiled: bool, shrink: bool) -> None:
+    def __init__(self, plan: ExtractionPlan, *, compiled: bool, shrink: bool) -> None:
         self.device, self.shrink = plan.device, shrink
         self._normalise = plan.backbone.transform.normaliser(plan.device)
         self.precision = PRECISIONS[plan.precision]
@@ -157,7 +157,7 @@ class Network:
 
 
 def extract_group(
-    plan: Plan,
+    plan: ExtractionPlan,
     group: str,
     numbers: Sequence[int],
     network: Network,

@@ -139,7 +139,7 @@ def choose_device(wanted: str, local_rank: int) -> torch.device:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExtractionPlan:
     """Everything decided before the first image is read.
 
     Attributes:
@@ -196,7 +196,7 @@ class Plan:
 
 def make_plan(
     request: ExtractRequest, recipe: Recipe | None, source: ImageSource, backbone: Backbone, device: torch.device
-) -> Plan:
+) -> ExtractionPlan:
     """Settle transform, image size, batches, width, prompts and the output path.
 
     Raises:
@@ -241,11 +241,11 @@ def make_plan(
     }
     named = re.sub(r"[^\w.-]", "-", backbone.name)
     out = request.out or Path("features") / f"{Path(source.name).stem}-{named}.h5"
-    plan = Plan(out, source, backbone, batches, width, device, prompts, settings)
+    plan = ExtractionPlan(out, source, backbone, batches, width, device, prompts, settings)
     if recipe is not None and plan.extraction_digest != recipe.extraction_digest:
         raise DataError(
-            f"{recipe.name} was made by a linprobe whose {backbone.name} differs from this one's; install the "
-            "version that made it"
+            f"{recipe.name} was made by another version of linprobe, whose {backbone.name} gives other features; "
+            "install that version"
         )
     return plan
 

@@ -39,7 +39,7 @@ from linprobe.extraction.partial import (
     outcome,
     shown,
 )
-from linprobe.extraction.plan import Plan, backbone_like, choose_device, make_plan
+from linprobe.extraction.plan import ExtractionPlan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources import open_source
 from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, with_owners
@@ -74,7 +74,7 @@ def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Pro
             return _run(plan, request, group, progress)
 
 
-def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE) -> Plan:
+def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE) -> ExtractionPlan:
     """The plan of an extraction, with its images and its network. No feature is computed, and no file written.
 
     Raises:
@@ -113,7 +113,7 @@ def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE
     return make_plan(request, recipe, source, backbone, device)
 
 
-def _begin(plan: Plan, request: ExtractRequest, stack: contextlib.ExitStack, progress: Progress) -> bool:
+def _begin(plan: ExtractionPlan, request: ExtractRequest, stack: contextlib.ExitStack, progress: Progress) -> bool:
     """Lock the partial folder until `stack` ends, and begin or resume; true if the feature file is there already."""
     try:
         for folder in [folder for folder in plan.out.parents if not folder.exists()]:
@@ -139,7 +139,7 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def describe(plan: Plan, progress: Progress) -> None:
+def describe(plan: ExtractionPlan, progress: Progress) -> None:
     """Note images, classes, network and weights."""
     source, backbone = plan.source, plan.backbone
     images = ", ".join(
@@ -159,7 +159,7 @@ def describe(plan: Plan, progress: Progress) -> None:
         progress.note(f"{source.left_out} public images of classes that are not declared are left out")
 
 
-def made_already(plan: Plan, request: ExtractRequest) -> bool:
+def made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
     """Whether the file exists and was made with these settings; always false with `--overwrite`.
 
     Raises:
@@ -179,7 +179,7 @@ def made_already(plan: Plan, request: ExtractRequest) -> bool:
     return True
 
 
-def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) -> ExtractOutcome | None:
+def _run(plan: ExtractionPlan, request: ExtractRequest, group: Group, progress: Progress) -> ExtractOutcome | None:
     """Compute the batches that are not done, then assemble the file. Each process takes every `size`-th batch."""
     network = Network(plan, compiled=request.compile, shrink=request.batch_size is None)
     started, waited = time.perf_counter(), 0.0
@@ -188,7 +188,7 @@ def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) 
             if group.rank == 0:
                 write_text(plan)
             todo = {name: pending(batches, partial.status(name)) for name, batches in plan.batches.items()}
-            left = rows_of(plan, todo)
+            left = _n_rows(plan, todo)
             if group.rank == 0:
                 progress.start(left // group.size, "extracting")
             for name, numbers in todo.items():
@@ -210,7 +210,7 @@ def _run(plan: Plan, request: ExtractRequest, group: Group, progress: Progress) 
     return _outcome(plan, left, seconds, waited / seconds if seconds else 0.0)
 
 
-def _after_a_stop(plan: Plan, group: Group, progress: Progress) -> str:
+def _after_a_stop(plan: ExtractionPlan, group: Group, progress: Progress) -> str:
     """Note how many images are kept, or mark the folder for removal if there are none; returns the next step."""
     if group.rank > 0 or not plan.folder.is_dir():
         return ""
@@ -222,7 +222,7 @@ def _after_a_stop(plan: Plan, group: Group, progress: Progress) -> str:
     return "; the same command continues"
 
 
-def rows_of(plan: Plan, todo: Mapping[str, Sequence[int]]) -> int:
+def _n_rows(plan: ExtractionPlan, todo: Mapping[str, Sequence[int]]) -> int:
     """Number of rows in batches, given by group and number."""
     return sum(len(plan.batches[name].rows(number)) for name, numbers in todo.items() for number in numbers)
 
@@ -236,7 +236,7 @@ def pending(batches: Batches, status: NDArray[np.uint8]) -> list[int]:
     ]
 
 
-def _outcome(plan: Plan, extracted: int, seconds: float, waiting_share: float) -> ExtractOutcome:
+def _outcome(plan: ExtractionPlan, extracted: int, seconds: float, waiting_share: float) -> ExtractOutcome:
     with FeatureFile(plan.out) as features:
         return ExtractOutcome(
             file=plan.out,
@@ -265,7 +265,7 @@ def text_weights(
     return np.ascontiguousarray(torch.nn.functional.normalize(means, dim=1).T.numpy(), dtype=np.float32)
 
 
-def write_text(plan: Plan) -> None:
+def write_text(plan: ExtractionPlan) -> None:
     """Encode the prompts, if the network has a text tower, and store the text weights in the partial folder."""
     if plan.prompts is None or plan.backbone.encode_text is None or (plan.folder / TEXT).is_file():
         return
@@ -276,7 +276,7 @@ def write_text(plan: Plan) -> None:
     temporary.replace(plan.folder / TEXT)
 
 
-def assemble(plan: Plan) -> str | None:
+def assemble(plan: ExtractionPlan) -> str | None:
     """Write the feature file from the partial folder, then remove the folder; returns the note of `scan`.
 
     Raises:
@@ -332,7 +332,7 @@ def _conversions(partial: Partial) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _refuse_shared_rows(plan: Plan, partial: Partial) -> None:
+def _refuse_shared_rows(plan: ExtractionPlan, partial: Partial) -> None:
     """PrivacyError if an image is both private and public: its pixels are equal after the transform."""
     if "public" in plan.sizes and common_keys(partial.keys("train"), partial.keys("public")):
         raise PrivacyError(
@@ -367,7 +367,7 @@ def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress)
         for name, batches in plan.batches.items()
     }
     n_images = sum(plan.sizes.values())
-    left = 0 if exists else rows_of(plan, todo)
+    left = 0 if exists else _n_rows(plan, todo)
     return {
         "source": plan.source.name,
         "images": plan.sizes,
@@ -391,7 +391,7 @@ def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress)
     }
 
 
-def _seconds_an_image(plan: Plan, request: ExtractRequest) -> float:
+def _seconds_an_image(plan: ExtractionPlan, request: ExtractRequest) -> float:
     """Seconds to decode an image and pass it through the network, from one batch of the first group."""
     network = Network(plan, compiled=request.compile, shrink=request.batch_size is None)
     batches = plan.batches.get("test", next(iter(plan.batches.values())))

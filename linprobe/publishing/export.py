@@ -12,7 +12,7 @@ from linprobe._version import __version__
 from linprobe.atomic_files import replace_when_complete
 from linprobe.data.labels import MULTILABEL
 from linprobe.errors import UsageError, require_for
-from linprobe.evaluation.temperature import temperature_of
+from linprobe.evaluation.predict import temperature_of
 from linprobe.options.requests import ExportRequest
 from linprobe.progress import Progress
 from linprobe.publishing.formats import (
@@ -76,7 +76,7 @@ def _bytes(request: ExportRequest, probe: Probe) -> bytes:
         )
     if request.to == "sklearn" and probe.votes:
         raise UsageError(
-            f"run {request.run} votes, which no estimator of scikit-learn does with its rule for ties; give --to onnx, "
+            f"run {request.run} votes, and no estimator of scikit-learn breaks ties in the same way; give --to onnx, "
             "or use linprobe.load_run, which is a classifier of scikit-learn"
         )
     make = {"safetensors": safetensors_bytes, "onnx": onnx_bytes, "sklearn": sklearn_bytes, "torch": torch_bytes}

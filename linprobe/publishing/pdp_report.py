@@ -5,6 +5,7 @@ Source: AdaMix (Golatkar et al. 2022), Figure 3 and Proposition 14.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from linprobe.accounting.calibrate import check_epsilon
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.errors import UsageError
+from linprobe.options.requests import PdpReportRequest
 from linprobe.plans.words import DryRun, Lines, listed, together_facts, together_line, written
 from linprobe.publishing import histogram
 from linprobe.reporting import plots
@@ -44,44 +46,18 @@ class PdpReport:
     published: dict[str, Any] | None
 
 
-def pdp_report(
-    folder: Path,
-    *,
-    csv: Path | None = None,
-    plot: Path | None = None,
-    publish_epsilon: float | None = None,
-    sign: Path | None = None,
-    book: Path | None = None,
-    overwrite: bool = False,
-) -> PdpReport:
+def pdp_report(request: PdpReportRequest) -> PdpReport:
     """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
-
-    Args:
-        folder: run folder. csv, plot: files for every record's epsilon and for the sorted curve, mode 0600.
-        publish_epsilon: price of a noisy histogram, which a run of its own beside this one states.
-        sign: key file of a signed run, which signs the run with the histogram.
-        book: budget book that a histogram is charged to; None for the book of the run.
-        overwrite: whether to replace existing files.
 
     Raises:
         UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
             PrivacyError: a histogram of a run that is not private.
     """
-    _check_options(plot, publish_epsilon, sign)
-    with new_files({"--csv": csv, "--plot": plot}, inputs=(*inputs_of(folder), sign, book), overwrite=overwrite):
-        return _pdp_report(folder, csv, plot, publish_epsilon, sign, book)
+    with _checked_files(request):
+        return _pdp_report(request)
 
 
-def dry_run(
-    folder: Path,
-    *,
-    csv: Path | None = None,
-    plot: Path | None = None,
-    publish_epsilon: float | None = None,
-    sign: Path | None = None,
-    book: Path | None = None,
-    overwrite: bool = False,
-) -> DryRun:
+def dry_run_of_report(request: PdpReportRequest) -> DryRun:
     """What `pdp_report` would read, spend and write. Its facts are public; no loss of a record is among them.
 
     Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
@@ -91,26 +67,25 @@ def dry_run(
     Raises:
         LinprobeError: as `pdp_report`.
     """
-    _check_options(plot, publish_epsilon, sign)
-    with new_files({"--csv": csv, "--plot": plot}, inputs=(*inputs_of(folder), sign, book), overwrite=overwrite):
-        run = _loaded(folder)
+    with _checked_files(request):
+        run = _loaded(request.run)
         ids, _ = _losses(run)
         planned = None
-        if publish_epsilon is not None:
-            planned = histogram.preview_publication(run, publish_epsilon, sign, book)
+        if request.publish_epsilon is not None:
+            planned = histogram.preview_publication(run, request.publish_epsilon, request.sign, request.book)
     (epsilon, delta), noun = run.manifest.bound, NOUNS[run.manifest.unit]
-    private_files = [str(path) for path in (csv, plot) if path is not None]
+    private_files = [str(path) for path in (request.csv, request.plot) if path is not None]
     facts = {
-        "run": str(folder),
+        "run": str(request.run),
         "records": len(ids),
         "epsilon": epsilon if run.manifest.private else None,
         "delta": delta,
-        "publish_epsilon": publish_epsilon,
+        "publish_epsilon": request.publish_epsilon,
         "private_files": private_files,
         "together": together_facts(None if planned is None else planned.spent),
         "book": None if planned is None else str(planned.book),
     }
-    lines: Lines = [("reads", f"{folder}: losses of {len(ids):,} private {noun}")]
+    lines: Lines = [("reads", f"{request.run}: losses of {len(ids):,} private {noun}")]
     writes = [f"{path}: private" for path in private_files]
     if planned is None:
         lines.append(("spends", "nothing; the report is private"))
@@ -121,40 +96,34 @@ def dry_run(
         "file": str(planned.file),
         "signed": planned.signed,
     }
+    after = rounded_up(planned.epsilon_after)
     lines += [
-        ("spends", f"epsilon {publish_epsilon:g} at delta {rounded_up(delta)}"),
+        ("spends", f"epsilon {request.publish_epsilon:g} at delta {rounded_up(delta)}"),
         ("", f"{HISTOGRAM_BINS} counts of {noun}, each with noise of standard deviation {planned.noise_std:.4g}"),
-        (
-            "states",
-            f"epsilon {rounded_up(planned.epsilon_after)} of the new run, where {folder} states {rounded_up(epsilon)}",
-        ),
+        ("states", f"epsilon {after} of the new run, where {request.run} states {rounded_up(epsilon)}"),
         *together_line(planned.spent),
     ]
     made = f"{planned.out}: the run with {planned.file.name}, which may be published"
     return DryRun(facts, [*lines, *written(made, *writes, book=planned.book)])
 
 
-def _check_options(plot: Path | None, publish_epsilon: float | None, sign: Path | None) -> None:
-    if plot is not None:
-        plots.check_format(plot)
-    if publish_epsilon is not None:
-        check_epsilon(publish_epsilon)
-    elif sign is not None:
+def _checked_files(request: PdpReportRequest) -> AbstractContextManager[None]:
+    """`new_files` for the curve and the losses of the records, after a check of the options."""
+    if request.plot is not None:
+        plots.check_format(request.plot)
+    if request.publish_epsilon is not None:
+        check_epsilon(request.publish_epsilon)
+    elif request.sign is not None:
         raise UsageError("option --sign does nothing without --publish-epsilon; leave it out")
+    inputs = (*inputs_of(request.run), request.sign, request.book)
+    return new_files({"--csv": request.csv, "--plot": request.plot}, inputs=inputs, overwrite=request.overwrite)
 
 
-def _pdp_report(
-    folder: Path,
-    csv: Path | None,
-    plot: Path | None,
-    publish_epsilon: float | None,
-    sign: Path | None,
-    book: Path | None,
-) -> PdpReport:
-    run, published = _loaded(folder), None
+def _pdp_report(request: PdpReportRequest) -> PdpReport:
+    run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
     (ids, losses), manifest = _losses(run), run.manifest
-    if publish_epsilon is not None:
-        published, manifest = histogram.publish(run, publish_epsilon, sign, book)
+    if request.publish_epsilon is not None:
+        published, manifest = histogram.publish(run, request.publish_epsilon, request.sign, request.book)
     # a published histogram costs every record the same
     losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
     worst, delta = manifest.bound

@@ -61,8 +61,8 @@ def _words_of(request: ReleaseRequest) -> dict[str, Any]:
 def release(request: ReleaseRequest) -> dict[str, Any]:
     """Write a folder with the public files of a verified, private run, a model card and a registry entry.
 
-    The manifest lists the card and the entry. Those of a signed run are covered by its signature, and are copied. If it
-    has none, or a word of the publisher or a key is given, they are made, and the manifest is sealed again.
+    The manifest lists the card and the entry. If the run has both, they are copied with its signature. If it lacks
+    them, or the request gives a key or words of the publisher, they are written anew, and the manifest is sealed again.
 
     Returns: release, files (their names), epsilon, delta, signed.
 
@@ -91,7 +91,7 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
     }
 
 
-def dry_run(request: ReleaseRequest) -> DryRun:
+def dry_run_of_release(request: ReleaseRequest) -> DryRun:
     """What `release` would read and write: the run is verified, and nothing is copied.
 
     Returns: run, out, files (bytes by name of what is copied), made (names of what is written besides), epsilon, delta,

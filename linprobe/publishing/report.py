@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from linprobe.atomic_files import read_text, replace_when_complete
 from linprobe.errors import DataError, UsageError
+from linprobe.options.requests import ReportRequest
 from linprobe.reporting.page import Evidence, page
 from linprobe.runs.check import verified
 from linprobe.runs.manifest import Manifest
@@ -19,48 +19,36 @@ from linprobe.runs.run_folder import RunFolder
 SUFFIXES = (".html", ".htm")
 
 
-def report(
-    folder: Path,
-    html: Path,
-    attacks: Sequence[Path],
-    *,
-    title: str | None = None,
-    owner: str | None = None,
-    overwrite: bool = False,
-) -> None:
+def report(request: ReportRequest) -> None:
     """Verify a run as `verify` does, then write its page; mode 0600 if it holds results of `attacks`.
-
-    `title` and `owner` are printed as they are: the page's title, and who answers for the data.
 
     Raises:
         PrivacyError: the run does not verify. DataError: a file in `attacks` is damaged or of another run.
     """
+    html, folder = request.html, request.run
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
-    with new_files({"--html": html}, what="page", inputs=(*inputs_of(folder), *attacks), overwrite=overwrite):
-        _report(folder, html, attacks, title, owner)
+    inputs = (*inputs_of(folder), *request.attack)
+    with new_files({"--html": html}, what="page", inputs=inputs, overwrite=request.overwrite):
+        run = RunFolder(folder)
+        checked, manifest = verified(run), run.manifest
+        evidence = Evidence(
+            name=folder.resolve().name,
+            manifest=manifest,
+            checked=checked,
+            histograms=[_histogram(run, name) for name in manifest.histogram_files],
+            attacks=[_attack(path, manifest) for path in request.attack],
+            test_metrics=run.test_metrics,
+            title=request.title,
+            owner=request.owner,
+        )
+        text = page(evidence)
 
+        def write() -> None:
+            with replace_when_complete(html, "w", private=bool(request.attack)) as stream:
+                stream.write(text)
 
-def _report(folder: Path, html: Path, attacks: Sequence[Path], title: str | None, owner: str | None) -> None:
-    run = RunFolder(folder)
-    checked, manifest = verified(run), run.manifest
-    evidence = Evidence(
-        name=folder.resolve().name,
-        manifest=manifest,
-        checked=checked,
-        histograms=[_histogram(run, name) for name in manifest.histogram_files],
-        attacks=[_attack(path, manifest) for path in attacks],
-        test_metrics=run.test_metrics,
-        title=title,
-        owner=owner,
-    )
-    text = page(evidence)
-
-    def write() -> None:
-        with replace_when_complete(html, "w", private=bool(attacks)) as stream:
-            stream.write(text)
-
-    writing(html, write)
+        writing(html, write)
 
 
 def _histogram(run: RunFolder, name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A comparison in tables, sentences and plots.
 
 A table has one row for each method and setting and one column for each epsilon. In a plot, rows differ in colour,
-marker and line, so that no plot rests on colour alone.
+marker and line, so that a plot can be read without colours.
 """
 
 from __future__ import annotations
@@ -121,6 +121,10 @@ def _settings(summaries: Sequence[Summary]) -> list[Setting]:
     return list(dict.fromkeys(summary.setting for summary in summaries))
 
 
+def _epsilons(summaries: Sequence[Summary]) -> list[float]:
+    return sorted({summary.epsilon for summary in summaries if summary.epsilon is not None})
+
+
 def _title(setting: Setting) -> str:
     """The source of public rows, in words."""
     rows = "row" if setting.shots == 1 else "rows"
@@ -195,7 +199,7 @@ def accuracy_against_epsilon(
                     color, dashes = level.get(one.row, (GREY, "-."))
                     axes.axhline(100 * one.mean, color=color, linestyle=dashes, label=one.row)
             axes.set_xscale("log")
-            _ticks(axes.xaxis, sorted({one.epsilon for one in spending if one.epsilon is not None}))
+            _ticks(axes.xaxis, _epsilons(spending))
             axes.set(xlabel="epsilon, on a logarithmic scale", title=_title(setting))
             axes.grid(alpha=0.3)
         for left in panels[::MOST_PANELS_A_ROW]:
@@ -204,11 +208,25 @@ def accuracy_against_epsilon(
     return path
 
 
+def _boost_points(
+    line: Sequence[Summary], errors: Mapping[tuple[str, Setting], float], public: str, paragon: str, aside: float
+) -> Iterator[tuple[float, float, float, float]]:
+    """Shots moved `aside`, boost, and the lengths of its error bar, of each row that does not reach the `paragon`."""
+    for one in line:
+        levels = errors[public, one.setting], errors[paragon, one.setting]
+        least, middle, most = (
+            boost(levels[0], 1 - one.mean - deviations * (one.std or 0.0), levels[1]) for deviations in (-1, 0, 1)
+        )
+        if one.setting.shots and middle is not None and least is not None and least > 0:
+            over = ENDLESS * middle if most is None else most - middle
+            yield aside * one.setting.shots, middle, middle - least, over
+
+
 def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, paragon: str, about: str) -> Path:
     """Performance boost over public rows alone against public shots per class (the AdaMix paper's figure 2).
 
     One panel per epsilon and public file. Boosts of rows that reach the row `paragon` are infinite, and left out. The
-    scale is logarithmic, as a boost is a ratio; a bar that reaches the paragon leaves the top.
+    scale is logarithmic, as a boost is a ratio. An error bar that reaches the paragon runs off the top.
     """
     errors = {(one.row, one.setting): 1 - one.mean for one in summaries if one.epsilon is None}
     spending = [
@@ -216,10 +234,6 @@ def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, p
         for one in summaries
         if one.epsilon is not None and {(public, one.setting), (paragon, one.setting)} <= errors.keys()
     ]
-
-    def boost_at(one: Summary, deviations: int) -> float | None:
-        error = 1 - one.mean - deviations * (one.std or 0.0)
-        return boost(errors[public, one.setting], error, errors[paragon, one.setting])
 
     panels_of = list(dict.fromkeys((one.epsilon, one.setting.public) for one in spending))
     styles = _style(list(dict.fromkeys(one.row for one in spending)))
@@ -233,17 +247,11 @@ def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, p
     with _panels(path, len(panels_of), title=title, note=note) as panels:
         for axes, (epsilon, name) in zip(panels, panels_of, strict=True):
             for place, (row, style) in enumerate(styles.items()):
-                points = []
-                aside = _aside(place, len(styles))
-                for one in spending:
-                    if (one.row, one.epsilon, one.setting.public) == (row, epsilon, name) and one.setting.shots:
-                        least, middle, most = (boost_at(one, deviations) for deviations in (-1, 0, 1))
-                        if middle is not None and least is not None and least > 0:
-                            over = ENDLESS * middle if most is None else most - middle
-                            points.append((aside * one.setting.shots, middle, middle - least, over))
-                            drawn += [least, middle]
-                shots, middles, below, above = zip(*sorted(points), strict=True) if points else ((), (), (), ())
+                line = [one for one in spending if (one.row, one.epsilon, one.setting.public) == (row, epsilon, name)]
+                points = sorted(_boost_points(line, errors, public, paragon, _aside(place, len(styles))))
+                shots, middles, below, above = zip(*points, strict=True) if points else ((), (), (), ())
                 axes.errorbar(shots, middles, yerr=(below, above), capsize=3, **style)
+                drawn += [*middles, *(middle - bar for middle, bar in zip(middles, below, strict=True))]
             axes.axhline(1, color=GREY, linestyle=":", label="public rows alone")
             axes.set(xscale="log", yscale="log")
             _ticks(axes.xaxis, sorted({one.setting.shots for one in spending if one.setting.shots is not None}))
@@ -261,16 +269,15 @@ def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, p
 def accuracy_against_attack(path: Path, summaries: Sequence[Summary], about: str, *, private: bool = True) -> Path:
     """Test accuracy against the AUC of the threshold membership attack, a point for each row and epsilon.
 
-    The marker says which row it is, and its size which epsilon: the larger, the more. Rows that spend nothing are
-    black.
-    The figure is `private`, unless all rows are public.
+    The marker shows the row, and its size the epsilon. Rows that spend nothing are black. The figure is `private`,
+    unless all rows are public.
     """
     settings = _settings(summaries)
     styles = _style(list(dict.fromkeys(summary.row for summary in summaries if summary.epsilon is not None)))
     free = dict.fromkeys(summary.row for summary in summaries if summary.epsilon is None)
     for place, row in enumerate(free):
         styles[row] = {"color": "black", "marker": FREE_MARKERS[place % len(FREE_MARKERS)], "label": row}
-    epsilons = sorted({one.epsilon for one in summaries if one.epsilon is not None})
+    epsilons = _epsilons(summaries)
     sizes = {epsilon: 5 + 4 * place / max(1, len(epsilons) - 1) for place, epsilon in enumerate(epsilons)}
     scale = ", ".join(rounded_up(epsilon) for epsilon in epsilons)
     bars = _spread(summaries).replace("standard deviation.", "standard deviation" + _bars(summaries))
@@ -299,8 +306,5 @@ def accuracy_against_attack(path: Path, summaries: Sequence[Summary], about: str
 
 def _bars(summaries: Sequence[Summary]) -> str:
     """Which axes have error bars."""
-    return (
-        "."
-        if any(one.auc_std is not None for one in summaries)
-        else " of the accuracy; the deviation of the AUC was not kept."
-    )
+    kept = any(one.auc_std is not None for one in summaries)
+    return "." if kept else " of the accuracy; the deviation of the AUC was not kept."

@@ -46,7 +46,7 @@ ACCESS = (
     "linprobe neither encrypts them nor logs who reads them. They are not in this folder"
 )
 TRUST = (
-    "central: the owner of the rows runs linprobe and is trusted with them. Nobody else is, among them everyone who "
+    "central: the owner of the rows runs linprobe and is trusted with them. Nobody else is, not even someone who "
     "sees this folder and knows all other records"
 )
 COLLECTION = (

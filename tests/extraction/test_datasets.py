@@ -14,7 +14,7 @@ from PIL import Image
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.sources import datasets, open_source
 from linprobe.extraction.sources.base import UnreadableImage
-from linprobe.extraction.sources.datasets import DATASETS, Entry
+from linprobe.extraction.sources.datasets import DATASETS, TorchvisionDataset
 from tests.extraction.samples import ids_of, labels_of, photo, rows_of, run_extract
 
 
@@ -53,8 +53,8 @@ class Unsplit(Fake):
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(torchvision.datasets, "Fake", Fake, raising=False)
     monkeypatch.setattr(torchvision.datasets, "Unsplit", Unsplit, raising=False)
-    monkeypatch.setitem(DATASETS, "fake", Entry("Fake", *datasets._BOOLEAN))
-    monkeypatch.setitem(DATASETS, "unsplit", Entry("Unsplit", n_classes=3))
+    monkeypatch.setitem(DATASETS, "fake", TorchvisionDataset("Fake", *datasets._BOOLEAN))
+    monkeypatch.setitem(DATASETS, "unsplit", TorchvisionDataset("Unsplit", n_classes=3))
     (tmp_path / "fake.bin").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -13,7 +13,7 @@ from linprobe.data.feature_file import FeatureFile
 from linprobe.data.owners import owner_bounds
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.sources import base
-from linprobe.extraction.sources.datasets import DATASETS, Entry
+from linprobe.extraction.sources.datasets import DATASETS, TorchvisionDataset
 from tests.extraction.samples import Notes, ids_of, run_extract, write_images
 
 
@@ -103,7 +103,7 @@ def test_a_data_set_is_split_by_person(tmp_path: Path, visits: Path, monkeypatch
             super().__init__(root)
 
     monkeypatch.setattr(torchvision.datasets, "Visits", Visits, raising=False)
-    monkeypatch.setitem(DATASETS, "visits", Entry("Visits", n_classes=3))
+    monkeypatch.setitem(DATASETS, "visits", TorchvisionDataset("Visits", n_classes=3))
     monkeypatch.chdir(tmp_path / "visits" / "ant")
     run_extract("visits", tmp_path / "f.h5", root=visits, owner_regex=r"([0-9]+)\.", test_fraction=0.3)
     train, test = people_of(tmp_path / "f.h5")

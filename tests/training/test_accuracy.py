@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from linprobe.extraction.import_ import import_
+from linprobe.extraction.feature_files import import_
 from linprobe.options.requests import ImportRequest, TrainRequest
 from linprobe.training.train import train
 

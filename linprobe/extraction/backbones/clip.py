@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import open_clip
@@ -18,12 +17,11 @@ from torch import Tensor, nn
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones import Backbone
 from linprobe.extraction.backbones.weights import (
-    RANDOM,
     build_or_fetch,
     hub_or_cache,
-    load_strictly,
+    load_file,
+    name_of_weights,
     quietly,
-    read_weights,
 )
 from linprobe.extraction.images import ImageTransform
 
@@ -51,16 +49,9 @@ class ImageTower(nn.Module):
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
     """An open_clip network. Without `weights`, the weights of the tag are downloaded into open_clip's cache."""
     model_name, tag, tag_config = _parse(name, has_weights=weights is not None or random)
-    taken = sorted(set(arguments) & SETTLED)
-    if taken:
-        raise UsageError(f"backbone argument {taken[0]} is settled by linprobe; use the name, --weights, or --mean ...")
     own = open_clip.get_model_config(model_name) or {}
-    settings = {"force_quick_gelu": bool(own.get("quick_gelu") or tag_config.get("quick_gelu")), **arguments}
-    if tag and model_name.endswith("-quickgelu") and not tag_config.get("quick_gelu"):
-        raise UsageError(
-            f"backbone {name} pairs a QuickGELU network with weights trained with GELU; "
-            f"name clip:{model_name.removesuffix('-quickgelu')}/{tag}"
-        )
+    quick = bool(own.get("quick_gelu") or tag_config.get("quick_gelu"))
+    settings = {"force_quick_gelu": quick, **_checked(arguments)}
     fetched = tag is not None and weights is None and not random
     preset = {key: tag_config[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in tag_config}
     model = build_or_fetch(
@@ -77,17 +68,25 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     )
     activation = "QuickGELU" if settings["force_quick_gelu"] else "GELU"
     notes: tuple[str, ...] = ()
-    if weights is not None and not random:
-        load_strictly(model, read_weights(Path(weights)), Path(weights))
-        note = f"{model_name} is built with {activation}; if {Path(weights).name} was trained otherwise, name its tag, "
+    shown = name_of_weights(weights, random, str(tag))
+    if weights is not None:
+        load_file(model, weights)
+        note = f"{model_name} is built with {activation}; if {shown} was trained with the other, name its tag, "
         notes = () if tag else (f"{note}as in clip:{model_name}/openai",)
     model.eval()
-    shown = RANDOM if random else Path(weights).name if weights else str(tag)
     tensor = f"projected image embedding, not normalised; {activation}"
     full = f"clip:{model_name}" + (f"/{tag}" if tag else "")
     encode_text = _text_encoder(name, model_name, model, downloads="hf_tokenizer_name" in own.get("text_cfg", {}))
     tower = ImageTower(model).eval()
     return Backbone(full, tower, _transform(full, model), tensor, shown, arguments, encode_text, notes)
+
+
+def _checked(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments. UsageError for an argument that linprobe sets itself."""
+    taken = sorted(set(arguments) & SETTLED)
+    if taken:
+        raise UsageError(f"backbone argument {taken[0]} is set by linprobe; use the name, --weights, or --mean ...")
+    return arguments
 
 
 def _text_encoder(name: str, model_name: str, model: Any, *, downloads: bool) -> Callable[[list[str]], Tensor]:
@@ -129,7 +128,13 @@ def _parse(name: str, *, has_weights: bool) -> tuple[str, str | None, dict[str, 
             f"backbone {name} names the weights {tag!r}; allowed for {model_name}: {', '.join(tags) or 'none'}; "
             f"give clip:{model_name}/TAG or --weights FILE"
         )
-    return model_name, tag, open_clip.get_pretrained_cfg(model_name, tag)
+    tag_config = open_clip.get_pretrained_cfg(model_name, tag)
+    if model_name.endswith("-quickgelu") and not tag_config.get("quick_gelu"):
+        raise UsageError(
+            f"backbone {name} pairs a QuickGELU network with weights trained with GELU; "
+            f"name clip:{model_name.removesuffix('-quickgelu')}/{tag}"
+        )
+    return model_name, tag, tag_config
 
 
 def _transform(name: str, model: Any) -> ImageTransform:

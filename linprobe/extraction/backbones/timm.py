@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import timm
@@ -11,7 +10,7 @@ from timm.data.config import resolve_model_data_config
 
 from linprobe.errors import UsageError
 from linprobe.extraction.backbones import Backbone
-from linprobe.extraction.backbones.weights import RANDOM, build_or_fetch, load_strictly, read_weights
+from linprobe.extraction.backbones.weights import build_or_fetch, load_file, name_of_weights
 from linprobe.extraction.images import ImageTransform
 
 
@@ -31,11 +30,11 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         lambda: timm.create_model(wanted, pretrained=fetched, **arguments),
         f"weights of {name} are not in the Hugging Face cache" if fetched else "",
     )
-    if weights is not None and not random:
+    if weights is not None:
         head = model.pretrained_cfg.get("classifier") or ()
-        load_strictly(model, read_weights(Path(weights)), Path(weights), (head,) if isinstance(head, str) else head)
+        load_file(model, weights, (head,) if isinstance(head, str) else head)
     model.reset_classifier(0)
-    shown = RANDOM if random else Path(weights).name if weights else str(model.pretrained_cfg.get("tag") or wanted)
+    shown = name_of_weights(weights, random, str(model.pretrained_cfg.get("tag") or wanted))
     tensor = "pooled features before the classifier"
     return Backbone(name, model.eval(), _transform(name, model), tensor, shown, arguments)
 

@@ -143,6 +143,16 @@ def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: 
         raise DataError(f"weights file {path} holds NaN or infinity, first in {bad[0]}; give whole weights")
 
 
+def load_file(model: nn.Module, weights: str, head: Iterable[str] = ()) -> None:
+    """`load_strictly` from the file `weights`."""
+    load_strictly(model, read_weights(Path(weights)), Path(weights), head)
+
+
+def name_of_weights(weights: str | None, random: bool, default: str) -> str:
+    """The name that a feature file states: `random`, the name of the file `weights`, or the default weights."""
+    return RANDOM if random else default if weights is None else Path(weights).name
+
+
 @contextmanager
 def hub_or_cache() -> Iterator[str | None]:
     """Inside the block, the client of the hub uses its cache alone if the hub is out of reach.

@@ -14,7 +14,6 @@ classifier under `fc` is ignored.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from torch.nn import functional
 
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.backbones import Backbone
-from linprobe.extraction.backbones.weights import RANDOM, build_seeded, load_strictly, read_weights
+from linprobe.extraction.backbones.weights import build_seeded, load_file, name_of_weights
 from linprobe.extraction.images import ImageTransform
 
 NETWORKS = {"wrn-16-4": (16, 4), "wrn-40-4": (40, 4), "wrn-28-10": (28, 10)}
@@ -51,7 +50,7 @@ class StandardisedConv(nn.Conv2d):
         return functional.conv2d(images, centred * scale, self.bias, self.stride, self.padding)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """ReLU, norm and convolution, twice. In a stage's first block the shortcut is ReLU, norm and 1 x 1 convolution."""
 
     def __init__(self, n_in: int, n_out: int, stride: int, groups: int, *, first: bool) -> None:
@@ -83,7 +82,7 @@ class WideResNet(nn.Module):
         self.stem = StandardisedConv(3, channels[0], 3)
         self.stages = nn.ModuleList(
             nn.ModuleList(
-                Block(
+                ResidualBlock(
                     channels[stage] if block == 0 else channels[stage + 1],
                     channels[stage + 1],
                     2 if block == 0 and stage > 0 else 1,
@@ -114,8 +113,8 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
         model = build_seeded(lambda: WideResNet(*NETWORKS[name], **arguments))
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
-    if weights is not None and not random:
-        load_strictly(model, read_weights(Path(weights)), Path(weights), head=("fc",))
+    if weights is not None:
+        load_file(model, weights, head=("fc",))
     transform = ImageTransform((SIDE, SIDE), None, "bilinear", CIFAR_MEAN, CIFAR_STD)
-    shown = RANDOM if random else Path(str(weights)).name
+    shown = name_of_weights(weights, random, "")
     return Backbone(name, model.eval(), transform, "mean over positions after the last normalisation", shown, arguments)

@@ -84,20 +84,27 @@ def open_source(
         raise UsageError(f"--download does nothing for {source}, which is on this machine; leave it out")
     if not path.exists():
         opened = dataset_source(source, root, download, classes, test_fraction, owner_of)
-    elif shards := _shards(path):
-        name = path.resolve().name if path.is_dir() else path.name
-        opened = archive_source(shards, name, classes, test_fraction, owner_of)
-    elif path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
-        if test_fraction is not None:
-            raise UsageError(f"--test-fraction does nothing for {source}, which has a test group; leave it out")
-        opened = array_source(path, classes)
     else:
-        opened = folder_source(path, classes, test_fraction, owner_of)
+        opened = _on_disk(path, classes, test_fraction, owner_of)
     if len(opened.class_names) < 2:
         raise DataError(
             f"{source} has {len(opened.class_names)} classes; allowed: at least 2; declare them with --classes"
         )
     return opened if public is None else with_public(opened, public, path if path.exists() else None)
+
+
+def _on_disk(
+    path: Path, classes: Sequence[str] | None, test_fraction: float | None, owner_of: OwnerOf | None
+) -> ImageSource:
+    """The images of archives, of array files or of a folder, whichever `path` holds; arguments as of `open_source`."""
+    if shards := _shards(path):
+        name = path.resolve().name if path.is_dir() else path.name
+        return archive_source(shards, name, classes, test_fraction, owner_of)
+    if path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
+        if test_fraction is not None:
+            raise UsageError(f"--test-fraction does nothing for {path}, which has a test group; leave it out")
+        return array_source(path, classes)
+    return folder_source(path, classes, test_fraction, owner_of)
 
 
 def located(source: str) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -111,17 +112,7 @@ def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
         with tarfile.open(shard, "r:") as archive:
             for member in archive:
                 archive.members = []  # type: ignore[attr-defined]  # tarfile would keep every member in memory
-                if member.issym() or member.islnk() or member.issparse():
-                    kind = "sparse file" if member.issparse() else "link"
-                    raise DataError(
-                        f"archive {shard} holds the {kind} {member.name[:200]}; pack the files themselves, once each"
-                    )
-                if len(member.name) > LONGEST_ID:
-                    raise DataError(
-                        f"archive {shard} holds a name of {len(member.name)} characters; allowed: {LONGEST_ID}"
-                    )
-                if not 0 <= member.size <= n_bytes:
-                    raise DataError(f"archive {shard} declares {member.size} bytes in {member.name}; pack it again")
+                _check_member(shard, member, n_bytes)
                 if member.isreg() and not any(part.startswith(".") for part in PurePosixPath(member.name).parts):
                     yield member, archive
             end = archive.offset
@@ -138,6 +129,17 @@ def _members(shard: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
         raise DataError(
             f"archive {shard} cannot be read ({error}); allowed: whole, uncompressed tar files; unpack or repair it"
         ) from None
+
+
+def _check_member(shard: Path, member: tarfile.TarInfo, n_bytes: int) -> None:
+    """DataError for a link, or for a name or size that an archive of `n_bytes` cannot hold."""
+    if member.issym() or member.islnk() or member.issparse():
+        kind = "sparse file" if member.issparse() else "link"
+        raise DataError(f"archive {shard} holds the {kind} {member.name[:200]}; pack the files themselves, once each")
+    if len(member.name) > LONGEST_ID:
+        raise DataError(f"archive {shard} holds a name of {len(member.name)} characters; allowed: {LONGEST_ID}")
+    if not 0 <= member.size <= n_bytes:
+        raise DataError(f"archive {shard} declares {member.size} bytes in {member.name}; pack it again")
 
 
 def _is_shard(shard: Path) -> bool:
@@ -251,11 +253,7 @@ def _files(index: int, shard: Path, *, prefixed: bool) -> Iterator[_Found]:
 
 def _samples(index: int, shard: Path) -> Iterator[_Found]:
     """Samples of a WebDataset shard; consecutive files with the same key are one sample."""
-    words = "".join(letter if letter.isalpha() else " " for letter in shard.stem.lower()).split()
-    named = {GROUP_OF[word] for word in words if word in GROUP_OF}
-    if len(named) > 1:
-        raise DataError(f"archive {shard} is named after {' and '.join(sorted(named))}; allowed: one group; rename it")
-    group = next(iter(named), None)
+    group = _named_group(shard)
     for key, files in groupby(_members(shard), lambda found: _sample_key(found[0])):
         image, label = None, None
         for member, archive in files:
@@ -275,6 +273,14 @@ def _samples(index: int, shard: Path) -> Iterator[_Found]:
             )
         suffix = PurePosixPath(image.name).name.partition(".")[2]
         yield _Found(index, image.offset_data, image.size, f"{shard.name}/{key}.{suffix}", group, label)
+
+
+def _named_group(shard: Path) -> str | None:
+    """The group that a word in the shard's name gives; DataError if two words give two groups."""
+    named = {GROUP_OF[word] for word in re.findall("[a-z]+", shard.stem.lower()) if word in GROUP_OF}
+    if len(named) > 1:
+        raise DataError(f"archive {shard} is named after {' and '.join(sorted(named))}; allowed: one group; rename it")
+    return next(iter(named), None)
 
 
 def _sample_key(member: tarfile.TarInfo) -> str:

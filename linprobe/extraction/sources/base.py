@@ -253,7 +253,7 @@ def _from_file(file: Path) -> Owners:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
             if not set(COLUMNS) <= set(reader.fieldnames or ()):
-                raise ValueError(f"its first line has not the columns {' and '.join(COLUMNS)}")
+                raise ValueError(f"its first line lacks the columns {' and '.join(COLUMNS)}")
             owners = {line["id"]: line["owner"] for line in reader}
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(

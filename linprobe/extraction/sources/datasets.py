@@ -98,22 +98,9 @@ def array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
     Raises:
         DataError: a missing array, or a wrong shape, type or label.
     """
-    arrays = read_arrays([path])
-    if any(key.startswith("owner_") for key in arrays):
-        raise UsageError(
-            f"{path} holds owners of images, which extract takes from --owners FILE.csv or --owner-regex; leave the "
-            "arrays owner_* out and give one of the two"
-        )
-    for key in ("X_train", "y_train", "X_test", "y_test"):
-        if key not in arrays:
-            raise DataError(f"{path} holds no {key}; needed: X_train, y_train, X_test, y_test")
+    arrays = _image_arrays(path)
     if classes is None and "class_names" in arrays:
         classes = [str(name) for name in arrays["class_names"]]
-    for group in ("train", "test", "public"):
-        x, y = arrays.get(f"X_{group}"), arrays.get(f"y_{group}")
-        if x is not None and (y is None or y.ndim != 1 or len(y) != len(x)):
-            shape = None if y is None else y.shape
-            raise DataError(f"X_{group} has shape {x.shape} and y_{group} {shape}; allowed: one label per image")
     arrays = settle_labels(arrays, classes)
     names, names_from = class_list(arrays, classes)
     groups: dict[str, Members] = {}
@@ -124,8 +111,27 @@ def array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
     return ImageSource(path.name, names, names_from, groups, ids_from=GIVEN if "id_train" in arrays else CONTENT)
 
 
+def _image_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a file. DataError unless train and test images are there, with one label per image."""
+    arrays = read_arrays([path])
+    if any(key.startswith("owner_") for key in arrays):
+        raise UsageError(
+            f"{path} holds owners of images, which extract takes from --owners FILE.csv or --owner-regex; leave the "
+            "arrays owner_* out and give one of the two"
+        )
+    for key in ("X_train", "y_train", "X_test", "y_test"):
+        if key not in arrays:
+            raise DataError(f"{path} holds no {key}; needed: X_train, y_train, X_test, y_test")
+    for group in ("train", "test", "public"):
+        x, y = arrays.get(f"X_{group}"), arrays.get(f"y_{group}")
+        if x is not None and (y is None or y.ndim != 1 or len(y) != len(x)):
+            shape = None if y is None else y.shape
+            raise DataError(f"X_{group} has shape {x.shape} and y_{group} {shape}; allowed: one label per image")
+    return arrays
+
+
 @dataclass(frozen=True)
-class Entry:
+class TorchvisionDataset:
     """Class name and constructor arguments of a torchvision data set; `test` is None if it has no test split."""
 
     kind: str
@@ -135,24 +141,24 @@ class Entry:
 
 
 DATASETS = {
-    "cifar10": Entry("CIFAR10", *_BOOLEAN),
-    "cifar100": Entry("CIFAR100", *_BOOLEAN),
-    "mnist": Entry("MNIST", *_BOOLEAN),
-    "fashion-mnist": Entry("FashionMNIST", *_BOOLEAN),
-    "kmnist": Entry("KMNIST", *_BOOLEAN),
-    "svhn": Entry("SVHN", *_SPLIT, n_classes=10),
-    "stl10": Entry("STL10", *_SPLIT),
-    "flowers102": Entry("Flowers102", *_SPLIT, n_classes=102),
-    "oxford-pets": Entry("OxfordIIITPet", *_TRAINVAL),
-    "dtd": Entry("DTD", *_SPLIT),
-    "food101": Entry("Food101", *_SPLIT),
-    "fgvc-aircraft": Entry("FGVCAircraft", *_TRAINVAL),
-    "gtsrb": Entry("GTSRB", *_SPLIT, n_classes=43),
-    "country211": Entry("Country211", *_SPLIT),
-    "caltech101": Entry("Caltech101"),
-    "caltech256": Entry("Caltech256"),
-    "eurosat": Entry("EuroSAT"),
-    "sun397": Entry("SUN397"),
+    "cifar10": TorchvisionDataset("CIFAR10", *_BOOLEAN),
+    "cifar100": TorchvisionDataset("CIFAR100", *_BOOLEAN),
+    "mnist": TorchvisionDataset("MNIST", *_BOOLEAN),
+    "fashion-mnist": TorchvisionDataset("FashionMNIST", *_BOOLEAN),
+    "kmnist": TorchvisionDataset("KMNIST", *_BOOLEAN),
+    "svhn": TorchvisionDataset("SVHN", *_SPLIT, n_classes=10),
+    "stl10": TorchvisionDataset("STL10", *_SPLIT),
+    "flowers102": TorchvisionDataset("Flowers102", *_SPLIT, n_classes=102),
+    "oxford-pets": TorchvisionDataset("OxfordIIITPet", *_TRAINVAL),
+    "dtd": TorchvisionDataset("DTD", *_SPLIT),
+    "food101": TorchvisionDataset("Food101", *_SPLIT),
+    "fgvc-aircraft": TorchvisionDataset("FGVCAircraft", *_TRAINVAL),
+    "gtsrb": TorchvisionDataset("GTSRB", *_SPLIT, n_classes=43),
+    "country211": TorchvisionDataset("Country211", *_SPLIT),
+    "caltech101": TorchvisionDataset("Caltech101"),
+    "caltech256": TorchvisionDataset("Caltech256"),
+    "eurosat": TorchvisionDataset("EuroSAT"),
+    "sun397": TorchvisionDataset("SUN397"),
 }
 
 
@@ -250,7 +256,7 @@ def dataset_source(
     return ImageSource(name, names, "declared", groups, ids_from=members.ids_from)
 
 
-def _open(name: str, entry: Entry, arguments: dict[str, Any], root: Path, download: bool) -> Any:
+def _open(name: str, entry: TorchvisionDataset, arguments: dict[str, Any], root: Path, download: bool) -> Any:
     if not download and not root.is_dir():  # torchvision would create the folder
         raise DataError(f"data set {name} is not under {root}, which does not exist; give --root FOLDER, or --download")
     try:

@@ -219,31 +219,13 @@ def folder_source(
             an image outside them.
         PrivacyError: a private image appears twice through links.
     """
-    name = readable(os.fsencode(folder.resolve().name))
-    train, test = folder / "train", test_folder(folder)
-    public = None
-    if is_group(train):
-        refuse_stray_images(folder)
-        if (test is None) == (fraction is None):
-            raise UsageError(
-                f"{folder} has the folder train, {'no test' if test is None else test}, and test fraction {fraction}; "
-                "give --test-fraction F, or a test folder, and not both"
-            )
-        names = tuple(classes or class_folders(train if test is None else folder / test))
-        private = list_folder(folder, ["train"], names)
-        public = list_folder(folder, ["public"], names) if is_group(folder / "public") else None
-    else:
-        test, found = None, class_folders(folder)
-        if not found:
-            raise DataError(
-                f"{folder} has no class folders; allowed: train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE"
-            )
-        if fraction is None:
-            raise UsageError(
-                f"{folder} has one level of {len(found)} folders and no test group; give --test-fraction F"
-            )
-        names = tuple(classes or found)
-        private = list_folder(folder, [], names)
+    grouped = is_group(folder / "train")
+    test = test_folder(folder) if grouped else None
+    _check_layout(folder, test, fraction, grouped=grouped)
+    named_by = folder / (test or "train") if grouped else folder
+    names = tuple(classes or class_folders(named_by))
+    private = list_folder(folder, ["train"] if grouped else [], names)
+    public = list_folder(folder, ["public"], names) if grouped and is_group(folder / "public") else None
     refuse_linked(private, public)
     groups: dict[str, Members]
     if test is None:
@@ -252,4 +234,24 @@ def folder_source(
         groups = {"train": private, "test": list_folder(folder, [test], names)}
     if public is not None:
         groups["public"] = public
+    name = readable(os.fsencode(folder.resolve().name))
     return ImageSource(name, names, "declared" if classes else FOLDER_NAMES, groups)
+
+
+def _check_layout(folder: Path, test: str | None, fraction: float | None, *, grouped: bool) -> None:
+    """DataError for a folder without class folders; UsageError unless a test folder or a fraction gives test images."""
+    if grouped:
+        refuse_stray_images(folder)
+        if (test is None) == (fraction is None):
+            raise UsageError(
+                f"{folder} has the folder train, {'no test' if test is None else test}, and test fraction {fraction}; "
+                "give --test-fraction F, or a test folder, and not both"
+            )
+        return
+    found = class_folders(folder)
+    if not found:
+        raise DataError(
+            f"{folder} has no class folders; allowed: train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE"
+        )
+    if fraction is None:
+        raise UsageError(f"{folder} has one level of {len(found)} folders and no test group; give --test-fraction F")

@@ -1,23 +1,26 @@
-"""`linprobe import`: arrays to a feature file."""
+"""`linprobe import`, arrays to a feature file, and `linprobe info`, what a feature file or a run folder holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from linprobe.atomic_files import given_text
 from linprobe.data.array_import import Columns, described, groups_of, import_arrays
+from linprobe.data.dataset import open_features
 from linprobe.data.feature_file import is_hdf5
+from linprobe.data.owners import owner_bounds
 from linprobe.data.record_ids import GIVEN
 from linprobe.errors import DataError, LinprobeError, UsageError, advice
-from linprobe.extraction.info import describe_features
 from linprobe.options.requests import ImportRequest
 from linprobe.plans.words import DryRun, bytes_in_words
 from linprobe.progress import Progress
 from linprobe.runs.output import new_files
+from linprobe.runs.run_folder import RunFolder
 
 NAMED = 8  # classes in a dry run
 
@@ -47,7 +50,7 @@ def _writing(request: ImportRequest) -> Iterator[None]:
         yield
 
 
-def dry_run(request: ImportRequest, progress: Progress) -> DryRun:
+def dry_run_of_import(request: ImportRequest, progress: Progress) -> DryRun:
     """What `import_` would read and write. The arrays are read; single values are not checked.
 
     Returns: sources, out, rows and owners (number of each group; owners empty without any), n_features, class_names,
@@ -100,3 +103,30 @@ def _arguments(request: ImportRequest) -> dict[str, Any]:
         "private_test": request.private_test,
         "columns": Columns(request.label_column, request.id_column, request.owner_column),
     }
+
+
+def describe_features(path: Path, *, whole: bool = True) -> dict[str, Any]:
+    """The number of rows, features and classes of a feature file, and its description; `whole` checks every row."""
+    with open_features(path, whole=whole, labelled=False) as features:
+        description = features.description
+        return {
+            "file": str(path),
+            "rows": dict(features.sizes),
+            "owners": {
+                group: len(owner_bounds(features.owner_batches(group), f"group {group} of {path}")[1])
+                for group in features.sizes
+                if features.has_owners(group)
+            },
+            "n_features": features.n_features,
+            "n_classes": len(description.class_names),
+            "text_weights": features.text_weights() is not None,
+            **{key: value for key, value in vars(description).items() if key != "class_names"},
+            "class_names": list(description.class_names),
+        }
+
+
+def info(path: Path) -> dict[str, Any]:
+    """A feature file's description, or a run folder's manifest."""
+    if path.is_dir():
+        return RunFolder(path).manifest.to_json()
+    return describe_features(path)

@@ -90,9 +90,7 @@ def _one_selection(ready: Ready, dataset: Dataset, tuning: Tuning, tuned: Select
     request, mean = ready.request, tuning.mean_repetitions
     previewed = preview_of_selection(request, tuning, tuned, dataset)
     warnings = ready.warnings(tuned.plans[0], dataset, delta=tuned.delta)
-    book = checked_rows(ready, tuned.plans[0], dataset, progress, make=False)
-    for warning in warnings:
-        progress.note(warning)
+    book = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
     spent = preview(book, [previewed.entry], request.cap)
     plans = [
         {"setting": chosen, **plan_facts(budget)}
@@ -124,9 +122,7 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     Runtime(request.precision, request.device).check(settings.options)
     warnings = ready.warnings(plan, dataset)
     previewed = preview_of_run(request, plan, dataset)
-    book, spent = checked_rows(ready, plan, dataset, progress, make=False), None
-    for warning in warnings:
-        progress.note(warning)
+    book, spent = checked_rows(ready, plan, dataset, warnings, progress, make=False), None
     if budgets and plan.private:
         spent = preview(book, [previewed.entry], request.cap)
     facts = {

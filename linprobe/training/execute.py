@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.dataset import Dataset
@@ -260,17 +259,17 @@ def _finish(
         [{name: float(on_host(fact)) for name, fact in facts.items()} for facts in fitted.history],
         plan.schedule.n_steps,
         "none" if preprocessing.centre is None else "private" if settings.condition == MEAN else "public",
-        _statement(plan, plan.budget, ledger, prepared.source),
+        _statement(plan, ledger, prepared.source),
         losses,
         tested,
         selected,
     )
 
 
-def _statement(plan: Plan, budget: Budget | None, ledger: Ledger, source: NoiseSource) -> PrivacyStatement:
+def _statement(plan: Plan, ledger: Ledger, source: NoiseSource) -> PrivacyStatement:
     return privacy_statement(
         plan.method,
-        budget,
+        plan.budget,
         ledger.events,
         n_private=plan.n_units,
         unit=plan.unit,

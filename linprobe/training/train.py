@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -245,11 +245,19 @@ class _Training(Observer):
 
 
 def checked_rows(
-    ready: Ready, plan: Plan, dataset: Dataset, progress: Progress, *, make: bool = True, rank: int = 0
+    ready: Ready,
+    plan: Plan,
+    dataset: Dataset,
+    warnings: Sequence[str],
+    progress: Progress,
+    *,
+    make: bool = True,
+    rank: int = 0,
 ) -> Path | None:
-    """Read and check all rows, and find their budget book on the way.
+    """Read and check all rows, find their budget book on the way, and print the warnings of a run that may start.
 
     Args:
+        warnings: stated before any row is read.
         make: make the key of budget books, if there is none. rank: of the process; rank 0 needs book and digest.
 
     Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
@@ -263,6 +271,8 @@ def checked_rows(
     dataset.check(commitments, digest=rank == 0 and plan.method.spends)
     note_equal_rows(ready.features, progress)
     refuse_training_rows(ready.features)
+    for warning in warnings:
+        progress.note(warning)
     return None if finder is None else finder.path()
 
 
@@ -280,10 +290,7 @@ def train_on(
     plan = plan_run(settings, dataset)
     runtime = Runtime(request.precision, request.device, group)
     runtime.check(plan.settings.options)
-    warnings = ready.warnings(plan, dataset)
-    book = checked_rows(ready, plan, dataset, progress, rank=group.rank)
-    for warning in warnings:
-        progress.note(warning)
+    book = checked_rows(ready, plan, dataset, ready.warnings(plan, dataset), progress, rank=group.rank)
     every = CHECKPOINT_SECONDS if request.checkpoint_every is None else request.checkpoint_every
     identity = run_identity(settings, dataset, precision=request.precision, device=request.device)
     keep: Keeping | None = None

@@ -136,9 +136,7 @@ def _select(
     for plan in selection.plans:
         runtime.check(plan.settings.options)
     said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
-    book = checked_rows(ready, selection.plans[0], dataset, progress)
-    for warning in said:
-        progress.note(warning)
+    book = checked_rows(ready, selection.plans[0], dataset, said, progress)
 
     def run(index: int) -> tuple[float, tuple[int, Trained | None]]:
         try:

@@ -42,12 +42,14 @@ def row_norms(x: NDArray[np.float32]) -> NDArray[np.float64]:
     return norms
 
 
-def normalise_rows(x: NDArray[np.float32], norms: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
-    """Each row divided by its L2 norm, or by its number in `norms` (n,); a zero row stays zero."""
+def normalise_rows(
+    x: NDArray[np.float32], norms: NDArray[np.float64] | None = None, out: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
+    """Each row divided by its L2 norm, or by its number in `norms` (n,), in `out` if given; a zero row stays zero."""
     norms = row_norms(x) if norms is None else norms
     extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
-    unit: NDArray[np.float32] = aligned_empty(x.shape, np.float32)
+    unit: NDArray[np.float32] = aligned_empty(x.shape, np.float32) if out is None else out
     np.multiply(x, inverse[:, None].astype(np.float32), out=unit)
     # the inverse of such a norm leaves the range of float32
     unit[extreme] = (x[extreme].astype(np.float64) / norms[extreme, None]).astype(np.float32)
@@ -76,16 +78,17 @@ class Preprocessing:
     centred_norm: float = 1.0
     intercept: float = 0.0
 
-    def apply(self, raw: ArrayLike) -> NDArray[np.float32]:
-        """Rows in training space, float32, contiguous, from raw rows (n, n_features)."""
+    def apply(self, raw: ArrayLike, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Rows in training space, float32, contiguous, from raw rows (n, n_features); in `out` if given."""
         given = np.asarray(raw)
-        x = normalise_rows(widened(given) if given.dtype == np.float16 else given.astype(np.float32, copy=False))
+        x = widened(given) if given.dtype == np.float16 else given.astype(np.float32, copy=False)
+        n_rows, width = x.shape
+        found = aligned_empty((n_rows, width + bool(self.intercept)), np.float32) if out is None else out
         if self.centre is not None:
-            x = normalise_rows(x - self.centre.astype(np.float32))
-        if self.intercept:
-            column = np.full((len(x), 1), self.intercept, dtype=np.float32)
-            x = np.concatenate([x, column], axis=1)
-        return np.ascontiguousarray(x)
+            x = normalise_rows(x) - self.centre.astype(np.float32)
+        normalise_rows(x, out=found[:, :width])
+        found[:, width:] = self.intercept
+        return found
 
     def around(self, mean: NDArray[np.float64], error: float) -> Preprocessing:
         """This map with unit rows centred on `mean` (n_features,), a release whose noise has std `error` per entry.

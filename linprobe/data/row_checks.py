@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,11 @@ from linprobe.data.owners import refuse_both_sides
 from linprobe.data.row_digests import Commitment, RawRows, RowSet
 from linprobe.data.sources import RawBlocks
 from linprobe.errors import DataError, PrivacyError, UsageError
+from linprobe.parallel.threads import behind
 
 FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance
 NAMED = 5  # rows in a message
-WAITING = 4  # blocks that are read before their digests are computed
+WAITING = 4  # blocks that are read before a digest of them is computed
 
 
 class GroupRows:
@@ -141,23 +142,22 @@ def _check_training_rows(
     """The pass of `check_rows` over the training rows, of which those where `keep` is true are private."""
     public = [(part, RowSet(x for x, _ in part.blocks())) for part in parts]
     shared: GroupRows | None = None
-    start, waiting = 0, list[Future[None]]()
-    with ThreadPoolExecutor(1) as worker:  # digests hold no lock while they are computed
+    start = 0
+    with ExitStack() as stack:  # digests hold no lock while they are computed
+        adding = [stack.enter_context(behind(commitment.add, WAITING)) for commitment in commitments]
+        add_private = None if sha is None else stack.enter_context(behind(sha.add, WAITING))
         for x, y in features.blocks("train") if features.checked else _finite_blocks(features, "train"):
             kept = slice(None) if keep is None else keep[start : start + len(x)]
             private = x[kept]
-            waiting += [worker.submit(commitment.add, x) for commitment in commitments]
-            if sha is not None and len(private):
-                waiting.append(worker.submit(sha.add, private, y[kept]))
+            for add in adding:
+                add(x)
+            if add_private is not None and len(private):
+                add_private(private, y[kept])
             if test is not None:
                 test.find(x)
             if shared is None and len(private):
                 shared = next((part for part, rows in public if rows.find(private)), None)
             start += len(x)
-            while len(waiting) > WAITING:
-                waiting.pop(0).result()
-        for each in waiting:
-            each.result()
     if shared is not None:
         raise PrivacyError(_shared("rows", features, shared))
     if sha is not None:

@@ -120,9 +120,11 @@ class Commitment:
 
     def add(self, rows: RawRows) -> None:
         """Add the rows (b, n_features)."""
-        parts = _scaled_bytes(rows) if self._scaled else _raw_bytes(rows)
-        digests = b"".join(hashlib.blake2b(row, key=self._key, digest_size=8 * LANES).digest() for row in parts)
-        self._total += np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES).sum(axis=0, dtype=np.uint64)
+        of_part = _scaled_bytes if self._scaled else _raw_bytes
+        for start in range(0, len(rows), HASHED_ROWS):
+            part = of_part(rows[start : start + HASHED_ROWS])
+            digests = b"".join(hashlib.blake2b(row, key=self._key, digest_size=8 * LANES).digest() for row in part)
+            self._total += np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES).sum(axis=0, dtype=np.uint64)
         self._n_rows += len(rows)
 
     def value(self) -> str:

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,7 +36,7 @@ from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, RawBlocks, Source, blo
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
 from linprobe.parallel.process_group import Group
-from linprobe.parallel.threads import n_threads, prefetched
+from linprobe.parallel.threads import n_threads, prefetched, share
 
 SAMPLED_ROWS = 1024  # in a block of a sample, about; it reads more places where few of them are in the sample
 BLOCK_UNITS = 128  # people in a block of all rows
@@ -224,12 +224,18 @@ class ArrayRows(Rows):
         y: class indices, shape (n_rows,); float targets, shape (n_rows, n_targets); or 0 and 1, (n_rows, n_labels).
         block_rows: rows per block, at most BLOCK_ROWS; changes no result beyond rounding.
         weights: public factors on the losses of the rows, shape (n_rows,); None for ones.
+        norms: `row_norms` of the rows, shape (n_rows,), if they are at hand.
     """
 
     in_memory = True
 
     def __init__(
-        self, x: NDArray[Any], y: ArrayLike, block_rows: int = BLOCK_ROWS, weights: NDArray[np.float64] | None = None
+        self,
+        x: NDArray[Any],
+        y: ArrayLike,
+        block_rows: int = BLOCK_ROWS,
+        weights: NDArray[np.float64] | None = None,
+        norms: NDArray[np.float64] | None = None,
     ) -> None:
         self.x, self.weights = x, weights
         y = np.asarray(y)
@@ -237,11 +243,13 @@ class ArrayRows(Rows):
         self.y = y.astype(plain, copy=False)
         self.n_rows, self.n_features = x.shape
         self._block_rows = min(block_rows, BLOCK_ROWS)
-        self.norms = np.empty(self.n_rows)
         self._kept: dict[tuple[int, int], Block] = {}
-        for start in range(0, self.n_rows, self._block_rows):
-            here = slice(start, start + self._block_rows)
-            self.norms[here] = row_norms(widened(x[here]))
+        if norms is None:
+            norms = np.empty(self.n_rows)
+            for start in range(0, self.n_rows, self._block_rows):
+                here = slice(start, start + self._block_rows)
+                norms[here] = row_norms(widened(x[here]))
+        self.norms = norms
 
     def emptied(self, present: Mask, filler: NDArray[np.float64] | None = None) -> Self:
         """As for all rows. Places are empty in memory too, so that a copy on a device has them."""
@@ -440,78 +448,6 @@ def join(*sets: Rows) -> ArrayRows:
     return ArrayRows(x, y, weights=weights)
 
 
-class Preparation:
-    """Rows of `source` in training space, made from raw blocks that somebody else reads.
-
-    `prepare` reads the source for this alone. Code that reads it anyway, to check the rows, saves a pass:
-
-        preparation = Preparation(source, preprocessing, precision)
-        for raw, labels in source.blocks():
-            check(raw)
-            preparation.add(raw, labels)
-        rows = preparation.rows()
-
-    All blocks of the source must be added once, in order, in any sizes. Rows of people are `rows.of_people(bounds)`;
-    a shard has a source of its own (`prepare_shard`).
-
-    Args:
-        processes: processes on this machine, each of which prepares a source of this size.
-        weights: of the rows. streamed: keep no rows, though they fit in memory.
-
-    Attributes:
-        in_memory: whether rows are kept. If not, `add` does nothing, and the rows read the source again in every pass.
-
-    Raises:
-        UsageError: an unknown precision, or one that cannot hold the bias column exactly.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        preprocessing: Preprocessing,
-        precision: Precision = "float32",
-        processes: int = 1,
-        weights: RowWeights | None = None,
-        *,
-        streamed: bool = False,
-    ) -> None:
-        column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
-        rounded = widened(narrowed(column, precision))
-        if not np.array_equal(rounded, column):
-            raise UsageError(
-                f"intercept is {preprocessing.intercept:g}, which {precision} cannot hold; nearest allowed: "
-                f"{float(rounded[0, 0])!r}; give that, or precision float32"
-            )
-        self._source, self._preprocessing = source, preprocessing
-        self._precision, self._weights = precision, weights
-        self._shape = source.n_rows, source.n_features + bool(preprocessing.intercept)
-        self._storage, self._done = np.dtype(STORAGE[precision]), 0
-        n_bytes = processes * self._storage.itemsize * self._shape[0] * self._shape[1]
-        self.in_memory = not streamed and available_memory.fits(n_bytes)
-        if self.in_memory:
-            self._x = aligned_empty(self._shape, self._storage)
-            self._y: NDArray[Any] = np.empty(source.n_rows, dtype=np.int64)
-
-    def add(self, raw: NDArray[np.floating], labels: NDArray[Any]) -> None:
-        """Take the next raw rows (b, n_features) with their labels. Raises UsageError for numbers out of range."""
-        if not self.in_memory:
-            return
-        here = slice(self._done, self._done + len(raw))
-        if labels.ndim > self._y.ndim:
-            self._y = np.empty((len(self._y), labels.shape[1]), dtype=np.uint8)
-        self._x[here], self._y[here] = narrowed(self._preprocessing.apply(raw), self._precision), labels
-        self._done = here.stop
-
-    def rows(self) -> Rows:
-        """The rows, after all blocks were added. Raises ValueError if some were not."""
-        if not self.in_memory:
-            how = self._preprocessing, self._precision, self._weights
-            return StreamedRows(self._source.blocks, self._shape[0], self._shape[1], *how)
-        if self._done != len(self._y):
-            raise ValueError(f"{self._done} of {len(self._y)} rows were added")
-        return ArrayRows(self._x, self._y, weights=None if self._weights is None else self._weights.of(0, self._y))
-
-
 def prepare(
     source: Source,
     preprocessing: Preprocessing,
@@ -523,13 +459,61 @@ def prepare(
 ) -> Rows:
     """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
 
-    Arguments and errors as in `Preparation`.
+    Rows of people are `prepare(...).of_people(bounds)`; a shard has a source of its own (`prepare_shard`).
+
+    Args:
+        processes: processes on this machine, each of which prepares a source of this size.
+        weights: of the rows. streamed: keep no rows, though they fit in memory.
+
+    Raises:
+        UsageError: an unknown precision, one that cannot hold the bias column exactly, or numbers out of its range.
     """
-    preparation = Preparation(source, preprocessing, precision, processes, weights, streamed=streamed)
-    if preparation.in_memory:
-        for raw, labels in _prefetch(source.blocks(), source.n_features):
-            preparation.add(raw, labels)
-    return preparation.rows()
+    column = np.full((1, 1), preprocessing.intercept, dtype=np.float32)
+    rounded = widened(narrowed(column, precision))
+    if not np.array_equal(rounded, column):
+        raise UsageError(
+            f"intercept is {preprocessing.intercept:g}, which {precision} cannot hold; nearest allowed: "
+            f"{float(rounded[0, 0])!r}; give that, or precision float32"
+        )
+    shape, storage = (source.n_rows, source.n_features + bool(preprocessing.intercept)), np.dtype(STORAGE[precision])
+    if streamed or not available_memory.fits(processes * storage.itemsize * shape[0] * shape[1]):
+        return StreamedRows(source.blocks, *shape, preprocessing, precision, weights)
+    return _loaded(source, preprocessing, precision, aligned_empty(shape, storage), weights)
+
+
+class _Raw(NamedTuple):
+    """Raw rows and their places among all rows."""
+
+    here: slice
+    rows: NDArray[np.floating]
+
+
+def _loaded(
+    source: Source, preprocessing: Preprocessing, precision: Precision, x: NDArray[Any], weights: RowWeights | None
+) -> ArrayRows:
+    """The rows of `source` in memory, in the storage `x`. Raises ValueError if the source gives another number."""
+    norms, labels = np.empty(len(x)), list[NDArray[Any]]()
+
+    def read() -> Iterator[Callable[[], _Raw]]:
+        start = 0
+        for raw, y in _prefetch(source.blocks(), source.n_features):
+            labels.append(y)
+            yield partial(_Raw, slice(start, start + len(y)), raw)
+            start += len(y)
+
+    def keep(raw: _Raw) -> None:
+        stored = x[raw.here]
+        if precision == "float32":
+            preprocessing.apply(raw.rows, out=stored)
+        else:
+            stored[...] = narrowed(preprocessing.apply(raw.rows), precision)
+        norms[raw.here] = row_norms(widened(stored))
+
+    share(read(), [keep] * n_threads())
+    y = np.concatenate(labels)
+    if len(y) != len(x):
+        raise ValueError(f"the source gave {len(y)} rows; allowed: {len(x)}, as it says")
+    return ArrayRows(x, y, weights=None if weights is None else weights.of(0, y), norms=norms)
 
 
 def prepare_shard(

@@ -145,6 +145,28 @@ def in_order(pieces: Iterator[Callable[[], Item]], work: Callable[[Item], Result
             yield waiting.popleft().result()
 
 
+@contextmanager
+def behind(call: Callable[..., None], depth: int) -> Iterator[Callable[..., None]]:
+    """A function that makes `call` in a thread of its own: its calls in order, at most `depth` of them unfinished.
+
+    The block ends after the last call.
+
+    Raises:
+        The first error of a call, from a later call or at the end of the block.
+    """
+    unfinished: deque[Future[None]] = deque()
+
+    def later(*given: Any) -> None:
+        if len(unfinished) >= depth:
+            unfinished.popleft().result()
+        unfinished.append(thread.submit(call, *given))
+
+    with ThreadPoolExecutor(1, thread_name_prefix="behind") as thread:
+        yield later
+        for each in unfinished:
+            each.result()
+
+
 def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
     """Yield `items` in order, read in a thread of their own, at most `depth` >= 1 ahead.
 

@@ -13,9 +13,10 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from linprobe.data import rows as rows_module
 from linprobe.data import sources
+from linprobe.data.blocks import narrowed, widened
 from linprobe.data.preprocessing import Preprocessing, normalise_rows, row_norms
-from linprobe.data.rows import FAR, ArrayRows, Preparation, Rows, StreamedRows, join, prepare
-from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, ArraySource, ChainedSource, block_sizes
+from linprobe.data.rows import FAR, ArrayRows, Rows, StreamedRows, join, prepare
+from linprobe.data.sources import BLOCK_ROWS, SHARD_ROWS, ArraySource, ChainedSource, RawBlocks, block_sizes
 from linprobe.errors import UsageError
 from linprobe.estimators import (
     DPSGD,
@@ -30,6 +31,7 @@ from linprobe.estimators import (
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.metrics.scores import class_scores
+from linprobe.options import Precision
 from linprobe.parallel import available_memory
 
 RNG = np.random.default_rng(11)
@@ -197,29 +199,39 @@ def test_streamed_rows_are_the_rows_in_memory(name: str, monkeypatch: pytest.Mon
             assert np.array_equal(left.norms, right.norms)
 
 
+class Cut(ArraySource):
+    """Rows in blocks of `size`, of which some may be missing."""
+
+    def __init__(self, size: int, n_given: int = len(RAW)) -> None:
+        super().__init__(RAW, LABELS)
+        self.size, self.n_given = size, n_given
+
+    def blocks(self) -> RawBlocks:
+        for start in range(0, self.n_given, self.size):
+            here = slice(start, min(start + self.size, self.n_given))
+            yield RAW[here], LABELS[here]
+
+
 @pytest.mark.parametrize("size", [1, 700, 1024, 2500])
-@pytest.mark.parametrize("available", [0, 1 << 40])
-def test_rows_prepared_while_others_read_them_are_those_prepared(
-    size: int, available: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("space", PREPROCESSINGS)
+def test_prepared_rows_depend_neither_on_blocks_nor_on_threads(
+    size: int, threads: int, precision: Precision, space: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(available_memory, "available", lambda: available)
-    source, how = ArraySource(RAW, LABELS), (PREPROCESSINGS["intercept"], "float16")
-    preparation = Preparation(source, *how)
-    assert preparation.in_memory == bool(available)
-    for start in range(0, len(RAW), size):
-        preparation.add(RAW[start : start + size], LABELS[start : start + size])
-    assert type(preparation.rows()) is type(prepare(source, *how))
-    for left, right in zip(preparation.rows().blocks(), prepare(source, *how).blocks(), strict=True):
-        assert np.array_equal(left.x, right.x)
-        assert np.array_equal(left.y, right.y)
-        assert np.array_equal(left.norms, right.norms)
+    monkeypatch.setattr(rows_module, "n_threads", lambda: threads)
+    rows = prepare(Cut(size), PREPROCESSINGS[space], precision)
+    assert isinstance(rows, ArrayRows)
+    x = narrowed(PREPROCESSINGS[space].apply(RAW), precision)
+    assert np.array_equal(rows.x, x)
+    assert np.array_equal(rows.y, LABELS)
+    assert np.array_equal(rows.norms, row_norms(widened(x)))
 
 
-def test_rows_of_which_some_were_not_added_are_refused() -> None:
-    preparation = Preparation(ArraySource(RAW, LABELS), Preprocessing())
-    preparation.add(RAW[:10], LABELS[:10])
-    with pytest.raises(ValueError, match="10 of 2500"):
-        preparation.rows()
+@pytest.mark.parametrize("n_given", [1024, 2499])
+def test_a_source_with_fewer_rows_than_it_says_is_refused(n_given: int) -> None:
+    with pytest.raises(ValueError, match=rf"{n_given} rows; allowed: 2500"):
+        prepare(Cut(700, n_given), Preprocessing())
 
 
 @pytest.mark.parametrize("streamed", [False, True])

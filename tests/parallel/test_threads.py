@@ -29,7 +29,7 @@ from linprobe.gradients.loss import loss_gradient_and_norms
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.parallel import available_memory
-from linprobe.parallel.threads import blas_held_to_one_thread, in_order, in_slices, n_threads, share
+from linprobe.parallel.threads import behind, blas_held_to_one_thread, in_order, in_slices, n_threads, share
 
 N, D, C = 10_300, 24, 5  # ten whole blocks and a shorter one
 RNG = np.random.default_rng(3)
@@ -151,6 +151,36 @@ def test_an_error_in_order_reaches_the_caller(where: str, threads: int) -> None:
     how, error = in_time(whole)
     assert (how, type(error)) == ("raised", ValueError)
     assert list(in_order(pieces_of(5), int, threads)) == list(range(5))
+
+
+def test_calls_behind_are_made_in_order_and_no_more_than_asked_for_wait() -> None:
+    made, waiting, most = list[int](), set[int](), 0
+
+    def slow(number: int) -> None:
+        time.sleep(0.001)
+        made.append(number)
+        waiting.discard(number)
+
+    with behind(slow, 3) as later:
+        for number in range(30):
+            waiting.add(number)
+            later(number)
+            most = max(most, len(waiting))
+    assert made == list(range(30))
+    assert 1 < most <= 3
+
+
+@pytest.mark.parametrize("n_calls", [8, 30])
+def test_an_error_of_a_call_behind_reaches_the_caller(n_calls: int) -> None:
+    """From a later call, or at the end of the block."""
+
+    def whole() -> None:
+        with behind(failing(7), 4) as later:
+            for number in range(n_calls):
+                later(number)
+
+    how, error = in_time(whole)
+    assert (how, type(error)) == ("raised", ValueError)
 
 
 def test_ctrl_c_while_others_work_ends_the_pass() -> None:

@@ -348,7 +348,9 @@ def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.Mo
             make("non-private").fit(x, y)
             make("noisy-gd", n_steps=2, insecure_seed=1).fit(x, y)
             make("only-public").fit(x, y, x[:20], y[:20])
-    with pytest.warns(PrivacyWarning, match=f"in 2 fits .* together cost epsilon {together(2, probe)} at delta 1e-05;"):
+    with pytest.warns(
+        PrivacyWarning, match=f"in 2 fits .* together cost epsilon {together(2, probe)} at delta 1e-05 for a record;"
+    ):
         clone(probe).fit(x[:120].astype(np.float32), 2 - y[:120])
     with pytest.warns(PrivacyWarning, match="in 3 fits"):
         clone(probe).fit(4 * x[:119], y[:119])  # training divides rows by their norms

@@ -37,6 +37,8 @@ PLD_GRID = 3e-5  # grid step of `PLD`, relative to epsilon
 ROUGH_GRID = 3e-4  # several times as fast; overstates epsilon a little more: sums over all rows by less than 10^-6
 SMALLEST_DIVERGENCE = 1e-13
 RENYI_ROUNDING = 1e-15
+RENYI_RELATIVE = 1e-9  # added to dp-accounting's divergences, for their rounding
+FILTER_ORDERS: tuple[int, ...] = (*range(2, 65), 96, 128, 192, 256, 512, 1024)
 NEGLIGIBLE_NOISE = 1e-3  # smaller multipliers are treated as 0, as the libraries overflow; one then returns epsilon 0
 MAX_SIGMA = 1e9
 BRACKET = 0.1
@@ -382,6 +384,20 @@ def _cached_epsilon(accountant: _DPAccounting, kinds: Kinds, delta: float, grid:
     with _quiet():
         composed = accountant.compose(kinds, delta, grid)
         return math.inf if composed is None else float(composed.get_epsilon(delta))
+
+
+@lru_cache(maxsize=1024)
+def renyi_divergences(releases: tuple[Releases, ...]) -> tuple[float, ...]:
+    """Renyi divergences of all `releases` together at `FILTER_ORDERS`, nats, by dp-accounting."""
+    if any(release.noise_multiplier < NEGLIGIBLE_NOISE for release in releases):
+        return (math.inf,) * len(FILTER_ORDERS)
+    from dp_accounting.rdp import RdpAccountant
+
+    with _quiet():
+        accountant = _composed_by(RdpAccountant(FILTER_ORDERS), _kinds(releases))
+    if accountant is None:
+        return (math.inf,) * len(FILTER_ORDERS)
+    return tuple(float(divergence) * (1 + RENYI_RELATIVE) for divergence in accountant._rdp)
 
 
 @lru_cache(maxsize=1024)

@@ -26,6 +26,7 @@ from typing import Any
 
 from linprobe.accounting.events import INHERITED, UNITS, Releases
 from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
+from linprobe.accounting.relations import REMOVED, Relation
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice
@@ -70,6 +71,11 @@ class Entry:
     def total(self) -> tuple[Releases, ...]:
         """All releases, except of a selection."""
         return (*self.releases, *self.further)
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbours that the guarantee of the run, and every release of it, compares."""
+        return REMOVED[self.unit]
 
     @property
     def counts(self) -> bool:

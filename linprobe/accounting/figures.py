@@ -13,10 +13,7 @@ from linprobe.accounting.events import OWNER, RECORD
 
 DIGITS = 6
 ONE = {RECORD: "a record", OWNER: "a person"}
-NO_EPSILON = {
-    RECORD: "no epsilon covers a record (a run by owner took Poisson samples)",
-    OWNER: "no epsilon covers a person (a run by record protects single rows)",
-}
+NO_PERSON = "no epsilon covers a person with any number of rows (a run by record protects single rows)"
 OF_SAMPLES = "no GDP mu or zCDP rho: Poisson samples"
 
 
@@ -41,13 +38,13 @@ def gaussian_words(gdp_mu: float | None, zcdp_rho: float | None) -> str:
 
 
 def cost_in_words(epsilon_by_unit: Mapping[str, float], delta: float) -> str:
-    """What several runs cost together; with the unit of each figure if they protect several units."""
-    texts = {unit: f"epsilon {rounded_up(cost)} at delta {rounded_up(delta)}" for unit, cost in epsilon_by_unit.items()}
-    if len(texts) == 1:
-        return next(iter(texts.values()))
-    finite = {unit for unit, cost in epsilon_by_unit.items() if math.isfinite(cost)}
-    words = [f"{text} for {ONE[unit]}" if unit in finite else NO_EPSILON[unit] for unit, text in texts.items()]
-    return ("" if finite else "no finite epsilon: ") + "; ".join(words)
+    """What several runs cost together, and for whom."""
+    return "; ".join(
+        NO_PERSON
+        if unit == OWNER and math.isinf(cost)
+        else f"epsilon {rounded_up(cost)} at delta {rounded_up(delta)} for {ONE[unit]}"
+        for unit, cost in epsilon_by_unit.items()
+    )
 
 
 def limit_percent(limit: float) -> str:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import (
+    FILTER_ORDERS,
     LIMIT_EPSILONS,
     Accountant,
     AttackLimit,
@@ -133,6 +134,20 @@ def selection_limit(event: SelectionEvent, delta: float, accountant: Accountant)
     deltas = selection_deltas(event, epsilons.tolist(), delta, accountant)
     source = f"all pairs of epsilon and delta, private selection, {accountant.words}"
     return AttackLimit(source, None, epsilons, deltas)
+
+
+def selection_divergence(one: NDArray[np.float64], mean: int, place: int) -> float:
+    """Renyi divergence of the best of a geometric number of runs, at the order at `place` in `FILTER_ORDERS`.
+
+    Papernot and Steinke 2022, Theorem 2 with eta = 1 and gamma = 1 / m, with the best of the other orders.
+
+    Args:
+        one: of one run at `FILTER_ORDERS`, shape (len(FILTER_ORDERS),): the largest of any budget.
+    """
+    orders = np.array(FILTER_ORDERS, dtype=np.float64)
+    others = 2 * ((1 - 1 / orders) * one + math.log(mean) / orders)
+    total = float(one[place] + others.min() + math.log(mean) / (FILTER_ORDERS[place] - 1))
+    return total * (1 + PROFILE_ROUNDING)
 
 
 def _profile(

@@ -4,11 +4,9 @@ Sums over all rows compose exactly, as Gaussian differential privacy. If any run
 distributions compose everything, or above `MOST_KINDS` kinds of releases the faster Renyi bound. Every figure is an
 upper bound for a record, or a person, that was private in all runs.
 
-Runs that protect records and runs that protect people have different neighbours, so a figure is for one unit. A run by
-record bounds nothing for a person, whose number of rows is unknown. A run by owner bounds the loss of a record: without
-one row, the clipped sum of its person is another one. Both have a norm of at most the sensitivity, so they differ by at
-most twice the sensitivity. A sum over all people therefore counts for a record with half its noise multiplier, in a
-private selection as well. For a Poisson sample of people there is no such rule here, and no epsilon.
+Runs that protect records and runs that protect people have different neighbours, so a figure is for one relation
+(`relations.py`). Releases of a run with other neighbours are converted by a proven rule. A run by record bounds nothing
+for a person with any number of rows, but does for a person with at most k rows.
 
 A private selection is no Gaussian release. Basic composition joins k selections and everything else: each part has an
 equal share of delta, and the epsilons add up,
@@ -35,14 +33,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import GAUSSIAN, RENYI, Accountant, choose_accountant, gaussian_figures, gdp_mu
+from linprobe.accounting.accountants import (
+    FILTER_ORDERS,
+    GAUSSIAN,
+    RENYI,
+    Accountant,
+    choose_accountant,
+    gaussian_figures,
+    gdp_mu,
+    renyi_divergences,
+)
 from linprobe.accounting.book import Cap, Contents, Entry
 from linprobe.accounting.events import OWNER, RECORD, UNITS, Releases
-from linprobe.accounting.figures import NO_EPSILON, ONE, cost_in_words, rounded_up
-from linprobe.accounting.selection import selection_epsilon
+from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, rounded_up
+from linprobe.accounting.relations import REMOVED, Relation, converted, neighbours_between
+from linprobe.accounting.selection import selection_divergence, selection_epsilon
 from linprobe.errors import PrivacyError
 
 MOST_KINDS = 32  # of sampled releases; 16 take a second by privacy-loss distributions
+EXAMPLES = (2, 5, 10)  # rows of a person, chosen without a look at the data
 SMALLEST_DELTA = 1e-300  # of a selection; float64 cannot divide smaller ones
 MOST_HISTORIES = 64  # of the records of one fit; above, all get the bound on all
 FitKinds = Counter[tuple[str, float, float]]  # unit, noise multiplier and sampling rate of releases
@@ -54,7 +63,7 @@ class Spending:
 
     Attributes:
         runs: number of runs that released something with noise. not_private_runs: those that no epsilon covers.
-        unit: what the figures protect: `owner` if every run does, else `record`.
+        unit: what the figures protect: `owner` if every run does, else `record`. relation: the same, as neighbours.
         epsilon, delta: of all `runs` together; infinity if it cannot be bounded.
         gdp_mu, zcdp_rho: the same; None if any release was sampled, or any run was a private selection.
         accountant: of record, in words.
@@ -64,6 +73,7 @@ class Spending:
     runs: int
     not_private_runs: int
     unit: str
+    relation: str
     epsilon: float
     delta: float
     gdp_mu: float | None
@@ -78,16 +88,21 @@ def spending(entries: Sequence[Entry], delta: float | None = None) -> Spending:
     if delta is None:
         delta = max((entry.delta for entry in private if entry.delta is not None), default=0.0)
     units = units_of(private)
-    costs = {unit: together(private, delta, unit) for unit in units}
+    costs = {unit: together(private, delta, REMOVED[unit]) for unit in units}
     epsilon, accountant = costs[units[0]]
     selects = any(entry.selection is not None for entry in private)
     return Spending(
         runs=len(private),
         not_private_runs=sum(not entry.private for entry in entries),
         unit=units[0],
+        relation=str(REMOVED[units[0]]),
         epsilon=epsilon,
         delta=delta,
-        **(dict.fromkeys(("gdp_mu", "zcdp_rho")) if selects else gaussian_figures(_releases(private, units[0]))),
+        **(
+            dict.fromkeys(("gdp_mu", "zcdp_rho"))
+            if selects
+            else gaussian_figures(_releases(private, REMOVED[units[0]]))
+        ),
         accountant=accountant,
         epsilon_by_unit={unit: cost for unit, (cost, _) in costs.items()},
     )
@@ -99,35 +114,27 @@ def units_of(entries: Iterable[Entry]) -> list[str]:
     return [unit for unit in UNITS if unit in found]
 
 
-def of_unit(releases: Iterable[Releases], protected: str, unit: str) -> tuple[Releases, ...]:
-    """Releases that cost a `unit` at least what `releases` do, whose guarantee is for `protected`.
+def rows_of_a_person(entries: Sequence[Entry], delta: float) -> dict[int, float]:
+    """Epsilon of private `entries` together at `delta`, for a person with at most each of `EXAMPLES` rows.
 
-    Guarantee: for a record, sums over all people with half their noise multiplier, rounded down. Where nothing bounds
-    the cost, the noise multiplier is 0, and epsilon is infinite.
+    No number of rows comes from the data.
     """
-    if protected == unit:
-        return tuple(releases)
-    return tuple(
-        replace(release, noise_multiplier=math.nextafter(release.noise_multiplier / 2, 0))
-        if unit == RECORD and release.sampling_rate == 1
-        else replace(release, noise_multiplier=0.0, sampling_rate=1.0)
-        for release in releases
-    )
+    return {rows: together(entries, delta, Relation(OWNER, rows=rows))[0] for rows in EXAMPLES}
 
 
-def _releases(entries: Iterable[Entry], unit: str) -> list[Releases]:
-    """All releases outside selections, as `of_unit`."""
-    return [release for entry in entries for release in of_unit(entry.total, entry.unit, unit)]
+def together(entries: Sequence[Entry], delta: float, relation: Relation) -> tuple[float, str]:
+    """Epsilon of private `entries` together for a relation at `delta`, an upper bound, and its accountant in words.
 
-
-def together(entries: Sequence[Entry], delta: float, unit: str) -> tuple[float, str]:
-    """Epsilon of private `entries` together for a `unit` at `delta`, an upper bound, and its accountant in words."""
+    Infinite if a run bounds nothing for that relation.
+    """
+    if any(neighbours_between(entry.relation, relation) is None for entry in entries):
+        return math.inf, "none"
     selections = [
-        replace(entry.selection, runs=tuple(of_unit(run, entry.unit, unit) for run in entry.selection.runs))
+        replace(entry.selection, runs=tuple(converted(run, entry.relation, relation) for run in entry.selection.runs))
         for entry in entries
         if entry.selection is not None
     ]
-    releases = _releases(entries, unit)
+    releases = _releases(entries, relation)
     if not selections:
         epsilon, accountant = composed(releases, delta)
         return epsilon, accountant.words
@@ -143,6 +150,11 @@ def together(entries: Sequence[Entry], delta: float, unit: str) -> tuple[float, 
         costs.append(epsilon)
         words = f"{accountant.words}, added to {words}"
     return (costs[0] if parts == 1 else math.nextafter(math.fsum(costs), math.inf)), words
+
+
+def _releases(entries: Iterable[Entry], relation: Relation) -> list[Releases]:
+    """All releases outside selections, converted."""
+    return [release for entry in entries for release in converted(entry.total, entry.relation, relation)]
 
 
 def composed(releases: Sequence[Releases], delta: float, *, rough: bool = False) -> tuple[float, Accountant]:
@@ -172,6 +184,48 @@ def _merged(releases: Sequence[Releases]) -> list[Releases]:
     return kinds
 
 
+def filter_order(cap: Cap) -> int:
+    """The Renyi order at which a cap counts: the one that leaves a Gaussian mechanism the largest mu.
+
+    It depends on the cap alone, so no result can change it. The order of a filter must not depend on results.
+    """
+    left = [(cap.epsilon - _conversion(order, cap.delta)) / order for order in FILTER_ORDERS]
+    return FILTER_ORDERS[left.index(max(left))]
+
+
+def _conversion(order: int, delta: float) -> float:
+    """What turns a Renyi divergence into epsilon (Canonne, Kamath, Steinke 2020, Proposition 12), rounded up."""
+    exact = math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+    return exact + 1e-12 * (1 + abs(exact))
+
+
+def under_cap(entries: Sequence[Entry], cap: Cap, relation: Relation) -> float:
+    """Epsilon of private `entries` at the delta of a cap, each chosen after the results of the earlier ones.
+
+    A privacy filter (`docs/proofs/adaptive.md`). Sums over all rows add mu^2: Gaussian DP. Otherwise Renyi divergences
+    of all releases and selections add up at `filter_order`. The first run of a book depends on no result, so its own
+    figure holds. Infinite if a run bounds nothing for the relation.
+    """
+    alone = len(entries) == 1
+    if alone or all(entry.selection is None and GAUSSIAN.covers(entry.total) for entry in entries):
+        return together(entries, cap.delta, relation)[0]
+    if any(neighbours_between(entry.relation, relation) is None for entry in entries):
+        return math.inf
+    order = filter_order(cap)
+    spent = math.fsum(_divergence(entry, relation, order) for entry in entries)
+    return max(0.0, math.nextafter(spent + _conversion(order, cap.delta), math.inf))
+
+
+def _divergence(entry: Entry, relation: Relation, order: int) -> float:
+    """Renyi divergence of all releases of a run, or of a selection, for a relation."""
+    place, selection = FILTER_ORDERS.index(order), entry.selection
+    spent = renyi_divergences(converted(entry.total, entry.relation, relation))[place] if entry.total else 0.0
+    if selection is None:
+        return spent
+    runs = [renyi_divergences(converted(run, entry.relation, relation)) for run in selection.runs]
+    return spent + selection_divergence(np.max(runs, axis=0), selection.mean_repetitions, place)
+
+
 def refuse_above(
     cap: Cap, others: Contents, entry: Entry, finished: Entry | None = None, *, unit: str | None = None
 ) -> None:
@@ -186,12 +240,13 @@ def refuse_above(
             f"cap is epsilon {cap.epsilon:.9g}, and no epsilon covers a run of {entry.method} without secret noise; "
             "nothing was spent; leave that run out (in compare: --no-baselines)"
         )
-    costs = spending([*others.counted, entry], cap.delta).epsilon_by_unit
+    entries = [*(other for other in others.counted if other.private), entry]
+    costs = {one: under_cap(entries, cap, REMOVED[one]) for one in units_of(entries)}
     for above in (one for one in costs if unit in (None, one) and costs[one] > cap.epsilon):
-        if len(costs) > 1 and math.isinf(costs[above]):
+        if above == OWNER and len(costs) > 1:  # after a run by record
             mixed = len(units_of(others.counted)) > 1
             step = "use other rows" if mixed else f"give --unit {OWNER if entry.unit == RECORD else RECORD}"
-            raise PrivacyError(f"cap is epsilon {cap.epsilon:.9g}, and {NO_EPSILON[above]}; nothing was spent; {step}")
+            raise PrivacyError(f"cap is epsilon {cap.epsilon:.9g}, and {NO_PERSON}; nothing was spent; {step}")
         added, flag = ("this one", "--eps") if finished is None else ("the histogram", "--publish-epsilon")
         before = spending(others.counted if finished is None else [*others.counted, finished], cap.delta)
         runs = f"{before.runs} run{'' if before.runs == 1 else 's'}"
@@ -261,8 +316,11 @@ def refit_warning(hashes: NDArray[np.uint64], releases: Sequence[Releases], delt
         return None
     costs = {}
     for one in (unit for unit in UNITS if unit in bound):
-        costing = [release for protected in bound for release in of_unit(bound[protected], protected, one)]
-        costs[one], _ = composed(costing, delta, rough=True)  # every further fit would wait for the last digits
+        pairs = [(bound[protected], REMOVED[protected], REMOVED[one]) for protected in bound]
+        covered = all(neighbours_between(stated, wanted) is not None for _, stated, wanted in pairs)
+        costing = [release for pair in pairs for release in converted(*pair)] if covered else []
+        # every further fit would wait for the last digits
+        costs[one] = composed(costing, delta, rough=True)[0] if covered else math.inf
     return (
         f"some of these rows were in {fits} fits of this process, which together cost {cost_in_words(costs, delta)}; a "
         "choice among the fits is a release of all of them"

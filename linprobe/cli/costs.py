@@ -6,6 +6,7 @@ import typer
 
 from linprobe.cli._command import command
 from linprobe.cli._shared import print_json, printing
+from linprobe.options import OWNER
 from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 
 
@@ -83,9 +84,9 @@ def _budget(request: BudgetRequest) -> None:
         created = entry["created"] or "private selection, time secret"
         _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}")
     by_unit = found["epsilon_by_unit"]
-    for unit in by_unit if len(by_unit) > 1 else ():
-        if by_unit[unit] is None:
-            _terminal.note(commands.NO_EPSILON[unit])
+    if len(by_unit) > 1:
+        _terminal.note(commands.NO_PERSON)
+    by_rows = found["epsilon_by_rows"] if OWNER not in by_unit or len(by_unit) > 1 else {}
     cap = "-" if found["cap"] is None else f"{rounded_up(found['cap'])} at delta {rounded_up(found['cap_delta'])}"
     _terminal.table(
         "no budget book yet" if found["book"] is None else f"budget book {found['book']}",
@@ -93,8 +94,10 @@ def _budget(request: BudgetRequest) -> None:
             ("runs", str(found["runs"])),
             ("runs that are not private", str(found["not_private_runs"])),
             ("unit of privacy", found["unit"]),
+            ("neighbours", f"one {found['relation']}"),
             *guarantee_rows(found),
             ("accountant", found["accountant"]),
+            *((f"epsilon of a person with {rows} rows", rounded_up(cost)) for rows, cost in by_rows.items()),
             ("cap", cap),
         ],
     )

@@ -20,6 +20,8 @@ from linprobe.accounting.book import Entry
 from linprobe.accounting.calibrate import Budget, large_delta
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
+from linprobe.accounting.relations import REMOVED, Relation, converted
+from linprobe.accounting.spending import EXAMPLES
 from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
@@ -30,8 +32,6 @@ from linprobe.options.declaration import declared, refuse_idle
 from linprobe.plans.centring import settled
 from linprobe.plans.settings import INIT_WORDS, Settings, schedule_of
 from linprobe.runs.check import FirstModel
-
-EXAMPLES = (2, 5, 10)  # rows of a person, chosen without a look at the data
 
 
 @dataclass(frozen=True)
@@ -161,19 +161,14 @@ def warnings_of(plan: Plan, dataset: Dataset, *, delta: float | None = None, uni
 def fewer_protected(dataset: Dataset, releases: Sequence[Releases], delta: float, accountant: Accountant) -> str | None:
     """One line on what a run that protects rows means for people with several; None if no rows have owners.
 
-    k rows of a person move a sum by k times its sensitivity, and a sample by 1 - (1 - q)^k at most. So the epsilon of
-    k rows is the epsilon of noise smaller by k, at that sampling rate. No number comes from the data.
+    No number comes from the data.
     """
     features = dataset.features
     if features is None or dataset.unit != RECORD or not features.has_owners("train"):
         return None
 
     def epsilon(k: int) -> float:
-        of_group = [
-            Releases(one.purpose, one.noise_multiplier / k, 1 - (1 - one.sampling_rate) ** k, one.count)
-            for one in releases
-        ]
-        return accountant.epsilon(of_group, delta)
+        return accountant.epsilon(converted(releases, REMOVED[RECORD], Relation(OWNER, rows=k)), delta)
 
     costs = ", ".join(f"{rounded_up(epsilon(k))} with {k} rows" for k in EXAMPLES)
     return (

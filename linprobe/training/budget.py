@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.book import Cap, Contents, read_book, set_cap
-from linprobe.accounting.figures import NO_EPSILON as NO_EPSILON
+from linprobe.accounting.figures import NO_PERSON as NO_PERSON
 from linprobe.accounting.figures import rounded_up as rounded_up
-from linprobe.accounting.spending import spending, together
+from linprobe.accounting.spending import rows_of_a_person, spending, together
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
 from linprobe.errors import DataError, ParameterError
@@ -23,10 +23,11 @@ from linprobe.training.charge import book_of, existing_book
 def budget(request: BudgetRequest) -> dict[str, Any]:
     """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is charged.
 
-    Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, epsilon (None if it has no
-        bound), delta, gdp_mu, zcdp_rho, accountant, epsilon_by_unit (epsilon for each unit that any run protects), cap,
-        cap_delta (None without a cap), entries (one object for each run: run, name, method, created (None for a private
-        selection), unit, private, epsilon, delta).
+    Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, relation (the neighbours that
+        the figures compare), epsilon (None if it has no bound), delta, gdp_mu, zcdp_rho, accountant, epsilon_by_unit
+        (epsilon for each unit that any run protects), epsilon_by_rows (epsilon for a person with at most so many rows),
+        cap, cap_delta (None without a cap), entries (one object for each run: run, name, method, created (None for a
+        private selection), unit, private, epsilon, delta).
 
     Raises:
         DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
@@ -65,10 +66,11 @@ def _described(path: Path | None, contents: Contents, delta: float | None) -> di
     for entry in contents.counted:
         epsilon = None
         if entry.private and entry.delta is not None:
-            epsilon = _finite(together([entry], entry.delta, entry.unit)[0])
+            epsilon = _finite(together([entry], entry.delta, entry.relation)[0])
         stated = {name: getattr(entry, name) for name in ("run", "name", "method", "created", "unit", "private")}
         entries.append({**stated, "epsilon": epsilon, "delta": entry.delta})
     cap = contents.cap
+    by_rows = rows_of_a_person([entry for entry in contents.counted if entry.private], spent.delta)
     return {
         "book": None if path is None else str(path),
         **asdict(spent),
@@ -76,6 +78,7 @@ def _described(path: Path | None, contents: Contents, delta: float | None) -> di
         "gdp_mu": _finite(spent.gdp_mu),
         "zcdp_rho": _finite(spent.zcdp_rho),
         "epsilon_by_unit": {unit: _finite(epsilon) for unit, epsilon in spent.epsilon_by_unit.items()},
+        "epsilon_by_rows": {str(rows): _finite(epsilon) for rows, epsilon in by_rows.items()},
         "cap": None if cap is None else cap.epsilon,
         "cap_delta": None if cap is None else cap.delta,
         "entries": entries,

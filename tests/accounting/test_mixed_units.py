@@ -14,8 +14,9 @@ from linprobe.accounting.accountants import GAUSSIAN, PLD
 from linprobe.accounting.book import Cap, Contents, Entry
 from linprobe.accounting.events import OWNER, RECORD, Releases
 from linprobe.accounting.gaussian_dp import epsilon_of
+from linprobe.accounting.relations import REMOVED, Relation, converted
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
-from linprobe.accounting.spending import of_unit, refuse_above, spending, together
+from linprobe.accounting.spending import EXAMPLES, refuse_above, rows_of_a_person, spending, together
 from linprobe.errors import PrivacyError
 
 DELTA = 1e-5
@@ -64,20 +65,22 @@ def test_runs_of_one_unit_cost_what_they_cost_before() -> None:
 
 
 def test_a_selection_by_owner_is_judged_with_half_the_noise_for_a_record() -> None:
-    halved = replace(EVENT, runs=tuple(of_unit(run, OWNER, RECORD) for run in EVENT.runs))
+    halved = replace(EVENT, runs=tuple(converted(run, REMOVED[OWNER], REMOVED[RECORD]) for run in EVENT.runs))
     assert [release.noise_multiplier for release in halved.releases] == pytest.approx([9.833 / 2, 6.0, 4.5])
     spent = spending([entry(OWNER, event=EVENT), entry(RECORD)])
     apart = selection_epsilon(halved, DELTA / 2, GAUSSIAN) + GAUSSIAN.epsilon([STEPS], DELTA / 2)
     assert spent.epsilon == pytest.approx(apart, rel=1e-9)
     assert spent.epsilon > 1.5 * spending([entry(RECORD, event=EVENT), entry(RECORD)]).epsilon
     sampled = SelectionEvent(3, ((SAMPLED,), (STEPS,)))
-    assert spending([entry(OWNER, event=sampled), entry(RECORD)]).epsilon == math.inf
+    assert math.isfinite(spending([entry(OWNER, event=sampled), entry(RECORD)]).epsilon)
 
 
-def test_a_sample_of_people_has_no_epsilon_for_a_record() -> None:
+def test_a_sample_of_people_is_a_sum_over_all_of_them_with_half_the_noise_for_a_record() -> None:
     assert spending([entry(OWNER, SAMPLED)]).epsilon == PLD.epsilon([SAMPLED], DELTA)
     spent = spending([entry(OWNER, SAMPLED), entry(RECORD)])
-    assert (spent.unit, spent.epsilon) == (RECORD, math.inf)
+    everyone = replace(SAMPLED, sampling_rate=1.0, noise_multiplier=SAMPLED.noise_multiplier / 2)
+    assert spent.unit == RECORD
+    assert spent.epsilon == pytest.approx(GAUSSIAN.epsilon([everyone, STEPS], DELTA), rel=1e-9)
     other = spending([entry(OWNER), entry(RECORD, SAMPLED)])  # here the rows are sampled
     assert other.epsilon == pytest.approx(PLD.epsilon([HALVED, SAMPLED], DELTA), rel=1e-4)
     assert other.gdp_mu is None
@@ -85,10 +88,10 @@ def test_a_sample_of_people_has_no_epsilon_for_a_record() -> None:
 
 def test_the_noise_of_people_is_never_rounded_up_for_a_record() -> None:
     for sigma in (9.833, 0.1, 1 / 3, 1e-300):
-        (halved,) = of_unit([replace(STEPS, noise_multiplier=sigma)], OWNER, RECORD)
+        (halved,) = converted([replace(STEPS, noise_multiplier=sigma)], REMOVED[OWNER], REMOVED[RECORD])
         assert halved.noise_multiplier < sigma / 2
         assert halved.noise_multiplier == pytest.approx(sigma / 2, rel=1e-15)
-    assert of_unit([STEPS, SAMPLED], RECORD, RECORD) == (STEPS, SAMPLED)
+    assert converted([STEPS, SAMPLED], REMOVED[RECORD], REMOVED[RECORD]) == (STEPS, SAMPLED)
 
 
 def test_the_cap_of_a_run_is_for_its_own_unit() -> None:
@@ -99,10 +102,12 @@ def test_the_cap_of_a_run_is_for_its_own_unit() -> None:
         refuse_above(Cap(5, DELTA), before, now, unit=RECORD)
     refuse_above(Cap(7.67, DELTA), before, now, unit=RECORD)
     for cap in (5, 1e9):
-        with pytest.raises(PrivacyError, match=r"no epsilon covers a person \(a run by record.*; give --unit record$"):
+        with pytest.raises(
+            PrivacyError,
+            match=r"no epsilon covers a person with any number of rows \(a run by record.*; give --unit record$",
+        ):
             refuse_above(Cap(cap, DELTA), contents(entry(RECORD)), entry(OWNER), unit=OWNER)
-    with pytest.raises(PrivacyError, match=r"no epsilon covers a record \(a run by owner took .*; give --unit owner$"):
-        refuse_above(Cap(1e9, DELTA), contents(entry(OWNER, SAMPLED)), now, unit=RECORD)
+    refuse_above(Cap(100, DELTA), contents(entry(OWNER, SAMPLED)), now, unit=RECORD)
 
 
 def test_the_cap_of_a_book_is_for_every_unit_in_it() -> None:
@@ -125,14 +130,27 @@ def test_fits_by_record_and_by_owner_of_the_same_rows_state_what_holds(monkeypat
         text = module.refit_warning(rows[5:], [STEPS], DELTA, second)
         assert text is not None
         assert "together cost epsilon 7.66" in text
-        assert "at delta 1e-05 for a record; no epsilon covers a person (a run by record" in text
+        assert (
+            "at delta 1e-05 for a record; no epsilon covers a person with any number of rows (a run by record" in text
+        )
         assert module.refit_warning(rows + 100, [SAMPLED], DELTA, OWNER) is None
         sampled = module.refit_warning(rows + 100, [STEPS], DELTA, RECORD)
         assert sampled is not None
-        assert "cost no finite epsilon: no epsilon covers a record (a run by owner took" in sampled
+        assert "for a record; no epsilon covers a person" in sampled
 
 
 def test_a_figure_is_asked_for_by_unit() -> None:
-    assert together([entry(OWNER)], DELTA, OWNER)[0] == GAUSSIAN.epsilon([STEPS], DELTA)
-    assert together([entry(OWNER)], DELTA, RECORD)[0] == pytest.approx(epsilon_of(2 * MU, DELTA), rel=1e-9)
-    assert together([entry(RECORD)], DELTA, OWNER)[0] == math.inf
+    assert together([entry(OWNER)], DELTA, REMOVED[OWNER])[0] == GAUSSIAN.epsilon([STEPS], DELTA)
+    assert together([entry(OWNER)], DELTA, REMOVED[RECORD])[0] == pytest.approx(epsilon_of(2 * MU, DELTA), rel=1e-9)
+    assert together([entry(RECORD)], DELTA, REMOVED[OWNER])[0] == math.inf
+
+
+def test_a_person_with_k_rows_has_a_figure_after_runs_of_both_units() -> None:
+    found = rows_of_a_person([entry(RECORD), entry(OWNER), entry(RECORD)], DELTA)
+    assert tuple(found) == EXAMPLES
+    for rows, epsilon in found.items():
+        exact = epsilon_of(math.sqrt(2 * rows**2 + 1) * MU, DELTA)
+        assert exact <= epsilon <= exact * (1 + 1e-9)
+    selection = rows_of_a_person([entry(RECORD, event=EVENT), entry(OWNER)], DELTA)
+    assert spending([entry(RECORD, event=EVENT)]).epsilon < selection[2] < selection[5] < selection[10]
+    assert together([entry(RECORD)], DELTA, Relation(OWNER, rows=1))[0] == GAUSSIAN.epsilon([STEPS], DELTA)

@@ -86,7 +86,10 @@ def test_runs_without_privacy_are_counted_apart(cli: Cli, features_file: Path) -
     assert cli("train", features_file, "--method", "non-private", "--out", "a").status == 0
     assert cli("train", features_file, *FEW, "--noise-seed", 1, "--insecure-seed", "--out", "b").status == 0
     third = cli("train", features_file, *FEW, "--out", "c")
-    assert "this run costs epsilon 3 at delta 1e-05, and no epsilon covers 2 runs without privacy" in third.stderr
+    assert (
+        "this run costs epsilon 3 at delta 1e-05 for a record, and no epsilon covers 2 runs without privacy"
+        in third.stderr
+    )
     found = spent(cli, features_file)
     assert (found["runs"], found["not_private_runs"]) == (1, 2)
     assert found["epsilon"] <= 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -144,9 +145,14 @@ def test_a_run_by_record_after_one_by_owner_states_the_right_figure(trained, cli
     assert found["epsilon"] == pytest.approx(exact, rel=1e-9)
     assert found["epsilon_by_unit"] == {"record": found["epsilon"], "owner": None}
     assert [entry["epsilon"] for entry in found["entries"]] == [pytest.approx(3, abs=1e-6)] * 2
+    assert found["relation"] == "record removed"
+    by_rows = {str(k): pytest.approx(epsilon_of((k**2 + 1) ** 0.5 * mu, 1e-5), rel=1e-9) for k in (2, 5, 10)}
+    assert found["epsilon_by_rows"] == by_rows
     shown = cli("budget", owned)
+    for k, epsilon in found["epsilon_by_rows"].items():
+        assert re.search(rf"epsilon of a person with {k} rows\W+{re.escape(rounded_up(epsilon))}", shown.stderr)
     assert shown.stdout == f"{rounded_up(exact)}\n"
-    assert "no epsilon covers a person (a run by record protects single rows)" in shown.stderr
+    assert "no epsilon covers a person with any number of rows (a run by record protects single rows)" in shown.stderr
 
 
 def test_no_cap_holds_for_people_after_a_run_by_record(trained, cli, refused, owned) -> None:
@@ -160,18 +166,15 @@ def test_no_cap_holds_for_people_after_a_run_by_record(trained, cli, refused, ow
     assert json.loads(cli("budget", owned, "--json").stdout)["runs"] == 2
 
 
-def test_a_sample_of_people_and_a_run_by_record_have_no_epsilon(trained, cli, refused, owned) -> None:
+def test_a_sample_of_people_and_a_run_by_record_have_an_epsilon_for_a_record(trained, cli, owned) -> None:
     sampled = ("--method", "dp-sgd", "--accountant", "rdp", "--sampling-rate", 0.5, "--steps", 3)
     trained(*sampled, "--unit", "owner", "--out", "a")
-    run = ("train", owned, "--eps", 3, "--method", "noisy-gd", "--condition", "none", "--steps", 3, "--out", "b")
-    refused(cli(*run, "--unit", "record", "--cap", 1000), 4, ["no epsilon covers a record", "--unit owner"])
-    assert json.loads(cli(*run, "--dry-run", "--json").stdout)["together"]["epsilon"] is None
-    assert "no finite epsilon: no epsilon covers a record" in cli(*run, "--unit", "record").stderr
+    trained("--method", "noisy-gd", "--condition", "none", "--steps", 3, "--unit", "record", "--out", "b")
+    releases = [read_run(Path(name)).manifest.releases or () for name in "ab"]
+    whole = [Releases("", one.noise_multiplier / 2, 1.0, one.count) for one in releases[0]]
     found = json.loads(cli("budget", owned, "--json").stdout)
-    assert (found["epsilon"], found["epsilon_by_unit"]) == (None, {"record": None, "owner": None})
-    shown = cli("budget", owned)
-    assert shown.stdout == "-\n"
-    assert "no epsilon covers a record (a run by owner took Poisson samples)" in shown.stderr
+    assert found["epsilon"] == pytest.approx(GAUSSIAN.epsilon([*whole, *releases[1]], 1e-5), rel=1e-6)
+    assert found["epsilon_by_unit"] == {"record": found["epsilon"], "owner": None}
 
 
 def _number(word: str) -> bool:

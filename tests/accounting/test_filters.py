@@ -1,0 +1,89 @@
+"""Caps: runs chosen after the results of earlier ones are counted by a privacy filter."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from linprobe.accounting.accountants import FILTER_ORDERS, GAUSSIAN, PLD, renyi_divergences, repeated_epsilon
+from linprobe.accounting.book import Cap, Contents, Entry
+from linprobe.accounting.events import OWNER, RECORD, Releases
+from linprobe.accounting.relations import REMOVED
+from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
+from linprobe.accounting.spending import filter_order, refuse_above, together, under_cap
+from linprobe.errors import PrivacyError
+
+DELTA = 1e-5
+STEPS = Releases("gradient", 9.833, 1.0, 50)
+SAMPLED = Releases("gradient", 3.12, 0.15, 200)
+EVENT = SelectionEvent(3, ((STEPS,), (Releases("gradient", 12.0, 1.0, 50),)))
+RECORDS = REMOVED[RECORD]
+
+
+def entry(*releases: Releases, event: SelectionEvent | None = None, unit: str = RECORD) -> Entry:
+    return Entry(str(releases), "/runs/a", "dp-sgd", unit, True, DELTA, releases, selection=event)
+
+
+def test_sums_over_all_rows_are_counted_by_the_filter_of_gaussian_dp() -> None:
+    runs = [entry(STEPS), entry(Releases("gradient", 20.0, 1.0, 3))]
+    exact = GAUSSIAN.epsilon([release for run in runs for release in run.total], DELTA)
+    assert under_cap(runs, Cap(5, DELTA), RECORDS) == exact
+
+
+def test_with_samples_the_divergences_add_up_at_an_order_that_the_cap_alone_decides() -> None:
+    runs, cap = [entry(SAMPLED), entry(STEPS), entry(SAMPLED)], Cap(8, DELTA)
+    order = filter_order(cap)
+    place = FILTER_ORDERS.index(order)
+    spent = 2 * renyi_divergences((SAMPLED,))[place] + order * 50 / 9.833**2 / 2
+    figure = under_cap(runs, cap, RECORDS)
+    exact = spent + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1)
+    assert exact <= figure <= exact * (1 + 1e-6)
+    assert figure > PLD.epsilon([SAMPLED, SAMPLED, STEPS], DELTA)
+    orders = {filter_order(Cap(epsilon, DELTA)) for epsilon in (0.1, 1, 8, 50)}
+    assert len(orders) > 2
+
+
+def test_a_cap_that_numerical_composition_would_pass_is_refused_by_the_filter() -> None:
+    total = together([entry(SAMPLED), entry(SAMPLED)], DELTA, RECORDS)[0]
+    cap = Cap(total * 1.01, DELTA)
+    first = Contents({"a": entry(SAMPLED)})
+    with pytest.raises(PrivacyError, match="with this one it would be"):
+        refuse_above(cap, first, entry(SAMPLED))
+    refuse_above(Cap(total * 1.25, DELTA), first, entry(SAMPLED))
+    people = Contents({"a": entry(SAMPLED, unit=OWNER)})
+    with pytest.raises(PrivacyError, match="with this one it would be"):
+        refuse_above(cap, people, entry(SAMPLED, unit=OWNER))
+
+
+def test_the_first_run_of_a_book_has_its_own_figure() -> None:
+    exact = PLD.epsilon([SAMPLED], DELTA)
+    assert under_cap([entry(SAMPLED)], Cap(exact, DELTA), RECORDS) == exact
+    refuse_above(Cap(exact, DELTA), Contents(), entry(SAMPLED))
+    small = Releases("gradient", 1e6, 1.0, 1)
+    with pytest.raises(PrivacyError):
+        refuse_above(Cap(exact, DELTA), Contents({"a": entry(SAMPLED)}), entry(small))
+    assert under_cap([entry(event=EVENT)], Cap(9, DELTA), RECORDS) == pytest.approx(
+        selection_epsilon(EVENT, DELTA, GAUSSIAN), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("release", [STEPS, SAMPLED])
+@pytest.mark.parametrize("mean", [2, 10])
+def test_the_divergence_of_a_selection_is_that_of_papernot_and_steinke(release: Releases, mean: int) -> None:
+    one = np.array(renyi_divergences((release,)))
+    found = [
+        selection_divergence(one, mean, place) + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1)
+        for place, order in enumerate(FILTER_ORDERS)
+    ]
+    library = repeated_epsilon((release,), mean, DELTA)  # it has more orders
+    assert library * (1 - 1e-9) <= min(found) <= library * 1.02
+
+
+def test_selections_and_runs_add_up_in_one_filter() -> None:
+    cap = Cap(20, DELTA)
+    both = under_cap([entry(event=EVENT), entry(STEPS)], cap, RECORDS)
+    assert both > together([entry(STEPS), entry(STEPS)], DELTA, RECORDS)[0]
+    assert under_cap([entry(STEPS), entry(event=EVENT)], cap, RECORDS) == pytest.approx(both, rel=1e-12)
+    assert under_cap([entry(event=EVENT), entry(STEPS)], cap, REMOVED[OWNER]) == math.inf

@@ -51,7 +51,7 @@ class StandardisedConv(nn.Conv2d):
         return functional.conv2d(images, centred * scale, self.bias, self.stride, self.padding)
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """ReLU, norm and convolution, twice. In a stage's first block the shortcut is ReLU, norm and 1 x 1 convolution."""
 
     def __init__(self, n_in: int, n_out: int, stride: int, groups: int, *, first: bool) -> None:
@@ -83,7 +83,7 @@ class WideResNet(nn.Module):
         self.stem = StandardisedConv(3, channels[0], 3)
         self.stages = nn.ModuleList(
             nn.ModuleList(
-                Block(
+                BasicBlock(
                     channels[stage] if block == 0 else channels[stage + 1],
                     channels[stage + 1],
                     2 if block == 0 and stage > 0 else 1,

@@ -131,7 +131,7 @@ def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None
 
 
 def load_torch(path: Path) -> Any:
-    """What torch reads from a .pt file, without running code in it. Tensors may still be larger than the file: `fits`.
+    """What torch reads from a .pt file, without running code in it. A tensor may be larger than the file: `tensor_fits`.
 
     Raises:
         DataError: a damaged file, or one that holds more than tensors and plain containers.
@@ -153,7 +153,7 @@ def load_torch(path: Path) -> Any:
             raise ValueError("it holds more than tensors, or is damaged") from None
 
 
-def fits(tensor: Any, path: Path) -> bool:
+def tensor_fits(tensor: Any, path: Path) -> bool:
     """Whether a tensor is dense, real, in memory, and not larger than the file it came from."""
     import torch
 

@@ -23,12 +23,12 @@ from linprobe.data.array_files import (
     Arrays,
     array_names,
     arrow_table,
-    fits,
     load_torch,
     open_array,
     parquet_table,
     pyarrow_modules,
     read_archive,
+    tensor_fits,
     too_large,
 )
 from linprobe.data.feature_file import GROUPS, check_class_names
@@ -205,7 +205,7 @@ def _to_numpy(value: Any, source: Path) -> Any:
             raise ValueError(f"a text has {longest} characters, too long for a list of {len(value)}")
         return np.array(value, dtype=np.str_)  # class names, labels or ids
     tensor = torch.as_tensor(value).detach()
-    if not fits(tensor, source):
+    if not tensor_fits(tensor, source):
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} is not dense and real, or larger than the file")
     plain = not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.float32, torch.float64)
     return (tensor if plain else tensor.float()).numpy()

@@ -254,7 +254,7 @@ def dataset_of(
     # a method that joins public rows protects all rows
     shots = 0 if split.joined and split.shots else split.shots
     public, taken = _public_rows(features, other, shots, split)
-    private, bounds, people = private_rows(features, taken, split)
+    private, bounds, people = private_units(features, taken, split)
     _refuse_shared_people(people, public)
     weights = None
     if class_weight is not None:
@@ -369,7 +369,7 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
     return GroupRows(other, group, keep, relabel)
 
 
-def private_rows(
+def private_units(
     features: FeatureReader, taken: NDArray[np.bool_] | None, split: Split
 ) -> tuple[GroupRows, Bounds | None, list[str]]:
     """The training rows that are not `taken` (n_train,) as public shots, and the person of each row.

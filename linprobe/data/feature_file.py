@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import ALL, PRIVATE, Description, FeatureReader
 from linprobe.data.hdf5_checks import data_set, find, refuse_shared_storage, text_attribute, texts
-from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, MULTICLASS, TASKS, as_labels, check_stored
+from linprobe.data.labels import LONGEST_NAME, MOST_CLASSES, TASKS, as_labels, check_stored
 from linprobe.errors import DataError, reading
 
 SCHEMA_VERSION = 1
@@ -88,8 +88,28 @@ class FeatureFile(FeatureReader):
             raise
 
     def _check(self) -> None:
-        attributes = self._file.attrs
-        schema = attributes.get("schema_version")
+        self._check_schema()
+        self.description = self._described()
+        n_classes = len(self.description.class_names)
+        if "train" not in self._file.id and UNLABELLED not in self._file.id:
+            raise DataError(
+                f"{self.path} has no group 'train'; allowed: train, and optionally test and public; or {UNLABELLED}"
+            )
+        groups = [name for name in (*GROUPS, UNLABELLED) if name in self._file.id]
+        shapes = {name: self._check_group(name, n_classes) for name in groups}
+        self.sizes = {name: n_rows for name, (n_rows, _) in shapes.items()}
+        widths = {width for _, width in shapes.values()}
+        if len(widths) != 1:
+            raise DataError(f"{self.path}: groups have {sorted(widths)} features; allowed: one width for all")
+        self.n_features = widths.pop()
+        sets = [f"{group}/{part}" for group in groups for part in PARTS if part in self._file[group].id]
+        if "text" in self._file.id:
+            self._check_text((self.n_features, n_classes))
+            sets.append("text/weights")
+        refuse_shared_storage(self._file, self.path, sets)
+
+    def _check_schema(self) -> None:
+        schema = self._file.attrs.get("schema_version")
         if not isinstance(schema, int | np.integer):
             raise DataError(
                 f"{self.path} is HDF5 but has no whole-number schema_version; allowed: files made by linprobe import"
@@ -100,40 +120,22 @@ class FeatureFile(FeatureReader):
             )
         if int(schema) < 1:
             raise DataError(f"{self.path} has schema version {schema}; allowed: 1 or more; make the file again")
-        if not attributes.get("complete", False):
+        if not self._file.attrs.get("complete", False):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
-        texts = {name: text_attribute(attributes, self.path, name) for name in TEXT_ATTRIBUTES}
-        texts["test_rows"] = texts["test_rows"] or "public"
-        if texts["test_rows"] not in (PRIVATE, "public"):
-            raise DataError(f"{self.path}: test_rows is {texts['test_rows'][:40]!r}; allowed: public, private")
-        texts["task"] = texts["task"] or MULTICLASS
-        if texts["task"] not in TASKS:
-            raise DataError(f"{self.path}: task is {texts['task'][:40]!r}; allowed: {', '.join(TASKS)}")
-        names = self._class_names()
-        self.description = Description(class_names=names, **texts)
-        self.sizes: dict[str, int] = {}
-        widths = set()
-        if "train" not in self._file.id and UNLABELLED not in self._file.id:
-            raise DataError(
-                f"{self.path} has no group 'train'; allowed: train, and optionally test and public; or {UNLABELLED}"
-            )
-        for name in (*GROUPS, UNLABELLED):
-            if name in self._file.id:
-                self.sizes[name], width = self._check_group(name, len(names), texts["task"])
-                widths.add(width)
-        if len(widths) != 1:
-            raise DataError(f"{self.path}: groups have {sorted(widths)} features; allowed: one width for all")
-        self.n_features = int(widths.pop())
-        if "text" in self._file.id:
-            text = data_set(self._file, self.path, "text/weights")
-            if text is None or text.shape != (self.n_features, len(names)) or text.dtype.kind not in "fiu":
-                found = None if text is None else f"shape {text.shape} and type {text.dtype}"
-                raise DataError(
-                    f"{self.path}: text/weights has {found}; allowed: numbers of shape {(self.n_features, len(names))}"
-                )
-        sets = [f"{group}/{part}" for group in self.sizes for part in PARTS if part in self._file[group].id]
-        sets += ["text/weights"] if "text" in self._file.id else []
-        refuse_shared_storage(self._file, self.path, sets)
+
+    def _described(self) -> Description:
+        texts = {name: text_attribute(self._file.attrs, self.path, name) for name in TEXT_ATTRIBUTES}
+        for name, values in (("test_rows", ("public", PRIVATE)), ("task", TASKS)):
+            texts[name] = texts[name] or values[0]
+            if texts[name] not in values:
+                raise DataError(f"{self.path}: {name} is {texts[name][:40]!r}; allowed: {', '.join(values)}")
+        return Description(class_names=self._class_names(), **texts)
+
+    def _check_text(self, shape: tuple[int, int]) -> None:
+        text = data_set(self._file, self.path, "text/weights")
+        if text is None or text.shape != shape or text.dtype.kind not in "fiu":
+            found = None if text is None else f"shape {text.shape} and type {text.dtype}"
+            raise DataError(f"{self.path}: text/weights has {found}; allowed: numbers of shape {shape}")
 
     def _reading(self, what: str) -> AbstractContextManager[None]:
         return reading(f"{self.path}: {what}", "make the file again")
@@ -152,41 +154,46 @@ class FeatureFile(FeatureReader):
         check_class_names(names, str(self.path))
         return names
 
-    def _check_group(self, name: str, n_classes: int, task: str) -> tuple[int, int]:
+    def _check_group(self, name: str, n_classes: int) -> tuple[int, int]:
         """Number of rows and features of a group, whose labels are within `n_classes`."""
-        labelled = name != UNLABELLED
-        sets = {part: data_set(self._file, self.path, f"{name}/{part}") for part in PARTS}
-        x, y, ids, owners = sets["x"], sets["y"] if labelled else None, sets["id"], sets["owner"]
-        if x is None or ids is None or (labelled and y is None):
-            lacking = next(part for part in sets if sets[part] is None and (labelled or part != "y"))
-            raise DataError(f"{self.path}: group {name!r} has no data set {lacking!r}; make the file again")
+        sets: dict[str, Any] = {part: data_set(self._file, self.path, f"{name}/{part}") for part in PARTS}
+        needed = [part for part in ("x", "y", "id") if part != "y" or name != UNLABELLED]
+        for part in needed:
+            if sets[part] is None:
+                raise DataError(f"{self.path}: group {name!r} has no data set {part!r}; make the file again")
+        x, y = sets["x"], sets["y"] if "y" in needed else None
         if x.shape[:1] == (0,):
             raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
         if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
             raise DataError(
                 f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: (rows, features), float16/32"
             )
-        if ids.shape != x.shape[:1] or (y is not None and y.shape[:1] != x.shape[:1]):
+        n_rows, width = map(int, x.shape)
+        n_labels = n_rows if y is None else (*y.shape, 0)[0]
+        if sets["id"].shape != (n_rows,) or n_labels != n_rows:
             raise DataError(
-                f"{self.path}: {name} has {x.shape[0]} rows, {0 if y is None else (*y.shape, 1)[0]} labels and "
-                f"{ids.size} ids; allowed: one of each per row"
+                f"{self.path}: {name} has {n_rows} rows, {n_labels if 'y' in needed else 0} labels and "
+                f"{sets['id'].size} ids; allowed: one of each per row"
             )
-        if h5py.check_string_dtype(ids.dtype) is None:
-            raise DataError(f"{self.path}: {name}/id has type {ids.dtype}; allowed: text; make the file again")
-        if owners is not None and (owners.shape != (x.shape[0],) or h5py.check_string_dtype(owners.dtype) is None):
-            raise DataError(
-                f"{self.path}: {name} has {x.shape[0]} rows and {owners.size} owners of type {owners.dtype}; allowed: "
-                "one per row, as text"
-            )
-        n_rows, n_bytes = int(x.shape[0]), self._file.id.get_filesize()
+        for part in ("id", "owner"):
+            self._check_texts(name, part, sets[part], n_rows)
+        n_bytes = self._file.id.get_filesize()
         if n_rows > n_bytes:
             raise DataError(
                 f"{self.path}: {name} declares {n_rows} rows, and the file has {n_bytes} bytes; allowed: a row for "
                 "each byte at most; make the file again"
             )
         if y is not None:
+            task = self.description.task
             check_stored(y, name, self.path, n_rows=n_rows, n_classes=n_classes, task=task)
-        return n_rows, int(x.shape[1])
+        return n_rows, width
+
+    def _check_texts(self, name: str, part: str, texts: h5py.Dataset | None, n_rows: int) -> None:
+        if texts is not None and (texts.shape != (n_rows,) or h5py.check_string_dtype(texts.dtype) is None):
+            raise DataError(
+                f"{self.path}: {name}/{part} has shape {texts.shape} and type {texts.dtype} for {n_rows} rows; "
+                "allowed: one text per row; make the file again"
+            )
 
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
         """Class indices (b,) of a group, NO_LABEL if unlabelled; or several labels a row, uint8 (b, n_classes)."""

@@ -7,7 +7,7 @@ digest of the private rows      commitments to all training rows, which name the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -102,64 +102,67 @@ def check_rows(
             both private and public; people with test rows and other rows; protected public rows that are test rows.
         PrivacyError: a public row equals a private row, or is a multiple of one, in half precision.
     """
-    test = None
-    if not features.checked:
-        if "test" in features.sizes:
-            test = RowSet(_finite_rows(features, "test"), FEWEST)
-        if "public" in features.sizes:
-            for _ in _finite_rows(features, "public"):
-                pass
-        text = features.text_weights()
-        if text is not None and not np.isfinite(text).all():
-            raise DataError(
-                f"{features.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again"
-            )
-        _check_ids(features)
-        _check_people(features)
+    test = None if features.checked else _check_all_but_training_rows(features)
     if "train" in features.sizes:
-        compared = () if joined else public
+        private, compared = GroupRows(features, "train", keep), () if joined else public
         for part in compared:
-            _refuse_shared_images(GroupRows(features, "train", keep), part)
+            _refuse_shared_images(private, part)
         sha = features.begin_digest("train", keep) if digest and not features.has_digest("train", keep) else None
         if not features.checked or compared or commitments or sha is not None:
-            _check_training_rows(features, keep, test, compared, commitments, sha)
-    if test is not None and "train" in features.sizes:
-        features.equal = _judged(test, features, features.sizes["train"], "training rows")
+            _check_training_rows(private, test, compared, commitments, sha)
+        if test is not None:
+            features.equal = _judged(test, features, features.sizes["train"], "training rows")
     features.checked = True
     if joined and public and "test" in features.sizes:
         rows = (x for part in public for x, _ in part.blocks())
         compare_test_rows(features, rows, sum(part.n_rows for part in public), "public rows, which the method protects")
 
 
+def _check_all_but_training_rows(features: FeatureReader) -> RowSet | None:
+    """Check test rows, public rows, text weights, ids and owners; returns the test rows, None without such rows."""
+    test = RowSet(_finite_rows(features, "test"), FEWEST) if "test" in features.sizes else None
+    if "public" in features.sizes:
+        for _ in _finite_rows(features, "public"):
+            pass
+    text = features.text_weights()
+    if text is not None and not np.isfinite(text).all():
+        raise DataError(f"{features.path}: text/weights holds NaN or infinity; allowed: finite numbers; make it again")
+    _check_ids(features)
+    _check_people(features)
+    return test
+
+
 def _check_training_rows(
-    features: FeatureReader,
-    keep: NDArray[np.bool_] | None,
+    private: GroupRows,
     test: RowSet | None,
-    parts: Sequence[GroupRows],
+    public: Sequence[GroupRows],
     commitments: Sequence[Commitment],
     sha: GroupDigest | None,
 ) -> None:
-    """The pass of `check_rows` over the training rows, of which those where `keep` is true are private."""
-    public = [(part, RowSet(x for x, _ in part.blocks())) for part in parts]
-    shared: GroupRows | None = None
-    start = 0
+    """The pass of `check_rows` over the training rows, `private` ones and others."""
+    features, keep = private.features, private.keep
+    sets = [(part, RowSet(x for x, _ in part.blocks())) for part in public]
+    shared: list[GroupRows] = []
+
+    def compare(rows: RawRows, _: object) -> None:
+        if not shared:
+            shared.extend(part for part, known in sets if known.find(rows))
+
     with ExitStack() as stack:  # digests hold no lock while they are computed
-        adding = [stack.enter_context(behind(commitment.add, WAITING)) for commitment in commitments]
-        add_private = None if sha is None else stack.enter_context(behind(sha.add, WAITING))
+        of_all: list[Callable[[RawRows], object]] = [] if test is None else [test.find]
+        of_all += [stack.enter_context(behind(commitment.add, WAITING)) for commitment in commitments]
+        of_private = [compare] if sha is None else [compare, stack.enter_context(behind(sha.add, WAITING))]
+        start = 0
         for x, y in features.blocks("train") if features.checked else _finite_blocks(features, "train"):
             kept = slice(None) if keep is None else keep[start : start + len(x)]
-            private = x[kept]
-            for add in adding:
-                add(x)
-            if add_private is not None and len(private):
-                add_private(private, y[kept])
-            if test is not None:
-                test.find(x)
-            if shared is None and len(private):
-                shared = next((part for part, rows in public if rows.find(private)), None)
+            rows, labels = x[kept], y[kept]
+            for take in of_all:
+                take(x)
+            for take_private in of_private if len(rows) else ():
+                take_private(rows, labels)
             start += len(x)
-    if shared is not None:
-        raise PrivacyError(_shared("rows", features, shared))
+    if shared:
+        raise PrivacyError(_shared("rows", features, shared[0]))
     if sha is not None:
         sha.keep()
 

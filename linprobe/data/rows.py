@@ -476,7 +476,7 @@ def prepare(
             f"{float(rounded[0, 0])!r}; give that, or precision float32"
         )
     shape, storage = (source.n_rows, source.n_features + bool(preprocessing.intercept)), np.dtype(STORAGE[precision])
-    if streamed or not available_memory.fits(processes * storage.itemsize * shape[0] * shape[1]):
+    if streamed or not available_memory.suffices(processes * storage.itemsize * shape[0] * shape[1]):
         return StreamedRows(source.blocks, *shape, preprocessing, precision, weights)
     return _loaded(source, preprocessing, precision, aligned_empty(shape, storage), weights)
 

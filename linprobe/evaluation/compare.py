@@ -179,7 +179,7 @@ def _shared(stack: ExitStack, path: Path | None, *, scored: bool = False) -> Fea
     check_one_class(opened, "compare")
     if scored:
         refuse_training_rows(opened)
-    if not available_memory.fits(4 * opened.n_features * sum(opened.sizes.values())):
+    if not available_memory.suffices(4 * opened.n_features * sum(opened.sizes.values())):
         return None if path is None else path.absolute()  # processes may have another working directory
     return LoadedFeatures(opened)
 

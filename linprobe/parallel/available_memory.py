@@ -29,7 +29,7 @@ def available(root: Path = Path("/")) -> int:
     return max(0, min(limits, default=UNKNOWN))
 
 
-def fits(n_bytes: int) -> bool:
+def suffices(n_bytes: int) -> bool:
     """Whether `n_bytes` is at most half of the available memory."""
     return n_bytes <= available() // 2
 

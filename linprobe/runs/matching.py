@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_rows
+from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_units
 from linprobe.data.feature_reader import FeatureReader, first_difference, is_known
 from linprobe.data.owners import refuse_both_sides
 from linprobe.data.row_checks import GroupRows, compare_test_rows
@@ -194,7 +194,7 @@ def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] |
     if find_method(manifest.method).joins_public:
         keep[:] = True  # every training row is private; the ids also name public rows of another file
     if people:
-        used = private_rows(features, ~keep, split_of(manifest))[0].keep
+        used = private_units(features, ~keep, split_of(manifest))[0].keep
         keep = keep if used is None else used
     if commitment(key, features.digest("train", keep)) != manifest.private_commitment:
         raise PrivacyError(

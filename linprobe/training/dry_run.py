@@ -188,7 +188,7 @@ def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
         "n_features": rows.n_features,
         "n_classes": dataset.n_classes,
         "memory_bytes": memory,
-        "in_memory": available_memory.fits(memory),
+        "in_memory": available_memory.suffices(memory),
     }
 
 

@@ -73,8 +73,8 @@ def test_the_address_space_limit_counts_less_what_is_used(tmp_path: Path, monkey
 
 def test_rows_fit_up_to_half_of_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available_memory, "available", lambda: 1001)
-    assert available_memory.fits(500)
-    assert not available_memory.fits(501)
+    assert available_memory.suffices(500)
+    assert not available_memory.suffices(501)
 
 
 def test_this_machine_has_memory_left() -> None:

@@ -17,7 +17,7 @@ import torch
 from huggingface_hub import constants
 from torch import Tensor, nn
 
-from linprobe.data.array_files import fits, load_torch
+from linprobe.data.array_files import load_torch, tensor_fits
 from linprobe.errors import DataError, UsageError, first_line, reading
 
 RANDOM = "random"
@@ -103,7 +103,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def _is_plain(name: Any, value: Any, path: Path) -> bool:
     """Whether an item is a name with a dense tensor of real numbers that the file can hold."""
-    return isinstance(name, str) and isinstance(value, Tensor) and fits(value, path)
+    return isinstance(name, str) and isinstance(value, Tensor) and tensor_fits(value, path)
 
 
 def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:

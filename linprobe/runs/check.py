@@ -46,7 +46,6 @@ from linprobe.runs.manifest import (
     MODEL,
     OF_CLASSES,
     OF_LABELS,
-    OPTIONAL_FILES,
     PAGES,
     PER_RECORD,
     RUN_FILES,
@@ -56,19 +55,18 @@ from linprobe.runs.manifest import (
     digest_of,
 )
 from linprobe.runs.metrics_file import noisy_accuracy
-from linprobe.runs.run_folder import RunFolder
-
-HISTOGRAM, TEST_ACCURACY = "histogram", "test accuracy"  # purposes of releases
-# keys that `verified` recomputes, compares with another key, or compares with the files
-CHECKED = frozenset(
-    (
-        *("format", "guarantee", "private", "mechanism", "epsilon", "epsilon_if_seed_were_secret", "delta", "gdp_mu"),
-        *("zcdp_rho", "noise_multiplier", "sampling_rate", "steps", "releases", "accountant", "cross_check", "method"),
-        *("paper", "adjacency", "noise_source", "seed_kind", "n_features", "n_classes", "files", "manifest_digest"),
-        *("published", "test_balanced_accuracy", "per_record_commitment", "unit", "selection"),
-    )
+from linprobe.runs.release_rules import (
+    HISTOGRAM,
+    TEST_ACCURACY,
+    check_lines,
+    check_purposes,
+    check_selection_line,
+    check_sensitivities,
+    read_history,
+    clips_by_release,
 )
-UNCHECKED_FILES = (MODEL, HISTORY, *OPTIONAL_FILES, *PAGES)  # at most their digests are compared
+from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.specification import stated_in
 
 
 @dataclass(frozen=True)
@@ -138,6 +136,12 @@ def check_run(run: RunFolder) -> Recomputed:
         _check_digests(run)
         if manifest.selection != selection:
             raise PrivacyError("the manifest's selection is not the ledger's; do not trust it")
+        history = read_history(run[HISTORY], manifest.steps)
+        if selection is None:
+            check_lines(run[LEDGER], events)
+            check_sensitivities(manifest, events, history)
+        else:
+            check_selection_line(run[LEDGER], selection)
         if manifest.accountant is None:
             return _nothing_released(run, events)
         return _recomputed(manifest, events, selection)
@@ -355,6 +359,7 @@ def _check_derived(manifest: Manifest) -> None:
             given, found = manifest.options.get(option), getattr(manifest, key)
             if given is not None and given != found:
                 raise PrivacyError(f"option {option} is {given}, the manifest's {key} {found}; do not trust it")
+    check_purposes(manifest, manifest.selection)
     if (manifest.test_rows == "none") != (manifest.n_test == 0):
         raise PrivacyError(f"test_rows is {manifest.test_rows} and n_test {manifest.n_test}; do not trust it")
     _check_accuracy(manifest)
@@ -387,6 +392,7 @@ def _check_noisy_test(manifest: Manifest) -> None:
     """
     counts = manifest.test_counts
     if counts is None:
+        _check_no_figures(manifest)
         return
     release = next((one for one in manifest.releases or () if one.purpose == TEST_ACCURACY), None)
     sizes = [len(pair) for pair in counts.by_class]
@@ -398,6 +404,20 @@ def _check_noisy_test(manifest: Manifest) -> None:
             raise PrivacyError(
                 f"{key} follows from test_counts as {value}, the manifest says {getattr(manifest, key)}; do not trust "
                 "it"
+            )
+
+
+def _check_no_figures(manifest: Manifest) -> None:
+    """PrivacyError if a run without noisy counts states figures that only they, or public test rows, can give."""
+    released = any(one.purpose == TEST_ACCURACY for one in manifest.releases or ())
+    forbidden = () if released else ("test_accuracy_std", "test_balanced_accuracy_std")
+    if manifest.test_rows != "public" and not released:
+        forbidden = tuple(key for key in manifest.keys() if key.startswith("test_") and key != "test_rows")
+    for key in forbidden:
+        if getattr(manifest, key) is not None:
+            raise PrivacyError(
+                f"{key} is {getattr(manifest, key)!r:.60}, test_rows is {manifest.test_rows}, and no noisy count was "
+                "released; do not trust it"
             )
 
 
@@ -430,9 +450,8 @@ def not_covered(run: RunFolder) -> list[str]:
 
 def not_checked(run: RunFolder) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
-    stated = [name for name in UNCHECKED_FILES if name in run.names]
-    keys = (key for key in run.manifest.to_json() if key not in CHECKED)
-    return [*keys, *stated, *run.manifest.histogram_files]
+    unknown = ["sensitivity of releases by the theory variant of dpsgd-f"] if clips_by_release(run.manifest) else []
+    return [*stated_in(run.manifest, run.names), *unknown]
 
 
 def _described(releases: Iterable[Releases]) -> str:

@@ -32,6 +32,7 @@ from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS
 from linprobe.runs.guarantee import (
     ADJACENCIES,
+    SEED_KINDS,
     SELECTION_CROSS_CHECK,
     accountant_of,
     claimed_texts,
@@ -62,8 +63,8 @@ from linprobe.runs.release_rules import (
     check_purposes,
     check_selection_line,
     check_sensitivities,
-    read_history,
     clips_by_release,
+    read_history,
 )
 from linprobe.runs.run_folder import RunFolder
 from linprobe.runs.specification import stated_in
@@ -158,7 +159,6 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: Sele
             "do not trust it"
         )
     _check_seed(manifest)
-    _check_unit(manifest)
     if selection is None:
         releases = grouped(events)
         _check_releases(manifest, events, releases)
@@ -343,6 +343,15 @@ def _check_derived(manifest: Manifest) -> None:
     if method is None:
         raise PrivacyError(f"method {manifest.method!r} is not known; do not trust it")
     _same(manifest, "paper", method.paper)
+    _check_unit(manifest)
+    if manifest.accountant is None:
+        _same(manifest, "seed_kind", SEED_KINDS["none drawn"])
+        _same(manifest, "noise_source", "none drawn")
+    for key in ("private_commitment", "per_record_commitment"):
+        if (manifest.accountant is None) != (getattr(manifest, key) is None):
+            raise PrivacyError(
+                f"{key} is {getattr(manifest, key)}, and accountant {manifest.accountant}; do not trust it"
+            )
     if manifest.several_labels and not method.several_labels:
         raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
     for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
@@ -450,7 +459,7 @@ def not_covered(run: RunFolder) -> list[str]:
 
 def not_checked(run: RunFolder) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
-    unknown = ["sensitivity of releases by the theory variant of dpsgd-f"] if clips_by_release(run.manifest) else []
+    unknown = [f"{LEDGER} (sensitivities of dpsgd-f's theory variant)"] if clips_by_release(run.manifest) else []
     return [*stated_in(run.manifest, run.names), *unknown]
 
 

@@ -46,7 +46,8 @@ def check_lines(content: bytes, events: Sequence[GaussianEvent]) -> None:
 
 def check_selection_line(content: bytes, selection: SelectionEvent) -> None:
     """PrivacyError unless the ledger of a selection is the line that linprobe writes."""
-    if json.dumps(selection.as_dict()).encode() + b"\n" != content:
+    plain = not any(isinstance(figure, bool) for one in selection.releases for figure in (one.sampling_rate, one.count))
+    if not plain or json.dumps(selection.as_dict()).encode() + b"\n" != content:
         raise PrivacyError("the ledger's selection is not as linprobe writes it; do not trust it")
 
 
@@ -88,7 +89,9 @@ def check_sensitivities(
         if event.purpose == GRADIENT:
             known = (next(clips, {}).get(CLIP_NORM, 1.0),)
         if known is None and not clips_by_release(manifest):
-            raise PrivacyError(f"the ledger has a release for {event.purpose!r}, which linprobe never makes; do not trust it")
+            raise PrivacyError(
+                f"the ledger has a release for {event.purpose!r}, which linprobe never makes; do not trust it"
+            )
         if known is not None and event.sensitivity not in known:
             raise PrivacyError(
                 f"the {event.purpose} release of step {event.step} has sensitivity {event.sensitivity:g}, and the run "
@@ -132,7 +135,10 @@ def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None
     rules = (
         (manifest.centre not in CENTRES, f"centre is {manifest.centre[:40]!r}; allowed: {', '.join(CENTRES)}"),
         (manifest.centre == "private" and MEAN not in made, "centre is private, and no mean was released"),
-        (started != (INHERITED in made), f"init is {init!r:.60}, and the ledger inherits {made & {INHERITED} or 'nothing'}"),
+        (
+            started != (INHERITED in made),
+            f"init is {init!r:.60}, and the ledger inherits {made & {INHERITED} or 'nothing'}",
+        ),
         ((tuning is not None) != (SELECTION in made), "tuning and a release for a selection need each other"),
         (
             (TEST_ACCURACY in made) and manifest.test_rows != "private",

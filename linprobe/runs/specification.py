@@ -18,6 +18,7 @@ from linprobe.runs.manifest import (
     LEDGER,
     MANIFEST,
     MODEL,
+    OF_LABELS,
     PER_RECORD,
     SIGNATURE,
     TEST_FIGURES,
@@ -34,6 +35,7 @@ MEANINGS = {
     SIGNED: "`--public-key` checks the signature",
     STATED: "nothing in the folder proves the value; rules may bound it. `verify` lists it as stated, not checked",
 }
+COUNTS = ("test_counts",)
 HISTOGRAM_FILES = "published_histogram_N.json"
 
 
@@ -112,11 +114,13 @@ KEYS: Mapping[str, Proof] = {
     "test_label_accuracy": Proof(STATED, "`test_figures.json`"),
     "test_counts": Proof(STATED, "needs the `test accuracy` release; accuracies and noise follow from it"),
     "tuning": Proof(STATED, "needs the `selection` release, whose noise is `std`, or `selection`"),
-    "published": Proof(RECOMPUTED, "one `histogram` line each, with its noise; files and epsilon are stated"),
+    "published": Proof(STATED, "one `histogram` line each, with its noise"),
     "selection": Proof(RECOMPUTED, "equal to the ledger's line"),
     "run_id": Proof(STATED, ""),
     "private_commitment": Proof(STATED, "`--features` proves it"),
-    "per_record_commitment": Proof(MATCHED, "`per_record.npz`; stated where that file is absent"),
+    "per_record_commitment": Proof(
+        MATCHED, "`per_record.npz`; stated where that file is absent; null if nothing was released"
+    ),
     "files": Proof(DIGEST, "of every file but `per_record.npz`, `manifest.json` and its signature"),
     "manifest_digest": Proof(DIGEST, "of all other keys"),
 }
@@ -144,10 +148,13 @@ FILES: Mapping[str, Proof] = {
 def stated_in(manifest: Manifest, names: frozenset[str]) -> list[str]:
     """The keys and files that a run states and nothing in its folder proves.
 
+    Keys that an earlier manifest lacks are among them: it means their default.
+
     Args:
         names: of the files in the folder.
     """
-    keys = [key for key in manifest.to_json() if KEYS[key].by == STATED]
+    of_kind = {*(() if manifest.several_labels else OF_LABELS), *(() if manifest.test_rows == "private" else COUNTS)}
+    keys = [key for key, proof in KEYS.items() if proof.by == STATED and (manifest.has(key) or key not in of_kind)]
     if PER_RECORD not in names and manifest.per_record_commitment is not None:
         keys.append("per_record_commitment")
     unsigned = [SIGNATURE] if SIGNATURE in names else []

@@ -11,9 +11,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from linprobe.data.labels import MULTICLASS, MULTILABEL
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.labels import MULTICLASS, MULTILABEL
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
 
 STEPS = ("--method", "noisy-gd", "--steps", "3", "--eps", "3")

@@ -12,13 +12,14 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from linprobe.errors import DataError
-from linprobe.runs.manifest import MANIFEST, PER_RECORD, SIGNATURE
+from linprobe.runs.manifest import MANIFEST, PER_RECORD, SIGNATURE, Manifest
 from linprobe.runs.verify import verify
 from tests.hostile.runs import sealed
 
@@ -44,8 +45,8 @@ def _values(value: Any) -> Iterator[tuple[str, Any]]:
         yield "not", not value
     elif isinstance(value, int | float):
         yield from (("double", value * 2), ("half", value / 2), ("negative", -value - 1), ("tiny", 1e-300))
-        yield "a little more", value + 1 if isinstance(value, int) else value * (1 + 1e-6)
-        yield "a little less", value - 1 if isinstance(value, int) else value * (1 - 1e-6)
+        yield "a little more", value + 1 if isinstance(value, int) else value * 1.01
+        yield "a little less", value - 1 if isinstance(value, int) else value * 0.99
     elif isinstance(value, str):
         yield from (("longer", value + "x"), ("empty", ""), ("other case", value.swapcase()))
         if value and set(value) <= set("0123456789abcdef"):
@@ -69,7 +70,8 @@ def _manifest(run: Path) -> Iterator[Mutation]:
     for key, value in manifest.items():
         for what, changed in _values(value):
             if changed != value or type(changed) is not type(value):
-                yield Mutation(f"{key} {what}", key, lambda run, k=key, v=changed: sealed(run, **{k: v}))
+                touches = what.removeprefix("without ") if key == "files" else key
+                yield Mutation(f"{key} {what}", touches, lambda run, k=key, v=changed: sealed(run, **{k: v}))
         yield Mutation(f"without {key}", key, lambda run, k=key: _without(run, k))
     yield Mutation("extra key", "extra", lambda run: sealed(run, extra=1))
 
@@ -172,7 +174,7 @@ def mutations(run: Path) -> list[Mutation]:
 
 
 def outcome(run: Path, before: Mapping[str, bytes], mutation: Mutation) -> str:
-    """`refused`, `listed`, or `missed` for one mutation; the folder is as `before` afterwards."""
+    """`refused`, `listed`, `no change` or `missed` for one mutation; the folder is as `before` afterwards."""
     try:
         mutation.make(run)
         try:
@@ -181,7 +183,16 @@ def outcome(run: Path, before: Mapping[str, bytes], mutation: Mutation) -> str:
             return "refused"
         if not result["verified"]:
             return "refused"
+        if all(
+            path.is_file() and before.get(path.name) == path.read_bytes()
+            for path in run.iterdir()
+            if path.name != MANIFEST
+        ):
+            if _same_meaning(run, before):
+                return "no change"
         listed = [*result["stated_not_checked"], *result["not_covered"]]
+        if "sensitivity" in mutation.name:
+            listed = [entry.removesuffix(" (sensitivities of dpsgd-f's theory variant)") for entry in listed]
         gone = mutation.name == f"{mutation.touches} removed" and mutation.touches in (PER_RECORD, SIGNATURE)
         return "listed" if mutation.touches in listed or gone else "missed"
     finally:
@@ -190,6 +201,12 @@ def outcome(run: Path, before: Mapping[str, bytes], mutation: Mutation) -> str:
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
         for name, content in before.items():
             (run / name).write_bytes(content)
+
+
+def _same_meaning(run: Path, before: Mapping[str, bytes]) -> bool:
+    """Whether the manifest says what it said."""
+    then, now = (Manifest.read(text) for text in (before[MANIFEST], (run / MANIFEST).read_bytes()))
+    return replace(then, manifest_digest="", absent=frozenset()) == replace(now, manifest_digest="", absent=frozenset())
 
 
 def judged(run: Path, chosen: Callable[[list[Mutation]], list[Mutation]]) -> Iterator[tuple[Mutation, str]]:
@@ -212,7 +229,11 @@ def main() -> int:
                 counts[found] += 1
                 if found == "missed":
                     print(f"{kind}: {mutation.name}", flush=True)
-            print(f"{kind:<20}", *(f"{word} {counts[word]:>5}" for word in ("refused", "listed", "missed")), flush=True)
+            print(
+                f"{kind:<20}",
+                *(f"{word} {counts[word]:>5}" for word in ("refused", "listed", "no change", "missed")),
+                flush=True,
+            )
             missed += counts["missed"]
     return 1 if missed else 0
 

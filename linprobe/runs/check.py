@@ -51,6 +51,7 @@ from linprobe.runs.manifest import (
     PER_RECORD,
     RUN_FILES,
     SIGNATURE,
+    Accuracy,
     DamagedManifestError,
     Manifest,
     digest_of,
@@ -419,9 +420,9 @@ def _check_noisy_test(manifest: Manifest) -> None:
 def _check_no_figures(manifest: Manifest) -> None:
     """PrivacyError if a run without noisy counts states figures that only they, or public test rows, can give."""
     released = any(one.purpose == TEST_ACCURACY for one in manifest.releases or ())
-    forbidden = () if released else ("test_accuracy_std", "test_balanced_accuracy_std")
+    forbidden: tuple[str, ...] = () if released else ("test_accuracy_std", "test_balanced_accuracy_std")
     if manifest.test_rows != "public" and not released:
-        forbidden = tuple(key for key in manifest.keys() if key.startswith("test_") and key != "test_rows")
+        forbidden = tuple(key for key in Accuracy.__dataclass_fields__ if key not in ("test_rows", "n_test"))
     for key in forbidden:
         if getattr(manifest, key) is not None:
             raise PrivacyError(
@@ -544,6 +545,11 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
         raise PrivacyError(
             f"init run {folder} is {manifest.guarantee.split(':')[0]}, and so is any run that starts from it; "
             "give a private run, or init zero, public or text"
+        )
+    if not events:
+        raise PrivacyError(
+            f"init run {folder} released nothing with noise, so no ledger would show that its weights were used; give a "
+            "private run, or init zero, public or text"
         )
     if weights.ndim == 3:
         weights, bias = weights.mean(axis=0), bias.mean(axis=0)

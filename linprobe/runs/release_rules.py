@@ -34,7 +34,7 @@ CENTRES = ("none", "public", "private")
 
 
 def check_lines(content: bytes, events: Sequence[GaussianEvent]) -> None:
-    """PrivacyError unless a ledger holds the lines that linprobe writes: no other key, each key once, steps in order."""
+    """PrivacyError unless a ledger holds the lines that linprobe writes: no other key, each once, steps in order."""
     expected = [event.as_dict() for event in events]
     for number, (line, fields) in enumerate(zip(BytesIO(content), expected, strict=True), start=1):
         found = json.loads(line)
@@ -55,7 +55,7 @@ def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
     """The public facts of each step.
 
     Raises:
-        PrivacyError: other columns than linprobe writes, another number of lines than steps, or a cell that is no number.
+        PrivacyError: other columns than linprobe writes, another number of lines, or a cell that is no number.
     """
     rows = []
     try:

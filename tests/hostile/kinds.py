@@ -30,7 +30,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "inherited": ("train", "rows.h5", "--method", "noisy-gd", "--steps", "3", "--eps", "5", "--init", "plain"),
     "several labels": ("train", "labels.h5", *STEPS),
     "covariance": ("train", "rows.h5", "--method", "dp-ls", "--eps", "3"),
-    "released clip norm": ("train", "rows.h5", "--method", "dpsgd-f", "--variant", "theory", "--steps", "2", "--eps", "3"),
+    "released clip norm": ("train", "rows.h5", "--method", "dpsgd-f", "--variant", "theory", *STEPS[2:]),
     "public rows only": ("train", "rows.h5", "--method", "only-public"),
     "signed": ("train", "rows.h5", *STEPS, "--sign", "key.pem"),
     "histogram": ("pdp-report", "plain", "--publish-epsilon", "0.5"),

@@ -25,6 +25,7 @@ from linprobe.metrics.comparison import beats
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
 from linprobe.runs.manifest import json_schema
+from linprobe.runs.specification import FILES, KEYS, MEANINGS, Proof
 
 DOCS = Path(__file__).parent
 SCHEMA = DOCS / "manifest.schema.json"
@@ -286,9 +287,21 @@ def _classes(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def proofs() -> str:
+    """What proves each key of the manifest and each file of a run folder, as `verify` checks it."""
+    kinds = _table(("proof", "meaning"), [[name, words] for name, words in MEANINGS.items()])
+    keys = _table(("key", "proof", "what is compared or required"), _proof_rows(KEYS))
+    return f"{kinds}\n\n{keys}\n\n{_table(('file', 'proof', 'what is compared or required'), _proof_rows(FILES))}"
+
+
+def _proof_rows(declared_proofs: Mapping[str, Proof]) -> list[list[str]]:
+    return [[f"`{name}`", proof.by, proof.what] for name, proof in declared_proofs.items()]
+
+
 PAGES: dict[Path, list[Callable[[], str]]] = {
     DOCS / "python.md": [classes, arguments],
     DOCS / "methods" / "README.md": [methods, choices, measured],
+    DOCS / "run-folder.md": [proofs],
     DOCS / "evidence.md": [evidence],
     DOCS / "enough.md": [attack_success],
     DOCS.parent / "README.md": [reached],

@@ -28,11 +28,12 @@ from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.runs import signature
-from linprobe.runs.check import HISTOGRAM, check_run, check_signature
+from linprobe.runs.check import check_run, check_signature
 from linprobe.runs.claim import claimed, refuse_existing
 from linprobe.runs.guarantee import accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, PAGES, SIGNATURE, Manifest, Published
 from linprobe.runs.per_record_file import write_per_record
+from linprobe.runs.release_rules import HISTOGRAM
 from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder, write_manifest
 from linprobe.training.charge import charge_histogram, preview_histogram
 

@@ -22,7 +22,7 @@ from linprobe.metrics.figures import no_better_than_guessing, of_labels
 from linprobe.reporting.drawings import attack_limit_drawing, confusion_drawing, histogram_drawing
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
-from linprobe.runs.check import HISTOGRAM, TEST_ACCURACY, Recomputed
+from linprobe.runs.check import Recomputed
 from linprobe.runs.guarantee import NOUNS, PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST_FORMAT, Manifest, Published
 

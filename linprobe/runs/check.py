@@ -32,6 +32,7 @@ from linprobe.mechanisms.noise import INSECURE, SECURE
 from linprobe.methods import METHODS
 from linprobe.runs.guarantee import (
     ADJACENCIES,
+    SEED_KINDS,
     SELECTION_CROSS_CHECK,
     accountant_of,
     claimed_texts,
@@ -46,29 +47,28 @@ from linprobe.runs.manifest import (
     MODEL,
     OF_CLASSES,
     OF_LABELS,
-    OPTIONAL_FILES,
     PAGES,
     PER_RECORD,
     RUN_FILES,
     SIGNATURE,
+    Accuracy,
     DamagedManifestError,
     Manifest,
     digest_of,
 )
 from linprobe.runs.metrics_file import noisy_accuracy
-from linprobe.runs.run_folder import RunFolder
-
-HISTOGRAM, TEST_ACCURACY = "histogram", "test accuracy"  # purposes of releases
-# keys that `verified` recomputes, compares with another key, or compares with the files
-CHECKED = frozenset(
-    (
-        *("format", "guarantee", "private", "mechanism", "epsilon", "epsilon_if_seed_were_secret", "delta", "gdp_mu"),
-        *("zcdp_rho", "noise_multiplier", "sampling_rate", "steps", "releases", "accountant", "cross_check", "method"),
-        *("paper", "adjacency", "noise_source", "seed_kind", "n_features", "n_classes", "files", "manifest_digest"),
-        *("published", "test_balanced_accuracy", "per_record_commitment", "unit", "selection"),
-    )
+from linprobe.runs.release_rules import (
+    HISTOGRAM,
+    TEST_ACCURACY,
+    check_lines,
+    check_purposes,
+    check_selection_line,
+    check_sensitivities,
+    clips_by_release,
+    read_history,
 )
-UNCHECKED_FILES = (MODEL, HISTORY, *OPTIONAL_FILES, *PAGES)  # at most their digests are compared
+from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.specification import stated_in
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,12 @@ def check_run(run: RunFolder) -> Recomputed:
         _check_digests(run)
         if manifest.selection != selection:
             raise PrivacyError("the manifest's selection is not the ledger's; do not trust it")
+        history = read_history(run[HISTORY], manifest.steps)
+        if selection is None:
+            check_lines(run[LEDGER], events)
+            check_sensitivities(manifest, events, history)
+        else:
+            check_selection_line(run[LEDGER], selection)
         if manifest.accountant is None:
             return _nothing_released(run, events)
         return _recomputed(manifest, events, selection)
@@ -154,7 +160,6 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: Sele
             "do not trust it"
         )
     _check_seed(manifest)
-    _check_unit(manifest)
     if selection is None:
         releases = grouped(events)
         _check_releases(manifest, events, releases)
@@ -339,6 +344,15 @@ def _check_derived(manifest: Manifest) -> None:
     if method is None:
         raise PrivacyError(f"method {manifest.method!r} is not known; do not trust it")
     _same(manifest, "paper", method.paper)
+    _check_unit(manifest)
+    if manifest.accountant is None:
+        _same(manifest, "seed_kind", SEED_KINDS["none drawn"])
+        _same(manifest, "noise_source", "none drawn")
+    for key in ("private_commitment", "per_record_commitment"):
+        if (manifest.accountant is None) != (getattr(manifest, key) is None):
+            raise PrivacyError(
+                f"{key} is {getattr(manifest, key)}, and accountant {manifest.accountant}; do not trust it"
+            )
     if manifest.several_labels and not method.several_labels:
         raise PrivacyError(f"task is {manifest.task}, which method {method.name} does not train; do not trust it")
     for key in OF_CLASSES if manifest.several_labels else OF_LABELS:
@@ -355,6 +369,7 @@ def _check_derived(manifest: Manifest) -> None:
             given, found = manifest.options.get(option), getattr(manifest, key)
             if given is not None and given != found:
                 raise PrivacyError(f"option {option} is {given}, the manifest's {key} {found}; do not trust it")
+    check_purposes(manifest, manifest.selection)
     if (manifest.test_rows == "none") != (manifest.n_test == 0):
         raise PrivacyError(f"test_rows is {manifest.test_rows} and n_test {manifest.n_test}; do not trust it")
     _check_accuracy(manifest)
@@ -387,6 +402,7 @@ def _check_noisy_test(manifest: Manifest) -> None:
     """
     counts = manifest.test_counts
     if counts is None:
+        _check_no_figures(manifest)
         return
     release = next((one for one in manifest.releases or () if one.purpose == TEST_ACCURACY), None)
     sizes = [len(pair) for pair in counts.by_class]
@@ -398,6 +414,20 @@ def _check_noisy_test(manifest: Manifest) -> None:
             raise PrivacyError(
                 f"{key} follows from test_counts as {value}, the manifest says {getattr(manifest, key)}; do not trust "
                 "it"
+            )
+
+
+def _check_no_figures(manifest: Manifest) -> None:
+    """PrivacyError if a run without noisy counts states figures that only they, or public test rows, can give."""
+    released = any(one.purpose == TEST_ACCURACY for one in manifest.releases or ())
+    forbidden: tuple[str, ...] = () if released else ("test_accuracy_std", "test_balanced_accuracy_std")
+    if manifest.test_rows != "public" and not released:
+        forbidden = tuple(key for key in Accuracy.__dataclass_fields__ if key not in ("test_rows", "n_test"))
+    for key in forbidden:
+        if getattr(manifest, key) is not None:
+            raise PrivacyError(
+                f"{key} is {getattr(manifest, key)!r:.60}, test_rows is {manifest.test_rows}, and no noisy count was "
+                "released; do not trust it"
             )
 
 
@@ -430,9 +460,8 @@ def not_covered(run: RunFolder) -> list[str]:
 
 def not_checked(run: RunFolder) -> list[str]:
     """The keys and files that a run states and nothing in the folder proves."""
-    stated = [name for name in UNCHECKED_FILES if name in run.names]
-    keys = (key for key in run.manifest.to_json() if key not in CHECKED)
-    return [*keys, *stated, *run.manifest.histogram_files]
+    unknown = [f"{LEDGER} (sensitivities of dpsgd-f's theory variant)"] if clips_by_release(run.manifest) else []
+    return [*stated_in(run.manifest, run.names), *unknown]
 
 
 def _described(releases: Iterable[Releases]) -> str:
@@ -516,6 +545,11 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
         raise PrivacyError(
             f"init run {folder} is {manifest.guarantee.split(':')[0]}, and so is any run that starts from it; "
             "give a private run, or init zero, public or text"
+        )
+    if not events:
+        raise PrivacyError(
+            f"init run {folder} released nothing with noise, so no ledger would show that its weights were used; give a "
+            "private run, or init zero, public or text"
         )
     if weights.ndim == 3:
         weights, bias = weights.mean(axis=0), bias.mean(axis=0)

@@ -16,7 +16,8 @@ from linprobe.data.array_files import checked_arrays, read_archive
 from linprobe.errors import DataError, PrivacyError
 from linprobe.runs.manifest import PER_RECORD
 
-PER_RECORD_ARRAYS = ("id", "mu", "renyi", "key")
+PER_RECORD_ARRAYS = ("note", "id", "mu", "renyi", "key")
+NOTE = "PRIVATE: derived from private rows without noise; do not publish"
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,9 @@ def per_record_digest(ids: list[str], losses: RecordLosses) -> str:
 def write_per_record(folder: Path, private: PerRecordFile) -> None:
     """Write the private sidecar, mode 0600."""
     with replace_when_complete(folder / PER_RECORD, private=True) as stream:
-        note = "PRIVATE: derived from private rows without noise; do not publish"
         np.savez(
             stream,
-            note=np.array(note),
+            note=np.array(NOTE),
             id=np.array(private.ids, dtype=np.str_),
             mu=private.losses.mu,
             renyi=private.losses.renyi,
@@ -81,7 +81,9 @@ def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
             "methods that spend privacy; use the folder where the run was trained"
         ) from None
     with stream:
-        arrays = read_archive(path, PER_RECORD_ARRAYS, stream)
+        arrays = read_archive(path, None, stream)
+    if not set(arrays) <= set(PER_RECORD_ARRAYS) or str(arrays.get("note", NOTE)) != NOTE:
+        raise DataError(f"{path} holds more than {', '.join(PER_RECORD_ARRAYS)}; restore it from a copy")
     ids, mu, renyi = checked_arrays(path, arrays, id=(1, "U"), mu=(1, "f"), renyi=(2, "f"))
     (key,) = checked_arrays(path, arrays, key=(1, "u"))
     known = len(mu) in (0, len(ids)) and len(renyi) == len(mu) and renyi.shape[1] in (0, len(ORDERS))

@@ -37,7 +37,7 @@ from linprobe.atomic_files import (
     write_csv,
     write_json,
 )
-from linprobe.data.array_files import checked_arrays, read_archive
+from linprobe.data.array_files import checked_arrays, is_archive_of, read_archive
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice
 from linprobe.runs.claim import refuse_existing
 from linprobe.runs.manifest import (
@@ -143,7 +143,7 @@ class RunFolder:
             content = self[MODEL]
         except OSError as error:
             raise DataError(f"{model} cannot be read ({error.strerror}); restore it from a copy") from None
-        arrays = read_archive(model, ("weights", "bias"), BytesIO(content))
+        arrays = read_archive(model, None, BytesIO(content))
         votes = int(arrays["weights"].ndim == 3) if "weights" in arrays else 0
         weights, bias = checked_arrays(model, arrays, weights=(2 + votes, "f"), bias=(1 + votes, "f"))
         shape = (manifest.n_features, manifest.n_classes)
@@ -154,6 +154,8 @@ class RunFolder:
             )
         if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
             raise DataError(f"{model} holds NaN or infinity; restore it from a copy")
+        if not is_archive_of(content, arrays) or set(arrays) != {"weights", "bias"}:
+            raise DataError(f"{model} holds more than weights and bias; restore it from a copy")
         return weights, bias
 
     @property

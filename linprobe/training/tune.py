@@ -106,7 +106,10 @@ def tune_on(ready: Ready, tuning: Tuning, candidates: Sequence[Settings], progre
     without = replace(ready, request=replace(ready.request, checkpoint_every=math.inf))  # nothing resumes such a run
     outcome = train_on(without, settings, progress)
     manifest = RunFolder(Path(outcome["run"])).manifest
-    return {**{name: value for name, value in outcome.items() if name != "seconds"}, "tuning": manifest.tuning}
+    return {
+        **{name: value for name, value in outcome.items() if name not in ("seconds", "unpublished")},
+        "tuning": manifest.tuning,
+    }
 
 
 def tunable_rows(ready: Ready, tuning: Tuning, candidates: Sequence[Settings]) -> Dataset:

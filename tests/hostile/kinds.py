@@ -8,9 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
+from linprobe.data.labels import MULTICLASS, MULTILABEL
 from tests.conftest import CLASS_NAMES, SIZES, gaussian_rows
 
 STEPS = ("--method", "noisy-gd", "--steps", "3", "--eps", "3")
@@ -23,16 +26,32 @@ WORDS: dict[str, tuple[str, ...]] = {
     "private test rows": ("train", "private.h5", *STEPS, "--test-epsilon", "1"),
     "seeded": ("train", "rows.h5", *STEPS, "--insecure-seed", "--noise-seed", "1"),
     "not private": ("train", "rows.h5", "--method", "non-private"),
+    "private mean": ("train", "no-public.h5", *STEPS),
+    "inherited": ("train", "rows.h5", "--method", "noisy-gd", "--steps", "3", "--eps", "5", "--init", "plain"),
+    "several labels": ("train", "labels.h5", *STEPS),
+    "covariance": ("train", "rows.h5", "--method", "dp-ls", "--eps", "3"),
+    "released clip norm": ("train", "rows.h5", "--method", "dpsgd-f", "--variant", "theory", *STEPS[2:]),
     "public rows only": ("train", "rows.h5", "--method", "only-public"),
+    "signed": ("train", "rows.h5", *STEPS, "--sign", "key.pem"),
+    "histogram": ("pdp-report", "plain", "--publish-epsilon", "0.5"),
+    "release": ("release", "plain"),
 }  # fmt: skip
 
 
-def write_rows(path: Path, *, private_test: bool = False) -> Path:
+def write_rows(
+    path: Path,
+    *,
+    private_test: bool = False,
+    several_labels: bool = False,
+    groups: Iterable[str] = ("train", "test", "public"),
+) -> Path:
     """Rows of four classes that belong to 100 people."""
-    description = Description(CLASS_NAMES, backbone="test", test_rows=PRIVATE if private_test else "public")
+    task, test_rows = MULTILABEL if several_labels else MULTICLASS, PRIVATE if private_test else "public"
+    description = Description(CLASS_NAMES, backbone="test", test_rows=test_rows, task=task)
     with FeatureWriter(path, description) as writer:
-        for group in ("train", "test", "public"):
+        for group in groups:
             x, y = gaussian_rows(group, SIZES[group])
+            y = (y[:, None] == np.arange(len(CLASS_NAMES))).astype(np.uint8) if several_labels else y
             owners = sorted(f"{group} {row % 100:03d}" for row in range(len(x)))
             writer.write_group(group, *x.shape, [x], y, [f"{group}/{row:04d}" for row in range(len(x))], owners=owners)
     return path
@@ -44,12 +63,19 @@ def write_runs(folder: Path, kinds: Iterable[str] = tuple(WORDS)) -> dict[str, P
 
     write_rows(folder / "rows.h5")
     write_rows(folder / "private.h5", private_test=True)
+    write_rows(folder / "no-public.h5", groups=("train", "test"))
+    write_rows(folder / "labels.h5", several_labels=True)
+    key = Ed25519PrivateKey.generate()
+    (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (folder / "key.pem").chmod(0o600)
     made = {}
     for kind in kinds:
-        command, features, *words = WORDS[kind]
-        made[kind] = folder / kind.replace(" ", "-")
+        command, source, *words = WORDS[kind]
+        words = [str(folder / word) if word in ("plain", "key.pem") else word for word in words]
+        made[kind] = folder / ("plain.published-1" if kind == "histogram" else kind.replace(" ", "-"))
+        words += [] if kind == "histogram" else ["--out", str(made[kind])]
         with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()):
-            status = run([command, str(folder / features), *words, "--out", str(made[kind])])
+            status = run([command, str(folder / source), *words])
         if status:
             raise RuntimeError(f"the run {kind!r} ended with {status}: {errors.getvalue()}")
     return made

@@ -1,0 +1,162 @@
+"""Rules that the lines of a ledger, the history and the keys about releases must keep together.
+
+Each rule is a sentence about what linprobe writes. A run that breaks one was edited.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from io import BytesIO, StringIO
+from typing import Any
+
+from linprobe.accounting.calibrate import GRADIENT
+from linprobe.accounting.events import INHERITED, GaussianEvent
+from linprobe.accounting.selection import SelectionEvent
+from linprobe.errors import PrivacyError
+from linprobe.mechanisms.correct_predictions import SENSITIVITY, correct_counts_sensitivity
+from linprobe.methods.private_mean import MEAN
+from linprobe.runs.manifest import Manifest
+
+HISTOGRAM, TEST_ACCURACY, SELECTION, COVARIANCE = "histogram", "test accuracy", "selection", "covariance"
+QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
+STEP, CLIP_NORM = "step", "clip_norm"
+FACTS = frozenset(
+    (
+        *(CLIP_NORM, "learning_rate", "captured_energy", "public_loss", "ridge"),
+        *("scale_spread", "origin_norm", "alpha"),
+    )
+)
+INIT_WORDS = ("auto", "zero", "public", "text")
+CENTRES = ("none", "public", "private")
+
+
+def check_lines(content: bytes, events: Sequence[GaussianEvent]) -> None:
+    """PrivacyError unless a ledger holds the lines that linprobe writes: no other key, each once, steps in order."""
+    expected = [event.as_dict() for event in events]
+    for number, (line, fields) in enumerate(zip(BytesIO(content), expected, strict=True), start=1):
+        found = json.loads(line)
+        if list(found) != list(fields) or json.dumps(found).encode() + b"\n" != line:
+            raise PrivacyError(f"ledger line {number} is not as linprobe writes it; do not trust it")
+        if fields["step"] != number - 1:
+            raise PrivacyError(f"ledger line {number} has step {fields['step']}, not {number - 1}; do not trust it")
+
+
+def check_selection_line(content: bytes, selection: SelectionEvent) -> None:
+    """PrivacyError unless the ledger of a selection is the line that linprobe writes."""
+    plain = not any(isinstance(figure, bool) for one in selection.releases for figure in (one.sampling_rate, one.count))
+    if not plain or json.dumps(selection.as_dict()).encode() + b"\n" != content:
+        raise PrivacyError("the ledger's selection is not as linprobe writes it; do not trust it")
+
+
+def read_history(content: bytes, steps: int | None) -> list[dict[str, float]]:
+    """The public facts of each step.
+
+    Raises:
+        PrivacyError: other columns than linprobe writes, another number of lines, or a cell that is no number.
+    """
+    rows = []
+    try:
+        text = content.decode()
+        lines = list(csv.reader(StringIO(text, newline="")))
+        header, body = (lines[0], lines[1:]) if lines else ([], [])
+        if len(body) != (steps or 0) or (body and (header[:1] != [STEP] or not FACTS.issuperset(header[1:]))):
+            raise ValueError(f"{len(body)} lines and the columns {', '.join(header)[:80]}")
+        if len(set(header)) != len(header) or "".join(f"{','.join(line)}\n" for line in lines) != text:
+            raise ValueError("a column twice, or quotes")
+        for number, line in enumerate(body, start=1):
+            if [str(float(cell)) for cell in line] != line or not all(math.isfinite(float(cell)) for cell in line):
+                raise ValueError(f"{','.join(line)[:80]} in line {number}")
+            rows.append(dict(zip(header, map(float, line), strict=True)))
+            if rows[-1][STEP] != number:
+                raise ValueError(f"step {line[0]} in line {number}")
+    except (ValueError, csv.Error) as error:
+        raise PrivacyError(
+            f"history.csv has {error}; allowed: a line of public facts for each of {steps or 0} steps; do not trust it"
+        ) from None
+    return rows
+
+
+def check_sensitivities(
+    manifest: Manifest, events: Sequence[GaussianEvent], history: Sequence[Mapping[str, float]]
+) -> None:
+    """PrivacyError if the sensitivity of a release is not that of its purpose, or of the clip norm of its step."""
+    allowed, clips = _sensitivities(manifest), iter(history)
+    for event in events:
+        known = allowed.get(event.purpose)
+        if event.purpose == GRADIENT:
+            known = (next(clips, {}).get(CLIP_NORM, 1.0),)
+        if known is None and not clips_by_release(manifest):
+            raise PrivacyError(
+                f"the ledger has a release for {event.purpose!r}, which linprobe never makes; do not trust it"
+            )
+        if known is not None and event.sensitivity not in known:
+            raise PrivacyError(
+                f"the {event.purpose} release of step {event.step} has sensitivity {event.sensitivity:g}, and the run "
+                f"gives {known[0]:g}; do not trust it"
+            )
+    given = manifest.options.get(CLIP_NORM)
+    wrong = [row[CLIP_NORM] for row in history if given is not None and row.get(CLIP_NORM, given) != given]
+    if wrong and not clips_by_release(manifest):
+        raise PrivacyError(f"history.csv has clip_norm {wrong[0]:g}, and option clip_norm is {given}; do not trust it")
+
+
+def clips_by_release(manifest: Manifest) -> bool:
+    """Whether a run is of dpsgd-f's theory variant, whose clip norm and mean depend on releases that are not kept."""
+    return manifest.method == "dpsgd-f" and manifest.options.get("variant") == "theory"
+
+
+def _sensitivities(manifest: Manifest) -> dict[str, tuple[float, ...]]:
+    """The sensitivities that a release may have, by purpose; all but those of the steps."""
+    factors = len((manifest.tuning or {}).get("factors", ()))
+    widths = (1, manifest.n_features, manifest.n_features + 1)  # with the column of an intercept
+    known: dict[str, tuple[float, ...]] = {
+        MEAN: (1.0,),
+        COVARIANCE: (1.0,),
+        HISTOGRAM: (1.0,),
+        INHERITED: (1.0,),
+        TEST_ACCURACY: (SENSITIVITY, math.sqrt(2)),
+        SELECTION: (correct_counts_sensitivity(factors),) if factors else (),
+    }
+    if clips_by_release(manifest):
+        del known[MEAN]
+        known |= dict.fromkeys(QUANTILES, tuple(math.nextafter(math.sqrt(width), math.inf) for width in widths))
+    return {purpose: values or (math.nan,) for purpose, values in known.items()}
+
+
+def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None:
+    """PrivacyError if a key needs a release that the ledger lacks, or the ledger has one that no key explains."""
+    releases = (manifest.releases or ()) if selection is None else selection.releases
+    made = {release.purpose for release in releases}
+    init, tuning = manifest.options.get("init"), manifest.tuning
+    started = isinstance(init, str) and init not in INIT_WORDS
+    rules = (
+        (manifest.centre not in CENTRES, f"centre is {manifest.centre[:40]!r}; allowed: {', '.join(CENTRES)}"),
+        (manifest.centre == "private" and MEAN not in made, "centre is private, and no mean was released"),
+        (
+            started != (INHERITED in made),
+            f"init is {init!r:.60}, and the ledger inherits {made & {INHERITED} or 'nothing'}",
+        ),
+        ((tuning is not None) != (SELECTION in made), "tuning and a release for a selection need each other"),
+        (
+            (TEST_ACCURACY in made) and manifest.test_rows != "private",
+            f"test_rows is {manifest.test_rows}, and noisy counts on private ones were released",
+        ),
+    )
+    for broken, words in rules:
+        if broken:
+            raise PrivacyError(f"{words}; do not trust it")
+    if tuning is not None:
+        _check_tuning(tuning, releases)
+
+
+def _check_tuning(tuning: Mapping[str, Any], releases: Sequence[Any]) -> None:
+    """PrivacyError if the noise of a choice is not that of its release, or another factor was chosen."""
+    noise = {release.noise_multiplier for release in releases if release.purpose == SELECTION}
+    factors, counts, std = tuning.get("factors", ()), tuning.get("counts", ()), tuning.get("std")
+    if factors:
+        agree = std in {multiplier * correct_counts_sensitivity(len(factors)) for multiplier in noise}
+        if not agree or len(counts) != len(factors) or tuning.get("shrink") not in factors:
+            raise PrivacyError("tuning does not follow from the release for the selection; do not trust it")

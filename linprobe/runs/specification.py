@@ -1,0 +1,162 @@
+"""The specification of `linprobe verify`: what proves each key of the manifest and each file of a run folder.
+
+`KEYS` and `FILES` are the one declaration. `check.not_checked` lists what they call `STATED`, and
+`docs/run-folder.md` has them as tables. A test changes keys, lines and byte ranges of a run of each kind: each change
+is refused, or `verify` lists the key or the file as stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from linprobe.runs.manifest import (
+    CARD,
+    CLAIM,
+    CONFIG,
+    HISTORY,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    OF_LABELS,
+    PER_RECORD,
+    SIGNATURE,
+    TEST_FIGURES,
+    Manifest,
+)
+
+DIGEST, RECOMPUTED, MATCHED, SCHEMA, SIGNED = "digest", "ledger", "matched", "schema", "signature"
+STATED = "stated"
+MEANINGS = {
+    DIGEST: "`verify` computes the digest anew",
+    RECOMPUTED: "`verify` recomputes it from the ledger",
+    MATCHED: "it must agree with other keys or files; whoever changes all of them together is not caught",
+    SCHEMA: "only one value is allowed",
+    SIGNED: "`--public-key` checks the signature",
+    STATED: "nothing in the folder proves the value; rules may bound it. `verify` lists it as stated, not checked",
+}
+COUNTS = ("test_counts",)
+HISTOGRAM_FILES = "published_histogram_N.json"
+
+
+class Proof(NamedTuple):
+    """What proves a key or a file: `by`, one of `MEANINGS`, and `what` is compared or required, in words."""
+
+    by: str
+    what: str
+
+
+KEYS: Mapping[str, Proof] = {
+    "format": Proof(SCHEMA, "3"),
+    "guarantee": Proof(RECOMPUTED, "the sentence that follows from epsilon, delta, releases and `unit`"),
+    "private": Proof(MATCHED, "`seed_kind`, `noise_source` and the option `insecure_seed`"),
+    "mechanism": Proof(MATCHED, "`sampling_rate`, `selection` and `unit`"),
+    "epsilon": Proof(RECOMPUTED, "at least what the ledger costs; the cross-check and autodp agree with it"),
+    "epsilon_if_seed_were_secret": Proof(RECOMPUTED, "as `epsilon`; null in a private run"),
+    "delta": Proof(RECOMPUTED, "below 1 / `n_private`; epsilon is recomputed at it; the option `delta`"),
+    "epsilon_target": Proof(STATED, "at least `epsilon`"),
+    "gdp_mu": Proof(RECOMPUTED, "equal"),
+    "zcdp_rho": Proof(RECOMPUTED, "equal"),
+    "noise_multiplier": Proof(RECOMPUTED, "of every `gradient` line"),
+    "sampling_rate": Proof(RECOMPUTED, "of every `gradient` line"),
+    "steps": Proof(RECOMPUTED, "the number of `gradient` lines, and of lines of `history.csv`"),
+    "releases": Proof(RECOMPUTED, "equal"),
+    "accountant": Proof(MATCHED, "an accountant that covers the releases; it recomputes epsilon"),
+    "cross_check": Proof(MATCHED, "the second accountant of `accountant`"),
+    "accountant_versions": Proof(STATED, ""),
+    "method": Proof(STATED, "a known method, whose `paper` agrees"),
+    "paper": Proof(MATCHED, "the paper of `method`"),
+    "adjacency": Proof(MATCHED, "`unit`"),
+    "public": Proof(STATED, ""),
+    "unit": Proof(STATED, "`guarantee`, `mechanism` and `adjacency` name the same unit"),
+    "n_units": Proof(STATED, "equals `n_private`"),
+    "n_private": Proof(STATED, "`per_record.npz` names as many, if it is there; `--features` proves it"),
+    "n_public": Proof(STATED, "`--features` proves it"),
+    "noise_source": Proof(MATCHED, "`private`"),
+    "seed_kind": Proof(MATCHED, "`private`"),
+    "software": Proof(STATED, ""),
+    "precision": Proof(STATED, ""),
+    "device": Proof(STATED, ""),
+    "created": Proof(STATED, "a time"),
+    "n_features": Proof(MATCHED, "the shape of the model"),
+    "n_classes": Proof(MATCHED, "the shape of the model, and `class_names`"),
+    "class_names": Proof(STATED, "`n_classes` names; `--features` proves them"),
+    "class_names_from": Proof(STATED, ""),
+    "task": Proof(STATED, "a task that `method` trains; `--features` proves it"),
+    "ids_from": Proof(STATED, ""),
+    "options": Proof(
+        STATED,
+        "`delta`, `n_steps`, `noise_multiplier`, `sampling_rate` and `clip_norm` agree with the ledger; an `init` that "
+        "is a folder needs `inherited` releases",
+    ),
+    "preset": Proof(STATED, ""),
+    "centre": Proof(STATED, "`private` needs a `mean` release"),
+    "features": Proof(STATED, ""),
+    "backbone": Proof(STATED, ""),
+    "extraction": Proof(STATED, ""),
+    "public_from": Proof(STATED, ""),
+    "public_shots": Proof(STATED, ""),
+    "public_file": Proof(STATED, ""),
+    "split_seed": Proof(STATED, ""),
+    "per_owner_rows": Proof(STATED, ""),
+    "class_weights": Proof(STATED, "names the classes"),
+    "public_digest": Proof(STATED, "`--features` proves it"),
+    "test_rows": Proof(STATED, "`private` has no figures without a `test accuracy` release; `none` has none"),
+    "test_accuracy": Proof(STATED, "`test_figures.json`, or `test_counts`; `--features` proves it on public rows"),
+    "test_accuracy_std": Proof(MATCHED, "the `test accuracy` release and `test_counts`; else null"),
+    "test_balanced_accuracy": Proof(MATCHED, "`test_accuracy_per_class`"),
+    "test_balanced_accuracy_std": Proof(MATCHED, "the `test accuracy` release and `test_counts`; else null"),
+    "test_macro_auroc": Proof(STATED, "`test_figures.json`"),
+    "test_calibration_error": Proof(STATED, "`test_figures.json`"),
+    "test_accuracy_per_class": Proof(STATED, "`test_figures.json`, or `test_counts`"),
+    "n_test": Proof(STATED, "`test_figures.json`; 0 without test rows"),
+    "test_macro_average_precision": Proof(STATED, "`test_figures.json`"),
+    "test_label_accuracy": Proof(STATED, "`test_figures.json`"),
+    "test_counts": Proof(STATED, "needs the `test accuracy` release; accuracies and noise follow from it"),
+    "tuning": Proof(STATED, "needs the `selection` release, whose noise is `std`, or `selection`"),
+    "published": Proof(STATED, "one `histogram` line each, with its noise"),
+    "selection": Proof(RECOMPUTED, "equal to the ledger's line"),
+    "run_id": Proof(STATED, ""),
+    "private_commitment": Proof(STATED, "`--features` proves it"),
+    "per_record_commitment": Proof(
+        MATCHED, "`per_record.npz`; stated where that file is absent; null if nothing was released"
+    ),
+    "files": Proof(DIGEST, "of every file but `per_record.npz`, `manifest.json` and its signature"),
+    "manifest_digest": Proof(DIGEST, "of all other keys"),
+}
+FILES: Mapping[str, Proof] = {
+    MANIFEST: Proof(DIGEST, "`manifest_digest`; each key as above"),
+    SIGNATURE: Proof(SIGNED, "of `manifest.json`; stated without `--public-key`"),
+    LEDGER: Proof(
+        RECOMPUTED,
+        "digest; lines as linprobe writes them, with steps 0, 1, 2, ...; `releases` and epsilon follow from it; "
+        "sensitivities are those of `purpose`, and of `clip_norm` in `history.csv`",
+    ),
+    MODEL: Proof(STATED, "digest; `weights` and `bias` of the stated shape, finite, and not one byte besides them"),
+    HISTORY: Proof(STATED, "digest; a line of public facts for each of the `steps`; `clip_norm` is matched"),
+    TEST_FIGURES: Proof(STATED, "digest; agrees with itself and with the manifest"),
+    CONFIG: Proof(STATED, "digest"),
+    HISTOGRAM_FILES: Proof(STATED, "digest"),
+    CARD: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
+    CLAIM: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
+    PER_RECORD: Proof(
+        STATED, "`per_record_commitment` binds ids, losses and key; `n_private` ids; no further arrays; layout is free"
+    ),
+}
+
+
+def stated_in(manifest: Manifest, names: frozenset[str]) -> list[str]:
+    """The keys and files that a run states and nothing in its folder proves.
+
+    Keys that an earlier manifest lacks are among them: it means their default.
+
+    Args:
+        names: of the files in the folder.
+    """
+    of_kind = {*(() if manifest.several_labels else OF_LABELS), *(() if manifest.test_rows == "private" else COUNTS)}
+    keys = [key for key, proof in KEYS.items() if proof.by == STATED and (manifest.has(key) or key not in of_kind)]
+    if PER_RECORD not in names and manifest.per_record_commitment is not None:
+        keys.append("per_record_commitment")
+    unsigned = [SIGNATURE] if SIGNATURE in names else []
+    files = [name for name, proof in FILES.items() if proof.by == STATED and name in names]
+    return [*keys, *files, *unsigned, *manifest.histogram_files]

@@ -1,0 +1,87 @@
+"""Edits of a run folder that a forger reseals: each is refused, or `verify` lists what was edited."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linprobe.runs.manifest import Manifest
+from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.specification import KEYS, MEANINGS
+from tests.hostile.kinds import write_runs
+from tests.hostile.mutations import KINDS, Mutation, judged
+
+SAMPLE = 6  # mutations of each kind of run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of each kind."""
+    return write_runs(tmp_path_factory.mktemp("kinds"), KINDS)
+
+
+def _sample(mutations: list[Mutation]) -> list[Mutation]:
+    if os.environ.get("LINPROBE_MUTATIONS") == "all":
+        return mutations
+    places = np.random.default_rng(36).choice(len(mutations), SAMPLE, replace=False)
+    return [mutations[place] for place in places]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mutation_is_refused_or_listed(runs: dict[str, Path], kind: str) -> None:
+    found = list(judged(runs[kind], _sample))
+    assert [mutation.name for mutation, outcome in found if outcome == "missed"] == []
+    assert any(outcome == "refused" for _, outcome in found)
+
+
+def _edits() -> list[Mutation]:
+    """Edits of several places, or to a value that only this key may have."""
+    from tests.hostile.runs import sealed
+
+    def option(run: Path) -> None:
+        options = RunFolder(run).manifest.options
+        sealed(run, options={**options, "init": "elsewhere/run"})
+
+    def array(run: Path) -> None:
+        with np.load(run / "model.npz") as archive:
+            arrays = dict(archive)
+        np.savez(run / "model.npz", **arrays, rows=np.ones((9, 10)))
+        sealed(run)
+
+    tuning = {"factors": [0.5, 1.0], "shrink": 1.0, "counts": [3.0, 4.0], "std": 1.0}
+    return [
+        Mutation("centre is private", "", lambda run: sealed(run, centre="private")),
+        Mutation("test_rows are private", "", lambda run: sealed(run, test_rows="private")),
+        Mutation("tuning without a release", "", lambda run: sealed(run, tuning=tuning)),
+        Mutation("init is a folder", "", option),
+        Mutation("a third array", "", array),
+    ]
+
+
+def test_what_needs_a_release_is_refused_without_it(runs: dict[str, Path]) -> None:
+    found = {mutation.name: outcome for mutation, outcome in judged(runs["plain"], lambda _: _edits())}
+    assert found == dict.fromkeys(found, "refused")
+    assert len(found) == len(_edits())
+
+
+NAMED = (
+    "ledger.jsonl line 0 sensitivity tiny", "ledger.jsonl line 1 step negative", "ledger.jsonl line 2 extra",
+    "ledger.jsonl line 0 with a key twice", "history.csv line 1 column 1 b'7.5'", "history.csv without line 3",
+    "model.npz bytes before", "model.npz bytes after", "README.md removed",
+)  # fmt: skip
+
+
+def test_edits_that_version_0_2_accepted_are_refused(runs: dict[str, Path]) -> None:
+    found = {
+        mutation.name: outcome
+        for mutation, outcome in judged(runs["signed"], lambda every: [one for one in every if one.name in NAMED])
+    }
+    assert found == dict.fromkeys(NAMED, "refused")
+
+
+def test_every_key_is_declared() -> None:
+    assert list(KEYS) == ["format", *Manifest.keys()]
+    assert {proof.by for proof in KEYS.values()} <= set(MEANINGS)

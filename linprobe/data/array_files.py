@@ -148,7 +148,7 @@ def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None
 
 
 def load_torch(path: Path) -> Any:
-    """What torch reads from a .pt file, without running code in it. A tensor may be larger than the file: `tensor_fits`.
+    """What torch reads from a .pt file, without running its code. A tensor may be larger than the file: `tensor_fits`.
 
     Raises:
         DataError: a damaged file, or one that holds more than tensors and plain containers.

@@ -25,6 +25,7 @@ from linprobe.reporting.release_pages import composition_text, templates, unit_t
 from linprobe.runs.check import Recomputed
 from linprobe.runs.guarantee import NOUNS, PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST_FORMAT, Manifest, Published
+from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
 
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 PRIVATE = "PRIVATE: this page holds figures computed from private rows without noise; do not publish it"

@@ -548,8 +548,8 @@ def load_first_model(folder: str | os.PathLike[str]) -> FirstModel:
         )
     if not events:
         raise PrivacyError(
-            f"init run {folder} released nothing with noise, so no ledger would show that its weights were used; give a "
-            "private run, or init zero, public or text"
+            f"init run {folder} released nothing with noise, so no ledger would show that its weights were used; give "
+            "a private run, or init zero, public or text"
         )
     if weights.ndim == 3:
         weights, bias = weights.mean(axis=0), bias.mean(axis=0)

@@ -138,15 +138,14 @@ def check_run(run: RunFolder) -> Recomputed:
         _check_digests(run)
         if manifest.selection != selection:
             raise PrivacyError("the manifest's selection is not the ledger's; do not trust it")
+        nothing = _nothing_released(run, events) if manifest.accountant is None else None
         history = read_history(run[HISTORY], manifest.steps)
         if selection is None:
             check_lines(run[LEDGER], events)
             check_sensitivities(manifest, events, history)
         else:
             check_selection_line(run[LEDGER], selection)
-        if manifest.accountant is None:
-            return _nothing_released(run, events)
-        return _recomputed(manifest, events, selection)
+        return nothing or _recomputed(manifest, events, selection)
     except (ValueError, OverflowError) as error:  # of a library, about figures that no run has
         raise PrivacyError(f"{run.folder}/{MANIFEST} has a malformed {error}; do not trust it") from None
 

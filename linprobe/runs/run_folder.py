@@ -38,7 +38,7 @@ from linprobe.atomic_files import (
     write_json,
 )
 from linprobe.data.array_files import checked_arrays, is_archive_of, read_archive
-from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice
+from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice, printable
 from linprobe.runs.claim import refuse_existing
 from linprobe.runs.manifest import (
     CONFIG,
@@ -155,7 +155,8 @@ class RunFolder:
         if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
             raise DataError(f"{model} holds NaN or infinity; restore it from a copy")
         if not is_archive_of(content, arrays) or set(arrays) != {"weights", "bias"}:
-            raise DataError(f"{model} holds more than weights and bias; restore it from a copy")
+            more = printable(", ".join(sorted(set(arrays) - {"weights", "bias"}))[:80]) or "other bytes"
+            raise DataError(f"{model} holds {more} besides weights and bias; restore it from a copy")
         return weights, bias
 
     @property

@@ -136,7 +136,7 @@ def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None
         (manifest.centre not in CENTRES, f"centre is {manifest.centre[:40]!r}; allowed: {', '.join(CENTRES)}"),
         (manifest.centre == "private" and MEAN not in made, "centre is private, and no mean was released"),
         (
-            started != (INHERITED in made),
+            INHERITED in made and not started,
             f"init is {init!r:.60}, and the ledger inherits {made & {INHERITED} or 'nothing'}",
         ),
         ((tuning is not None) != (SELECTION in made), "tuning and a release for a selection need each other"),

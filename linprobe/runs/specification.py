@@ -87,7 +87,7 @@ KEYS: Mapping[str, Proof] = {
     "options": Proof(
         STATED,
         "`delta`, `n_steps`, `noise_multiplier`, `sampling_rate` and `clip_norm` agree with the ledger; an `init` that "
-        "is a folder needs `inherited` releases",
+        "is no folder excludes `inherited` releases",
     ),
     "preset": Proof(STATED, ""),
     "centre": Proof(STATED, "`private` needs a `mean` release"),

@@ -41,10 +41,6 @@ def _edits() -> list[Mutation]:
     """Edits of several places, or to a value that only this key may have."""
     from tests.hostile.runs import sealed
 
-    def option(run: Path) -> None:
-        options = RunFolder(run).manifest.options
-        sealed(run, options={**options, "init": "elsewhere/run"})
-
     def array(run: Path) -> None:
         with np.load(run / "model.npz") as archive:
             arrays = dict(archive)
@@ -56,7 +52,6 @@ def _edits() -> list[Mutation]:
         Mutation("centre is private", "", lambda run: sealed(run, centre="private")),
         Mutation("test_rows are private", "", lambda run: sealed(run, test_rows="private")),
         Mutation("tuning without a release", "", lambda run: sealed(run, tuning=tuning)),
-        Mutation("init is a folder", "", option),
         Mutation("a third array", "", array),
     ]
 

@@ -120,7 +120,7 @@ def test_a_neighbour_publishes_the_same_bits_by_the_kernel_for_many_classes(case
 
 @pytest.mark.parametrize("case", [*DEFAULTS, *PARTS], **named)
 def test_a_neighbour_publishes_the_same_bits_from_streamed_rows(case, datasets, monkeypatch) -> None:
-    monkeypatch.setattr(available_memory, "fits", lambda n_bytes: False)
+    monkeypatch.setattr(available_memory, "suffices", lambda n_bytes: False)
     replay(datasets, case, ENDS)
 
 

@@ -131,7 +131,7 @@ def test_processes_and_streams_train_the_same_model(n_ranks, memory, monkeypatch
     given = dataset(sizes)
     want = train_on(given)
     if not memory:
-        monkeypatch.setattr(available_memory, "fits", lambda n_bytes: False)
+        monkeypatch.setattr(available_memory, "suffices", lambda n_bytes: False)
 
     def member(group: Group) -> Any:
         return train_on(given, Runtime(group=group))

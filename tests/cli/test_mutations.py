@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from linprobe.runs.manifest import Manifest
-from linprobe.runs.run_folder import RunFolder
 from linprobe.runs.specification import KEYS, MEANINGS
 from tests.hostile.kinds import write_runs
 from tests.hostile.mutations import KINDS, Mutation, judged

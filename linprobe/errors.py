@@ -61,21 +61,14 @@ def first_line(error: BaseException) -> str:
 EXTRAS = {
     "extract": ("extract", ("torch", "torchvision", "timm", "open_clip")),
     "torch": ("a GPU, several processes and .pt files", ("torch",)),
-    "arrow": ("Parquet, Arrow and data sets on disk", ("pyarrow",)),
+    "arrow": ("Parquet files", ("pyarrow",)),
     "onnx": ("export --to onnx", ("onnx",)),
-    "skops": ("export --to sklearn", ("skops",)),
-    "mlflow": ("--log-to mlflow", ("mlflow",)),
-    "tensorboard": ("--log-to tensorboard", ("torch", "tensorboard")),
-    "wandb": ("--log-to wandb", ("wandb",)),
 }
 """What each extra of linprobe is for, and the modules it brings. pyproject.toml declares the extras."""
 
 EXTRA_OF = {
     ("device", "cuda"): "torch",
     ("to", "onnx"): "onnx",
-    ("to", "sklearn"): "skops",
-    ("to", "torch"): "torch",
-    **{("log_to", tracker): tracker for tracker in ("mlflow", "tensorboard", "wandb")},
 }
 """The extra that an option needs, by its name and the part of its value before a colon."""
 

@@ -94,7 +94,7 @@ def decode_rate(folder: Path, request: ExtractRequest) -> float:
     paths = sorted((folder / "train").rglob("*.jpg"))[:256]
     start = time.perf_counter()
     for path in paths:
-        transform.pixels(decode(path.read_bytes(), "RGB")[0])
+        transform.pixels(decode(path.read_bytes(), "RGB"))
     return len(paths) / (time.perf_counter() - start)
 
 

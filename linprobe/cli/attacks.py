@@ -24,7 +24,7 @@ def _attack(request: AttackRequest) -> None:
     of = f", {result['shadows']} shadow probes" if request.lira else ""
     interval = "" if result["auc_low"] is None else f" ({result['auc_low']:.4f} to {result['auc_high']:.4f}, 95 %)"
     limits = result["tpr_limit_at_fpr"] or {}
-    made = " and ".join(f"{path} is complete" for path in (request.out, request.plot) if path is not None)
+    made = "" if request.out is None else f"{request.out} is complete"
     with printing(made, "the figures"):
         if request.as_json:
             print_private_json(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from linprobe.cli._command import command
-from linprobe.cli._shared import print_dry_run, print_made
+from linprobe.cli._shared import print_made
 from linprobe.extraction.request import ExtractOutcome
 from linprobe.options.requests import ExtractRequest, ImportRequest
 
@@ -16,11 +16,6 @@ def _extract(request: ExtractRequest) -> None:
     from linprobe.cli import _terminal
     from linprobe.extraction import extract as made_by
 
-    if request.dry_run:
-        with _terminal.TerminalProgress() as progress:
-            found = made_by.dry_run_of_extraction(request, progress)
-        print_dry_run(found, as_json=request.as_json)
-        return
     with _terminal.TerminalProgress() as progress:
         outcome = made_by.extract(request, progress)
     if outcome is not None:
@@ -39,8 +34,6 @@ def _show_extraction(outcome: ExtractOutcome) -> None:
         waited = f"; {share:.0%} of the time spent waiting for images" if share > 0.1 else ""
         rate = outcome.extracted / outcome.seconds
         _terminal.note(f"{rate:.1f} images/s on {outcome.device} in {outcome.precision}{waited}")
-    if outcome.converted:
-        _terminal.note("converted images: " + ", ".join(f"{count} {kind}" for kind, count in outcome.converted.items()))
     for name, reason in outcome.skipped[:NAMED]:
         _terminal.note(f"skipped {name}: {reason}")
     if len(outcome.skipped) > NAMED:
@@ -53,11 +46,6 @@ def _import(request: ImportRequest) -> None:
     from linprobe.cli import _terminal
     from linprobe.extraction import feature_files as made_by
 
-    if request.dry_run:
-        with _terminal.TerminalProgress() as progress:
-            found = made_by.dry_run_of_import(request, progress)
-        print_dry_run(found, as_json=False)
-        return
     with _terminal.TerminalProgress() as progress:
         description = made_by.import_(request, progress)
     rows = ", ".join(f"{count} {group}" for group, count in description["rows"].items())

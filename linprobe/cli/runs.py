@@ -61,12 +61,9 @@ def _verify(request: VerifyRequest) -> None:
 @command(ReportRequest)
 def _report(request: ReportRequest) -> None:
     """Write the page, and print its path."""
-    from linprobe.cli import _terminal
     from linprobe.publishing.report import report
 
     report(request)
-    if request.attack:
-        _terminal.note("PRIVATE: the page holds figures computed from private rows without noise; do not publish it")
     print_made("page", request.html)
 
 
@@ -76,9 +73,6 @@ def _release(request: ReleaseRequest) -> None:
     from linprobe.cli import _terminal
     from linprobe.publishing import release as commands
 
-    if request.dry_run:
-        print_dry_run(commands.dry_run_of_release(request), as_json=request.as_json)
-        return
     released = commands.release(request)
     if request.as_json:
         print_made("release", released["release"], released)

@@ -1,9 +1,8 @@
 """Array files and tables that a stranger may have made: no pickles, and no more memory than their bytes can stand for.
 
-pyarrow allocates what the header of a Parquet page, or a compressed buffer of an Arrow file, says of its length. No
-option of pyarrow limits it, so these lengths are read here first, and nothing else:
-https://github.com/apache/parquet-format (PageHeader, in Thrift's compact protocol) and
-https://arrow.apache.org/docs/format/Columnar.html (Message.fbs, in flatbuffers).
+pyarrow allocates what the header of a Parquet page says of its length. No option of pyarrow limits it, so these lengths
+are read here first, and nothing else: https://github.com/apache/parquet-format (PageHeader, in Thrift's compact
+protocol).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import math
 import mmap
 import pickle
-import struct
 import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import nullcontext
@@ -35,9 +33,6 @@ CENTRAL_HEADER, MADE_ON, SYSTEMS = 46, 5, (0, 3)  # its length; place and values
 WORD = 8  # bytes of a number of a table as it is read
 PARQUET_UNCOMPRESSED, PARQUET_COMPRESSED = 2, 3  # fields of a page header: lengths
 THRIFT_BOOLEANS, THRIFT_NUMBERS, THRIFT_BINARY, THRIFT_STRUCT = (1, 2), (4, 5, 6), 8, 12  # types of fields
-ARROW_MAGIC, FIRST_MESSAGE = b"ARROW1", 8  # of the file format, which is a stream with a footer
-HEADER, DATA = 2, 1  # fields of an Arrow message, and of a dictionary
-NODES, BUFFERS, COMPRESSION = 1, 2, 3  # fields of a record batch
 
 
 def too_large(declared: int, stored: int) -> bool:
@@ -180,36 +175,24 @@ def tensor_fits(tensor: Any, path: Path) -> bool:
     return bool(dense and tensor.numel() * tensor.element_size() <= path.stat().st_size)
 
 
-def pyarrow_modules() -> Any:
-    """pyarrow, with the modules of it that are used.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    require("arrow", "a Parquet or Arrow file or a data set on disk")
-    import pyarrow
-    import pyarrow.compute  # not imported by the others in every case
-    import pyarrow.parquet
-
-    return pyarrow
-
-
 def parquet_table(source: Path) -> Any:
     """The table in a Parquet file. Text stays in dictionaries: a text that stands in all rows is held once.
 
     Raises:
-        DataError: the file declares more values than its bytes can stand for.
+        DataError: the file declares more values than its bytes can stand for. UsageError: pyarrow is not installed.
     """
-    arrow = pyarrow_modules()
-    with arrow.parquet.ParquetFile(source) as file:
+    require("arrow", "a Parquet file")
+    from pyarrow import parquet, types
+
+    with parquet.ParquetFile(source) as file:
         footer, fields = file.metadata, file.schema_arrow
     groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
     chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
     _refuse_large(sum(max(WORD * chunk.num_values, chunk.total_uncompressed_size) for chunk in chunks), source)
     with source.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         _refuse_large(sum(size for chunk in chunks for size in _page_sizes(content, chunk)), source)
-    texts = [field.name for field in fields if arrow.types.is_string(field.type) or arrow.types.is_binary(field.type)]
-    return arrow.parquet.read_table(source, read_dictionary=texts, use_threads=False)
+    texts = [field.name for field in fields if types.is_string(field.type) or types.is_binary(field.type)]
+    return parquet.read_table(source, read_dictionary=texts, use_threads=False)
 
 
 def _refuse_large(declared: int, source: Path) -> None:
@@ -273,67 +256,3 @@ def _varint(content: mmap.mmap, place: int) -> tuple[int, int]:
         if shift > 63:
             raise ValueError("damaged header of a page: a number of more than 10 bytes")
     return value | content[place] << shift, place + 1
-
-
-def arrow_table(source: Path) -> Any:
-    """The table in an Arrow file, or in an Arrow stream, as `datasets` writes it.
-
-    Raises:
-        DataError: the file declares more values than its bytes can stand for.
-    """
-    arrow = pyarrow_modules()
-    with arrow.memory_map(str(source)) as stream:
-        start = FIRST_MESSAGE if stream.read(len(ARROW_MAGIC)) == ARROW_MAGIC else 0
-        stream.seek(start)
-        messages = arrow.ipc.MessageReader.open_stream(stream)
-        _refuse_large(sum(length for message in messages for length in _message_sizes(message)), source)
-        stream.seek(start)
-        return arrow.ipc.open_stream(stream).read_all()
-
-
-def _message_sizes(message: Any) -> Iterator[int]:
-    """The bytes that each column and each buffer of a message have in memory. ValueError for a damaged message."""
-    if message.type not in ("record batch", "dictionary"):
-        return
-    metadata, body = memoryview(message.metadata), message.body
-    try:
-        batch = _follow(metadata, _field(metadata, _number(metadata, "<I", 0), HEADER))
-        if message.type == "dictionary":
-            batch = _follow(metadata, _field(metadata, batch, DATA))
-        compressed = _field(metadata, batch, COMPRESSION) > 0
-        for length, _ in _pairs(metadata, _field(metadata, batch, NODES)):
-            yield WORD * max(0, length)
-        for offset, length in _pairs(metadata, _field(metadata, batch, BUFFERS)):
-            # a compressed buffer begins with its length in memory; -1 if it is not compressed
-            inside = _number(body, "<q", offset) if compressed and length >= WORD else -1
-            yield max(length, inside)
-    except struct.error as error:
-        raise ValueError(f"damaged message: {error}") from None
-
-
-def _number(content: Any, form: str, place: int) -> int:
-    return int(struct.unpack_from(form, content, place)[0])
-
-
-def _field(metadata: memoryview, table: int, number: int) -> int:
-    """Where a field of a flatbuffers table is; 0 if the table lacks it."""
-    entries = table - _number(metadata, "<i", table)
-    entry = 4 + 2 * number
-    offset = _number(metadata, "<H", entries + entry) if entry < _number(metadata, "<H", entries) else 0
-    return table + offset if offset else 0
-
-
-def _follow(metadata: memoryview, place: int) -> int:
-    """Where the reference at `place` leads."""
-    if not place:
-        raise ValueError("a message lacks its content")
-    return place + _number(metadata, "<I", place)
-
-
-def _pairs(metadata: memoryview, place: int) -> Iterator[tuple[int, int]]:
-    """Pairs of a vector: length and nulls of each node, or offset and length of each buffer."""
-    if not place:
-        return
-    start = _follow(metadata, place)
-    for number in range(_number(metadata, "<I", start)):
-        yield struct.unpack_from("<qq", metadata, start + 4 + 16 * number)

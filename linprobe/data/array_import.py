@@ -1,13 +1,12 @@
 """Arrays and tables of rows, read and written as a feature file.
 
-A table is CSV, Parquet, Arrow, or a Hugging Face data set on disk. It has a column of labels, may have one of ids and
-one of owners, and its other columns are features. It is named after its group: `train.csv`, `test.parquet`.
+A table is CSV or Parquet. It has a column of labels, may have one of ids and one of owners, and its other columns are
+features. It is named after its group: `train.csv`, `test.parquet`.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, islice
@@ -17,16 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.atomic_files import open_regular, read_text
 from linprobe.data.array_files import (
     LARGEST,
     Arrays,
     array_names,
-    arrow_table,
     load_torch,
     open_array,
     parquet_table,
-    pyarrow_modules,
     read_archive,
     tensor_fits,
     too_large,
@@ -50,9 +46,7 @@ from linprobe.progress import Progress, Silent
 
 KINDS = ("X", "y", "id")
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
-ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
-SUFFIXES = (".npz", ".npy", ".pt", ".csv", *ARROW_SUFFIXES)
-SPLITS = {"train": "train", "test": "test", "public": "public", "validation": "test"}  # of a data set on disk
+SUFFIXES = (".npz", ".npy", ".pt", ".csv", ".parquet")
 BLOCK_BYTES = 1 << 24
 LINES_AT_ONCE = 2048
 UTF32 = 4  # bytes of a character in an array of text
@@ -109,7 +103,7 @@ def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: 
     class_names.
 
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
-    stem of the file name (`X_train.npy`). A folder is a data set of `datasets`, or means all array files in it.
+    stem of the file name (`X_train.npy`). A folder means all array files in it.
 
     Args:
         columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
@@ -120,7 +114,7 @@ def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: 
     """
     arrays: Arrays = {}
     for source in sources:
-        if source.is_dir() and not _is_dataset(source):
+        if source.is_dir():
             inside = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
             if not inside:
                 raise DataError(f"folder {source} holds no arrays; allowed: files ending in {', '.join(SUFFIXES)}")
@@ -130,7 +124,7 @@ def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: 
             raise DataError(
                 f"array file {source} does not exist; give an existing {', '.join(SUFFIXES)} file or folder"
             )
-        if not source.is_file() and not source.is_dir():
+        if not source.is_file():
             raise DataError(f"{source} is no regular file; give a {', '.join(SUFFIXES)} file or folder")
         with reading(f"array file {source}", "write it again"):
             arrays |= _read_one(source, columns, progress)
@@ -148,18 +142,14 @@ def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: 
 
 def _read_one(source: Path, columns: Columns, progress: Progress) -> Arrays:
     owner = columns.owner or OWNER
-    if source.is_dir():
-        return _read_dataset(source, columns)
     if source.suffix == ".npz":
         chosen = _selected(source, array_names(source), owner, progress)
         found = read_archive(source, list(chosen.values()))
         return {name: found[key] for name, key in chosen.items()}
     if source.suffix == ".csv":
         return read_csv(source, columns, progress)
-    if source.suffix in ARROW_SUFFIXES:
-        group = _group_of(source)
-        table = parquet_table(source) if source.suffix == ".parquet" else arrow_table(source)
-        return _arrays_of(table, group, columns, source, source.stat().st_size)
+    if source.suffix == ".parquet":
+        return _read_parquet(source, columns)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {', '.join(SUFFIXES)} or a folder of them")
     loaded = load_torch(source) if source.suffix == ".pt" else open_array(source)
@@ -310,53 +300,9 @@ def _refuse_text(cell: str, where: str) -> None:
         ) from None
 
 
-def _is_dataset(folder: Path) -> bool:
-    """Whether `datasets` (Hugging Face) saved a data set, or one with splits, in the folder."""
-    return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
-
-
-def _read_dataset(folder: Path, columns: Columns) -> Arrays:
-    """Arrays of all splits of a data set that `save_to_disk` wrote: train, test or validation, and public.
-
-    A data set without splits is the group train. Class names are the ones its label declares.
-
-    Raises:
-        DataError: another split, or a data set with selected rows. UsageError: pyarrow is not installed.
-    """
-    arrow = pyarrow_modules()
-    splits = {"train": folder}
-    if (folder / "dataset_dict.json").is_file():
-        named = json.loads(read_text(folder / "dataset_dict.json"))["splits"]
-        groups = [SPLITS.get(name) for name in named]
-        if None in groups or len(set(groups)) != len(groups):
-            raise DataError(
-                f"data set {folder} has the splits {', '.join(named)}; allowed: train, one of test and validation, and "
-                "public; rename or remove the others"
-            )
-        splits = {SPLITS[name]: folder / name for name in named}
-    arrays: Arrays = {}
-    for group, place in splits.items():
-        state = json.loads(read_text(place / "state.json"))
-        if state.get("_indices_files"):
-            raise DataError(f"data set {place} selects rows of another; call flatten_indices() and save it again")
-        parts = [place / Path(entry["filename"]).name for entry in state["_data_files"]]
-        if len(set(parts)) < len(parts):
-            raise DataError(f"data set {place} names a file twice; save it again")
-        for part in parts:
-            open_regular(part).close()
-        table, stored = arrow.concat_tables(map(arrow_table, parts)), sum(part.stat().st_size for part in parts)
-        arrays |= _arrays_of(table, group, columns, place, stored)
-        info = json.loads(read_text(place / "dataset_info.json"))
-        label = (info.get("features") or {}).get(columns.label) or {}
-        if label.get("_type") == "ClassLabel" and label.get("names"):
-            names = list(map(str, label["names"]))
-            check_class_names(names, str(place))
-            arrays["class_names"] = np.array(names)
-    return arrays
-
-
-def _arrays_of(table: Any, group: str, columns: Columns, where: Path, stored: int) -> Arrays:
-    """The arrays of a table of pyarrow; `stored` is the number of bytes that it came from."""
+def _read_parquet(where: Path, columns: Columns) -> Arrays:
+    """X, y and, where there are such columns, id and owner of one group."""
+    group, table, stored = _group_of(where), parquet_table(where), where.stat().st_size
     table.validate(full=True)  # Arrow ends the process where lengths contradict each other
     texts, features = columns.split(table.column_names, group, where)
     labels = columns.labels(table.column_names)
@@ -380,15 +326,15 @@ def _arrays_of(table: Any, group: str, columns: Columns, where: Path, stored: in
 
 def _plain_list(column: Any, name: str, where: Path) -> list[Any]:
     """The values of a column of texts, numbers or flags, of which none is longer than LONGEST_ID."""
-    import pyarrow
+    from pyarrow import compute, types
 
     for chunk in column.chunks:
-        held = chunk.dictionary if pyarrow.types.is_dictionary(chunk.type) else chunk
-        texts = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_binary)
+        held = chunk.dictionary if types.is_dictionary(chunk.type) else chunk
+        texts = (types.is_string, types.is_large_string, types.is_binary)
         if any(is_kind(held.type) for is_kind in texts):
-            longest = pyarrow.compute.max(pyarrow.compute.binary_length(held)).as_py() or 0
+            longest = compute.max(compute.binary_length(held)).as_py() or 0
             _refuse_long(longest, f"{where}: column {name!r}")
-        elif not pyarrow.types.is_primitive(held.type):
+        elif not types.is_primitive(held.type):
             raise DataError(f"{where}: column {name!r} has type {held.type}; allowed: texts or whole numbers")
     return list(column.to_pylist())
 
@@ -416,19 +362,19 @@ def _text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.st
 
 def _column(column: Any, name: str, where: Path) -> NDArray[np.floating]:
     """The numbers of a column, (rows, 1), or those of its lists, (rows, length)."""
-    import pyarrow
+    from pyarrow import compute, types
 
     _refuse_nulls(column, name, where)
     kind, flat, width = column.type, column, 1
-    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         lengths = {len(value) for value in column}
         if len(lengths) > 1:
             raise DataError(
                 f"{where}: lists of column {name!r} have lengths {sorted(lengths)[:5]}; allowed: one length"
             )
-        kind, flat, width = kind.value_type, pyarrow.compute.list_flatten(column), max(lengths, default=0)
+        kind, flat, width = kind.value_type, compute.list_flatten(column), max(lengths, default=0)
         _refuse_nulls(flat, name, where)
-    if not (pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_boolean(kind)):
+    if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
         raise DataError(
             f"{where}: column {name!r} has type {column.type}; allowed: numbers, or lists of numbers; leave it out, or "
             "name it with --label-column, --id-column or --owner-column"
@@ -454,63 +400,25 @@ def import_arrays(
     columns: Columns = _COLUMNS,
     progress: Progress = _SILENT,
 ) -> Description:
-    """Write the feature file `out` from array files; returns its description. Arguments are those of `described`.
+    """Write the feature file `out` from array files; returns its description.
 
-    Where rows have owners, the rows of a group are written in the order of their owners' names. Image arrays (more than
-    two dimensions) are flattened.
-
-    Raises:
-        UsageError, DataError: as `described`; also rows that are no finite float32.
-    """
-    description, arrays = described(sources, classes, private_test=private_test, columns=columns, progress=progress)
-    with FeatureWriter(out, description, shown_as=Path(_shown(sources))) as writer:
-        for group in groups_of(arrays):
-            _write_group(writer, group, arrays, description.class_names, _shown(sources))
-    if writer.note is not None:
-        progress.note(writer.note)
-    return description
-
-
-def described(
-    sources: Sequence[Path],
-    classes: Sequence[str] | None = None,
-    *,
-    private_test: bool = False,
-    columns: Columns = _COLUMNS,
-    progress: Progress = _SILENT,
-) -> tuple[Description, Arrays]:
-    """The description of a feature file, and its arrays.
-
-    Undeclared class names come from the test labels if these are public, never from training labels;
-    several labels a row are named after their columns.
+    Undeclared class names come from the test labels if these are public, never from training labels; several labels a
+    row are named after their columns. Where rows have owners, the rows of a group are written in the order of their
+    owners' names. Image arrays (more than two dimensions) are flattened.
 
     Args:
         private_test: declares the test rows private. columns, progress: as in `read_arrays`.
 
     Raises:
-        UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays.
+        UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays, or rows that
+            are no finite float32.
     """
+    where = ", ".join(map(str, sources))
     arrays = read_arrays(sources, columns, progress)
-    _check_present(arrays, columns, _shown(sources))
+    _check_present(arrays, columns, where)
     if classes is None and "class_names" in arrays:
         classes = [str(name) for name in arrays["class_names"]]
-    if private_test and "X_test" not in arrays:
-        raise UsageError("--private-test was given, and there are no test rows; leave it out")
-    several = has_several_labels(arrays)
-    if private_test and classes is None and not several:
-        raise DataError(
-            "test labels are private, so class names cannot come from them; declare the classes with --classes, or "
-            "class_names in a .npz"
-        )
-    if several:
-        arrays, names, names_from = settle_matrix(arrays, classes)
-    else:
-        arrays = settle_labels(arrays, classes)
-        names, names_from = class_list(arrays, classes)
-    where = f"the class list of {_shown(sources)}"
-    check_class_names(names, where)
-    if "" in names:
-        raise DataError(f"{where} has an empty name, ''; allowed: text; fill empty labels, or rename the class")
+    arrays, names, names_from = _settled(arrays, classes, where, private_test=private_test)
     images = arrays["X_train"].ndim > 2
     description = Description(
         class_names=names,
@@ -520,9 +428,38 @@ def described(
         source=", ".join(source.name for source in sources),
         ids_from=GIVEN if "id_train" in arrays else CONTENT,
         test_rows=PRIVATE if private_test else "public",
-        task=MULTILABEL if several else MULTICLASS,
+        task=MULTILABEL if has_several_labels(arrays) else MULTICLASS,
     )
-    return description, arrays
+    with FeatureWriter(out, description, shown_as=Path(where)) as writer:
+        for group in GROUPS:
+            if f"X_{group}" in arrays:
+                _write_group(writer, group, arrays, names, where)
+    if writer.note is not None:
+        progress.note(writer.note)
+    return description
+
+
+def _settled(
+    arrays: Arrays, classes: Sequence[str] | None, where: str, *, private_test: bool
+) -> tuple[Arrays, tuple[str, ...], str]:
+    """The arrays with settled labels, the class names, and where these come from. Raises as `import_arrays`."""
+    if private_test and "X_test" not in arrays:
+        raise UsageError("--private-test was given, and there are no test rows; leave it out")
+    if has_several_labels(arrays):
+        arrays, names, names_from = settle_matrix(arrays, classes)
+    elif private_test and classes is None:
+        raise DataError(
+            "test labels are private, so class names cannot come from them; declare the classes with --classes, or "
+            "class_names in a .npz"
+        )
+    else:
+        arrays = settle_labels(arrays, classes)
+        names, names_from = class_list(arrays, classes)
+    where = f"the class list of {where}"
+    check_class_names(names, where)
+    if "" in names:
+        raise DataError(f"{where} has an empty name, ''; allowed: text; fill empty labels, or rename the class")
+    return arrays, names, names_from
 
 
 def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
@@ -539,26 +476,6 @@ def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
                 f"{where} holds no {key}; needed: X_train, y_train, X_test, y_test, the last two only to measure "
                 "accuracy"
             )
-
-
-def _shown(sources: Sequence[Path]) -> str:
-    """The sources in a message about their content."""
-    return ", ".join(map(str, sources))
-
-
-def groups_of(arrays: Arrays) -> dict[str, tuple[int, int, np.dtype[np.floating]]]:
-    """Rows, features and type on disk of each group that there is.
-
-    The type is float16 if it represents every value exactly (float16, 8-bit integers, booleans), else float32.
-    """
-    found = {}
-    for group in GROUPS:
-        if f"X_{group}" in arrays:
-            x = arrays[f"X_{group}"]
-            small = x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1)
-            stored: type[np.floating] = np.float16 if small else np.float32
-            found[group] = (len(x), int(np.prod(x.shape[1:])), np.dtype(stored))
-    return found
 
 
 def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
@@ -584,10 +501,12 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
                 made.add(block, labels[start : start + len(block)])
             yield block
 
-    n_rows, width, dtype = groups_of(arrays)[group]
+    # float16 represents float16, 8-bit integers and booleans exactly
+    small = x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1)
+    dtype: type[np.floating] = np.float16 if small else np.float32
     names_of_rows = (str(name) for name in (made.names if ids is None else ids))
     people = None if owners is None else owners.tolist()
-    writer.write_group(group, n_rows, width, blocks(), labels, names_of_rows, dtype.type, people)
+    writer.write_group(group, len(x), int(np.prod(x.shape[1:])), blocks(), labels, names_of_rows, dtype, people)
 
 
 def _blocks(

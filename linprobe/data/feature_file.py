@@ -264,12 +264,6 @@ class FeatureFile(FeatureReader):
                 return []
             return list(zip(*(texts(column, self.path, PRIVATE_LOG, ALL) for column in columns), strict=True))
 
-    def converted(self) -> dict[str, int]:
-        """Number of images that `extract` converted, by conversion. Private."""
-        with self._reading(PRIVATE_LOG):
-            log = find(self._file, self.path, PRIVATE_LOG)
-            return {} if log is None else dict(json.loads(text_attribute(log.attrs, self.path, "converted")))
-
     def close(self) -> None:
         """Close the file."""
         self._file.close()

@@ -146,20 +146,17 @@ class FeatureWriter:
     def write_private_log(
         self,
         fingerprint: str,
-        converted: str,
         skipped: Sequence[tuple[str, str]],
         keys: Mapping[str, NDArray[np.uint8]],
     ) -> None:
         """Store private facts about the images of an extraction.
 
         Args:
-            fingerprint: digest of the images. converted: number of images by conversion, as JSON.
-            skipped: id and reason of each skipped image.
-            keys: for each group the digest of every image's pixels, shape (n_rows, bytes); zero for augmented views.
+            fingerprint: digest of the images. skipped: id and reason of each skipped image.
+            keys: for each group the digest of every image's pixels, shape (n_rows, bytes).
         """
         group = self._file.create_group(PRIVATE_LOG)
         group.attrs["fingerprint"] = fingerprint
-        group.attrs["converted"] = converted
         for name, digests in keys.items():
             group.create_dataset(f"{name}_key", data=digests)
         text = h5py.string_dtype("utf-8")

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import AttackLimit
 from linprobe.accounting.figures import limit_percent as limit_percent
 from linprobe.atomic_files import write_json
 from linprobe.data.dataset import Dataset, check_one_class, check_test_rows, dataset_of, open_features
@@ -38,7 +37,6 @@ from linprobe.parallel.jobs import unordered
 from linprobe.plans.plan import plan_run
 from linprobe.plans.settings import Settings
 from linprobe.progress import Progress
-from linprobe.reporting import plots
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import NOUNS, limit_of
 from linprobe.runs.matching import features_of, private_mask, split_of
@@ -61,7 +59,7 @@ def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
     """
     _check(request)
     inputs = (*inputs_of(request.run), request.features, request.public)
-    with new_files({"--plot": request.plot, "--out": request.out}, inputs=inputs, overwrite=request.overwrite):
+    with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
         return _attack(request, progress)
 
 
@@ -102,7 +100,9 @@ def _attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
         "delta": manifest.delta,
         "private_output": PRIVATE_OUTPUT,
     }
-    _write(request, result, found, limit, Path(manifest.features).stem)
+    out = request.out
+    if out is not None:
+        writing(out, lambda: write_json(out, result, private=True))
     return result
 
 
@@ -115,8 +115,6 @@ def threshold_auc(features: FeatureReader, run: RunFolder, resamples: int = 0) -
 
 
 def _check(request: AttackRequest) -> None:
-    if request.plot is not None:
-        plots.check_format(request.plot)
     if request.resamples and request.resamples < LEAST_RESAMPLES:
         raise ParameterError(
             f"resamples is {request.resamples}; allowed: {LEAST_RESAMPLES} or more, or 0 for no interval"
@@ -286,13 +284,3 @@ def _figures(found: Membership) -> dict[str, Any]:
 
 def _by_rate(values: list[float]) -> dict[str, float]:
     return {f"{rate:g}": value for rate, value in zip(FALSE_POSITIVE_RATES, values, strict=True)}
-
-
-def _write(
-    request: AttackRequest, result: dict[str, Any], found: Membership, limit: AttackLimit | None, data: str
-) -> None:
-    plot, out = request.plot, request.out
-    if out is not None:
-        writing(out, lambda: write_json(out, result, private=True))
-    if plot is not None:
-        writing(plot, lambda: plots.membership_roc(plot, found, result, limit, data))

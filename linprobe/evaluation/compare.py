@@ -59,10 +59,8 @@ from linprobe.plans.words import (
 )
 from linprobe.progress import Progress, Silent
 from linprobe.reporting.comparison import (
-    accuracy_against_attack,
     accuracy_against_epsilon,
     balance_matters,
-    boost_against_shots,
     comparison_table,
     markdown,
 )
@@ -281,9 +279,7 @@ def _written(
             table = markdown(*comparison_table(summary, "**{}**", balanced=True))
             stream.write(f"\nBalanced accuracy, %, {spread}:\n\n{table}")
     about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
-    figures = [accuracy_against_epsilon(out / "accuracy_against_epsilon.png", summaries, *levels, about)]
-    if len({setting.shots for _, setting, _ in boost}) > 1:
-        figures.append(boost_against_shots(out / "boost_against_shots.png", summaries, *levels, about))
+    figure = accuracy_against_epsilon(out / "accuracy_against_epsilon.png", summaries, *levels, about)
     attacked = {}
     if request.attack:
         attacks = [
@@ -292,7 +288,6 @@ def _written(
         ]
         marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
         write_csv(out / "private_attacks.csv", marked, private=True)
-        figures.append(accuracy_against_attack(out / "private_accuracy_against_attack.png", summaries, about))
         attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
     composed = folder.composed(request.delta)
     always = {"commonest_class": commonest[0], "commonest_share": commonest[1]}
@@ -304,7 +299,7 @@ def _written(
         "summary": summary,
         "runs": runs,
         **attacked,
-        "figures": [str(path) for path in figures if path is not None],
+        "figures": [] if figure is None else [str(figure)],
     }
 
 

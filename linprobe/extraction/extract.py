@@ -9,20 +9,19 @@ from linprobe.atomic_files import check_place
 from linprobe.errors import DataError, LinprobeError, UsageError, advice, reading, require
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, family_of
 from linprobe.options.declaration import declared
-from linprobe.plans.words import DryRun, bytes_in_words, counted, listed, time_line
 from linprobe.progress import Progress
 
 # arguments that do not change how an image becomes a row
 FREE = {
-    "source", "out", "weights", "device", "precision", "batch_size", "workers", "compile", "dtype", "on_error",
-    "timeout", "overwrite", "like", "root", "as_json", "dry_run",
+    "source", "out", "weights", "device", "precision", "batch_size", "workers", "dtype", "on_error", "overwrite",
+    "like", "as_json",
 }  # fmt: skip
 
 
 def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | None:
     """Make the feature file that `request` describes, resuming an interrupted run with the same settings.
 
-    Under torchrun, all processes make this call; rank 0 downloads, assembles the file and reports.
+    Under torchrun, all processes make this call; rank 0 assembles the file and reports.
 
     Returns:
         What was done; None in processes other than rank 0.
@@ -40,39 +39,6 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractOutcome | Non
         raise
     except OSError as error:
         raise LinprobeError(f"the extraction to {request.out} stopped ({error}); {advice(error)}") from None
-
-
-def dry_run_of_extraction(request: ExtractRequest, progress: Progress) -> DryRun:
-    """What `extract` would read and write. No image is written to disk.
-
-    Returns: facts as `linprobe.extraction.run.estimate`.
-
-    Raises:
-        LinprobeError: as `extract`, before the first image is read.
-    """
-    recipe = _checked(request, progress)
-    from linprobe.extraction.run import estimate
-
-    facts = estimate(request, recipe, progress)
-    images = ", ".join(
-        f"{count:,} {'unlabelled' if name == 'rows' else name}" for name, count in facts["images"].items()
-    )
-    height, width = facts["image_size"]
-    lines = [
-        ("reads", f"{facts['source']}: {images} images of {counted(facts['n_classes'], 'class')}"),
-        ("network", f"{facts['backbone']}, {facts['weights'] or 'no'} weights, {width} x {height} pixels"),
-        ("", f"{facts['device']}, {facts['precision']}, batches of {facts['batch_size']}, {facts['workers']} workers"),
-        ("spends", "nothing; training on the rows does"),
-    ]
-    if facts["exists"]:
-        return DryRun(facts, [*lines, ("writes", f"nothing: {facts['out']} exists, made with the same settings")])
-    if facts["done"]:
-        lines.append(("resumes", f"{facts['done']:,} images are done"))
-    rows = f"rows of {facts['n_features']} features as {facts['dtype']}, {bytes_in_words(facts['file_bytes'])}"
-    beside, free = (bytes_in_words(facts[name]) for name in ("working_bytes", "free_bytes"))
-    lines += time_line(facts["seconds"], "the images that are left")
-    lines += listed("writes", [f"{facts['out']}: {rows}", f"{beside} beside it until it is complete; {free} are free"])
-    return DryRun(facts, lines)
 
 
 def _checked(request: ExtractRequest, progress: Progress) -> Recipe | None:

@@ -2,7 +2,7 @@
 
 Every file either decodes completely or is reported as unreadable. Unusual but valid images are converted to what a
 viewer shows: CMYK and palette images to RGB, 16-bit images to 8 bits, rotated images upright by their EXIF tag.
-Conversions are reported, so that the feature file can count them. Preprocessing uses public constants of the network.
+Preprocessing uses public constants of the network.
 """
 
 from __future__ import annotations
@@ -22,41 +22,33 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
-from torchvision.transforms import InterpolationMode, RandomResizedCrop
+from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as transforms
 
-from linprobe.data.owners import id_hash
 from linprobe.errors import ParameterError
-from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, SKIPPED
+from linprobe.extraction.partial import DONE, KEY_BYTES, SKIPPED
 from linprobe.extraction.sources.base import Members, UnreadableImage
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO")
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 1_000_000  # Pillow holds several rows of an image beside it
-CONVERSIONS = ("cmyk", "palette", "16-bit", "rotated")
 _ORIENTATION = 0x0112
 _GREY = ("1", "L", "LA", "La")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
-AUGMENT_SCALE, AUGMENT_RATIO = (0.5, 1.0), (3 / 4, 4 / 3)
 
 
-def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str | None) -> tuple[Image.Image, int]:
+def decode(content: bytes | NDArray[np.uint8], mode: str | None) -> Image.Image:
     """Decode one image.
 
     Args:
-        content: bytes of a file, an array (height, width) or (height, width, 3 or 4), or a decoded image.
+        content: bytes of a file, or an array (height, width) or (height, width, 3 or 4).
         mode: RGB or L, of the returned image; None for L if the image is grey, else RGB.
-
-    Returns:
-        The image, and the conversions made as a bit mask: bit k stands for CONVERSIONS[k].
 
     Raises:
         UnreadableImage: empty, no image, damaged, truncated, more than MAX_PIXELS, or pixel values of unknown range.
     """
     if isinstance(content, np.ndarray):
         return _to_mode(Image.fromarray(content), mode)
-    if isinstance(content, Image.Image):
-        return _to_mode(content, mode)
     if not content:
         raise UnreadableImage("the file is empty")
     Image.init()
@@ -81,11 +73,9 @@ def decode(content: bytes | NDArray[np.uint8] | Image.Image, mode: str | None) -
             raise UnreadableImage(f"damaged: {str(error) or type(error).__name__}") from None
 
 
-def _to_mode(image: Image.Image, mode: str | None) -> tuple[Image.Image, int]:
-    made = set()
+def _to_mode(image: Image.Image, mode: str | None) -> Image.Image:
     if image.getexif().get(_ORIENTATION, 1) not in (0, 1):
         image = ImageOps.exif_transpose(image)
-        made.add("rotated")
     if image.mode == "F":
         raise UnreadableImage("floating-point pixels, whose range is not known")
     if image.mode.startswith("I"):
@@ -93,16 +83,10 @@ def _to_mode(image: Image.Image, mode: str | None) -> tuple[Image.Image, int]:
         if values.min() < 0 or values.max() > 0xFFFF:
             raise UnreadableImage("32-bit pixels, whose range is not known")
         image = Image.fromarray((values >> 8).astype(np.uint8))
-        made.add("16-bit")
-    if image.mode == "CMYK":
-        made.add("cmyk")
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA")  # a direct conversion could confuse the transparent colour with another
-        made.add("palette")
     wanted = mode or ("L" if image.mode in _GREY else "RGB")
-    if image.mode != wanted:
-        image = image.convert(wanted)
-    return image, sum(1 << CONVERSIONS.index(name) for name in made)
+    return image if image.mode == wanted else image.convert(wanted)
 
 
 @dataclass(frozen=True)
@@ -203,17 +187,7 @@ class ImageTransform:
                     "give --resize"
                 )
             image = transforms.center_crop(image, list(self.crop))
-        return _array(image)
-
-    def augmented(self, image: Image.Image, size: tuple[int, int], seed: int) -> NDArray[np.uint8]:
-        """A random resized crop of `size`, mirrored with probability 1/2; only `seed` decides. Shape as of `pixels`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            top, left, height, width = RandomResizedCrop.get_params(image, list(AUGMENT_SCALE), list(AUGMENT_RATIO))
-            mirrored = bool(torch.rand(1) < 0.5)
-        mode = InterpolationMode(self.interpolation)
-        image = transforms.resized_crop(image, top, left, height, width, list(size), mode)
-        return _array(transforms.hflip(image) if mirrored else image)
+        return np.atleast_3d(np.asarray(image, dtype=np.uint8))  # also for one channel
 
     def normaliser(self, device: torch.device) -> Callable[[Tensor], Tensor]:
         """Function from uint8 pixels (rows, channels, height, width) on `device` to normalised float32 images."""
@@ -223,46 +197,29 @@ class ImageTransform:
         return lambda pixels: pixels.float().mul_(scale).sub_(shift)
 
 
-def _array(image: Image.Image) -> NDArray[np.uint8]:
-    """Pixels with a channel axis, shape (height, width, channels), also for one channel."""
-    return np.atleast_3d(np.asarray(image, dtype=np.uint8))
-
-
 Batch = tuple[int, Tensor, Tensor, Tensor, list[tuple[int, str]]]
 """Batch number; pixels (rows, channels, height, width), status (rows,) and keys (rows, KEY_BYTES), all uint8; and
-(row, reason) for each unreadable image. The key is a digest of the pixels that identifies copies of an image; it is
-zero for augmented views."""
+(row, reason) for each unreadable image. The key is a digest of the pixels that identifies copies of an image."""
 
 
 class Batches(Dataset[Batch]):
-    """The batches of one group. Batch k starts at row k * batch_size. Row i is view i % views of image i // views.
+    """The batches of one group. Batch k starts at row k * batch_size.
 
     Args:
         members: images of one group.
-        views: rows per image; view 0 is the image itself, the others are augmented.
         size: (height, width) that every image must have after the transform.
     """
 
-    def __init__(
-        self, members: Members, transform: ImageTransform, batch_size: int, size: tuple[int, int], views: int = 1
-    ) -> None:
-        self.members, self.transform, self.size = members, transform, size
-        self.batch_size, self.views = batch_size, views
-        self.n_rows = len(members) * views
-
-    def row_id(self, row: int) -> str:
-        """The record id of a row."""
-        image, view = divmod(row, self.views)
-        name = self.members.id(image)
-        return f"{name}#view{view}" if view else name
+    def __init__(self, members: Members, transform: ImageTransform, batch_size: int, size: tuple[int, int]) -> None:
+        self.members, self.transform, self.batch_size, self.size = members, transform, batch_size, size
 
     def __len__(self) -> int:
-        return -(-self.n_rows // self.batch_size)
+        return -(-len(self.members) // self.batch_size)
 
     def rows(self, batch: int) -> range:
         """The rows of a batch; the last batch may be short."""
         start = batch * self.batch_size
-        return range(start, min(start + self.batch_size, self.n_rows))
+        return range(start, min(start + self.batch_size, len(self.members)))
 
     def __getitem__(self, batch: int) -> Batch:
         rows = self.rows(batch)
@@ -274,43 +231,36 @@ class Batches(Dataset[Batch]):
         unread: list[tuple[int, str]] = []
         for place, row in enumerate(rows):
             try:
-                pixels[place], conversions = self.row(row)
-                status[place] += CONVERTED * conversions
-                if row % self.views == 0:
-                    digest = hashlib.blake2b(pixels[place].data, digest_size=KEY_BYTES).digest()
-                    keys[place] = np.frombuffer(digest, dtype=np.uint8)
+                pixels[place] = self.row(row)
+                digest = hashlib.blake2b(pixels[place].data, digest_size=KEY_BYTES).digest()
+                keys[place] = np.frombuffer(digest, dtype=np.uint8)
             except UnreadableImage as error:
                 status[place] = SKIPPED
                 unread.append((row, str(error)))
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         return batch, images, torch.from_numpy(status), torch.from_numpy(keys), unread
 
-    def row(self, row: int) -> tuple[NDArray[np.uint8], int]:
-        """Pixels of one row, uint8 (height, width, channels), and the bit mask of conversions.
+    def row(self, row: int) -> NDArray[np.uint8]:
+        """Pixels of one row, uint8 (height, width, channels).
 
         Raises:
             UnreadableImage: the image cannot be decoded, or its size after the transform is not `size`.
         """
-        image_row, view = divmod(row, self.views)
-        image, conversions = decode(self.members.read(image_row), self.transform.mode)
-        if view:
-            pixels = self.transform.augmented(image, self.size, id_hash(self.row_id(row), 0) >> 1)
-        else:
-            pixels = self.transform.pixels(image)
+        pixels = self.transform.pixels(decode(self.members.read(row), self.transform.mode))
         height, width = pixels.shape[:2]
         if (height, width) != self.size:
             raise UnreadableImage(
                 f"{width} x {height} pixels where the first test image has {self.size[1]} x {self.size[0]}; "
                 "give --resize and --crop"
             )
-        return pixels, conversions
+        return pixels
 
 
 def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.Image]:
     """The readable ones among the first `count` images."""
     for row in range(min(count, len(members))):
         with suppress(UnreadableImage):
-            yield decode(members.read(row), mode)[0]
+            yield decode(members.read(row), mode)
 
 
 def first_size(members: Members, transform: ImageTransform) -> tuple[int, int] | None:

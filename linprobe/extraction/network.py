@@ -5,9 +5,7 @@ Worker processes decode, the device computes and a thread writes, all at the sam
 
 from __future__ import annotations
 
-import queue
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from linprobe.errors import DataError, LinprobeError
 from linprobe.extraction.images import Batch, Batches
-from linprobe.extraction.partial import DONE, Partial, outcome
+from linprobe.extraction.partial import DONE, Partial
 from linprobe.extraction.plan import PRECISIONS, ExtractionPlan
 from linprobe.extraction.request import ExtractRequest
 from linprobe.parallel.threads import n_processors
@@ -30,66 +28,38 @@ from linprobe.progress import Progress
 MOST_WORKERS = 16
 WRITES_AHEAD = 3
 NAMED_IN_ERROR = 3
-TIMED_OUT = "DataLoader timed out"  # how torch begins the text of its error
 
 
-def load(batches: Batches, wanted: Sequence[int], workers: int, timeout: float, *, pin: bool) -> Iterator[Batch]:
+def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) -> Iterator[Batch]:
     """The batches numbered `wanted`, in that order. One worker decodes a whole batch.
 
     Args:
-        workers: number of decoding processes; 0 decodes in a thread, one batch at a time.
-        timeout: longest wait for a batch, in seconds.
+        workers: number of decoding processes; 0 decodes in this process.
         pin: use pinned memory, for faster copies to a GPU.
 
     Raises:
-        RuntimeError, ConnectionError, EOFError: a worker died, or no batch came within `timeout`; see `_stopped`.
+        RuntimeError, ConnectionError, EOFError: a worker died; see `_stopped`.
     """
-    if workers:
-        loader: Any = DataLoader(
-            batches,
-            batch_size=None,
-            sampler=wanted,
-            num_workers=min(workers, len(wanted)),
-            timeout=timeout,
-            pin_memory=pin,
-            worker_init_fn=_ignore_ctrl_c,
-        )
-        yield from loader
-        return
-    for number in wanted:
-        made: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
-        # a thread, so that a read that hangs can time out
-        threading.Thread(target=_decode, args=(batches, number, made), daemon=True).start()
-        try:
-            batch = made.get(timeout=timeout)
-        except queue.Empty:
-            raise RuntimeError(TIMED_OUT) from None
-        if isinstance(batch, BaseException):
-            raise batch
-        yield batch
+    loader: Any = DataLoader(
+        batches,
+        batch_size=None,
+        sampler=wanted,
+        num_workers=min(workers, len(wanted)),
+        pin_memory=pin,
+        worker_init_fn=_ignore_ctrl_c if workers else None,
+    )
+    yield from loader
 
 
 def _ignore_ctrl_c(_: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles it
 
 
-def _decode(batches: Batches, number: int, made: queue.SimpleQueue[Batch | BaseException]) -> None:
-    try:
-        made.put(batches[number])
-    except BaseException as error:
-        made.put(error)
-
-
-def _stopped(error: Exception, first: str, timeout: float) -> LinprobeError | None:
-    """The error to report for a dead worker or a timeout at the batch that begins with `first`; None for another error.
+def _stopped(error: Exception, first: str) -> LinprobeError | None:
+    """The error to report for a worker that died at the batch that begins with `first`; None for another error.
 
     torch's signal handler raises the error of a dead worker anywhere in the main process.
     """
-    if str(error).startswith(TIMED_OUT):
-        return LinprobeError(
-            f"no image came within {timeout:g} seconds, at the batch that begins with {first}; "
-            "check the disk, or raise --timeout; the same command continues"
-        )
     if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
         return None
     reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -104,20 +74,16 @@ class Network:
 
     Args:
         plan: backbone, device and precision.
-        compiled: use torch.compile.
         shrink: on running out of memory, halve the number of images per forward pass instead of failing.
     """
 
-    def __init__(self, plan: ExtractionPlan, *, compiled: bool, shrink: bool) -> None:
+    def __init__(self, plan: ExtractionPlan, *, shrink: bool) -> None:
         self.device, self.shrink = plan.device, shrink
         self._normalise = plan.backbone.transform.normaliser(plan.device)
         self.precision = PRECISIONS[plan.precision]
         self.at_once = int(plan.settings["batch_size"])
         model = plan.backbone.model.to(plan.device)
         self._model: Callable[[Tensor], Tensor] = model.to(memory_format=torch.channels_last)
-        self._fill = compiled  # torch.compile would compile again for every new batch size
-        if compiled:
-            self._model = torch.compile(self._model)
         if plan.precision == "float32":
             # TensorFloat-32 would change the fourth digit
             torch.backends.cudnn.allow_tf32 = False
@@ -148,12 +114,9 @@ class Network:
     def _forward(self, pixels: Tensor) -> Tensor:
         images = self._normalise(pixels.to(self.device, non_blocking=True))
         images = images.contiguous(memory_format=torch.channels_last)
-        n_images = len(images)
-        if self._fill and n_images < self.at_once:
-            images = torch.cat([images, images.new_zeros((self.at_once - n_images, *images.shape[1:]))])
         half = self.precision != torch.float32
         with torch.inference_mode(), torch.autocast(self.device.type, self.precision, enabled=half):
-            return self._model(images)[:n_images].float()
+            return self._model(images).float()
 
 
 def extract_group(
@@ -173,24 +136,24 @@ def extract_group(
 
     Raises:
         DataError: an unreadable image, unless `on_error` is skip, or features that do not fit the dtype on disk.
-        LinprobeError: out of memory, a worker that died, or no image within the timeout.
+        LinprobeError: out of memory, or a worker that died.
     """
     if not numbers:
         return 0.0
     batches = plan.batches[group]
     workers = workers_of(request, plan.device, local_size)
     waited, writes = 0.0, deque[Future[None]]()
-    first = batches.row_id(batches.rows(numbers[0])[0])
+    first = batches.members.id(batches.rows(numbers[0])[0])
     with ThreadPoolExecutor(1) as writer:
         try:
             asked = time.perf_counter()
-            loaded = load(batches, numbers, workers, request.timeout, pin=plan.device.type == "cuda")
+            loaded = load(batches, numbers, workers, pin=plan.device.type == "cuda")
             for following, (number, pixels, status, keys, unread) in zip([*numbers[1:], None], loaded, strict=True):
                 waited += time.perf_counter() - asked
                 if unread and request.on_error == "fail":
                     raise DataError(_unreadable(batches, unread))
                 for row, reason in unread:
-                    partial.skip(group, row, batches.row_id(row), reason)
+                    partial.skip(group, row, batches.members.id(row), reason)
                 while len(writes) >= WRITES_AHEAD:
                     writes.popleft().result()
                 start = batches.rows(number)[0]
@@ -198,12 +161,12 @@ def extract_group(
                 if progress is not None:
                     progress.step(len(status))
                 if following is not None:
-                    first = batches.row_id(batches.rows(following)[0])
+                    first = batches.members.id(batches.rows(following)[0])
                 asked = time.perf_counter()
             while writes:
                 writes.popleft().result()
         except (RuntimeError, ConnectionError, EOFError) as error:
-            stopped = _stopped(error, first, request.timeout)
+            stopped = _stopped(error, first)
             if stopped is None:
                 raise
             raise stopped from None
@@ -222,7 +185,7 @@ def workers_of(request: ExtractRequest, device: torch.device, local_size: int) -
 
 
 def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:
-    named = "; ".join(f"{batches.row_id(row)} ({reason})" for row, reason in unread[:NAMED_IN_ERROR])
+    named = "; ".join(f"{batches.members.id(row)} ({reason})" for row, reason in unread[:NAMED_IN_ERROR])
     more = "" if len(unread) <= NAMED_IN_ERROR else f"; and {len(unread) - NAMED_IN_ERROR} more of this batch"
     return (
         f"{len(unread)} image{'s' if len(unread) > 1 else ''} cannot be used: {named}{more}; repair or remove, then "
@@ -238,14 +201,14 @@ def _write(
     with np.errstate(over="ignore"):
         rows = values.astype(partial.dtype)
     marks = status.numpy()
-    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1) & (outcome(marks) == DONE))
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1) & (marks == DONE))
     if bad.size:
-        name = batches.row_id(start + int(bad[0]))
+        name = batches.members.id(start + int(bad[0]))
         if np.isfinite(values[bad[0]]).all():
             raise DataError(
                 f"features of {name} reach {np.abs(values[bad[0]]).max():.3g}, more than {partial.dtype} holds; "
                 "give --dtype float32"
             )
         raise DataError(f"features of {name} are not finite; give --precision float32, or other weights")
-    rows[outcome(marks) != DONE] = 0
+    rows[marks != DONE] = 0
     partial.write(group, start, rows, marks, keys.numpy())

@@ -26,7 +26,6 @@ from linprobe.atomic_files import PRIVATE_FOLDER, held, open_private, read_text,
 from linprobe.errors import UsageError
 
 PENDING, DONE, SKIPPED = 0, 1, 2
-CONVERTED = 4  # status = PENDING, DONE or SKIPPED, plus CONVERTED times the bit mask of conversions
 KEY_BYTES = 16
 SYNC_SECONDS = 1.0
 _OURS = re.compile(
@@ -34,11 +33,6 @@ _OURS = re.compile(
 )
 SETTINGS, LOCK = "settings.json", "lock"
 ASSEMBLY_ROWS = 4096
-
-
-def outcome(status: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """PENDING, DONE or SKIPPED for each status, without the conversions."""
-    return status % CONVERTED
 
 
 class Partial:
@@ -56,11 +50,6 @@ class Partial:
         self._open: dict[tuple[str, str], int] = {}
         self._unsynced: list[tuple[str, int, bytes]] = []
         self._synced = time.monotonic()
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the files of all groups."""
-        return sum(self.sizes.values()) * sum(self._row_bytes.values())
 
     def continues(self, settings: dict[str, Any], *, overwrite: bool = False) -> bool:
         """Whether the folder holds an extraction with the same settings, to resume. Nothing is written.
@@ -130,7 +119,7 @@ class Partial:
             os.close(descriptor)
 
     def status(self, group: str) -> NDArray[np.uint8]:
-        """Status of every row, uint8, shape (n_rows,)."""
+        """PENDING, DONE or SKIPPED for every row, uint8, shape (n_rows,)."""
         return np.fromfile(self.folder / f"{group}.status", dtype=np.uint8)
 
     def write(
@@ -168,7 +157,7 @@ class Partial:
 
     def skipped(self) -> list[tuple[str, str, str]]:
         """Group, id and reason of every skipped image, in row order."""
-        left_out = {group: outcome(self.status(group)) == SKIPPED for group in self.sizes}
+        left_out = {group: self.status(group) == SKIPPED for group in self.sizes}
         found: dict[tuple[str, int], tuple[str, str, str]] = {}
         for path in sorted(self.folder.glob("skipped-*.jsonl")):
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -184,7 +173,7 @@ class Partial:
 
     def rows(self, group: str) -> Iterator[NDArray[Any]]:
         """Blocks of finished rows, in row order, each of shape (b, width)."""
-        kept = outcome(self.status(group)) == DONE
+        kept = self.status(group) == DONE
         with (self.folder / f"{group}.rows").open("rb") as stream:
             for start in range(0, self.sizes[group], ASSEMBLY_ROWS):
                 part = kept[start : start + ASSEMBLY_ROWS]
@@ -194,7 +183,7 @@ class Partial:
     def keys(self, group: str) -> NDArray[np.uint8]:
         """Keys of the finished rows, shape (rows, KEY_BYTES)."""
         keys = np.fromfile(self.folder / f"{group}.keys", dtype=np.uint8).reshape(-1, KEY_BYTES)
-        kept: NDArray[np.uint8] = keys[outcome(self.status(group)) == DONE]
+        kept: NDArray[np.uint8] = keys[self.status(group) == DONE]
         return kept
 
 

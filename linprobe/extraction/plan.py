@@ -161,7 +161,7 @@ class ExtractionPlan:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of rows of each group."""
-        return {group: batches.n_rows for group, batches in self.batches.items()}
+        return {group: len(batches.members) for group, batches in self.batches.items()}
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -209,10 +209,7 @@ def make_plan(
     batch_size = request.batch_size or default
     precision = _precision(request.precision, backbone, device)
     size = transform.output_size or (_test_size(request, source, transform) if recipe is None else recipe.image_size)
-    batches = {
-        group: Batches(members, transform, batch_size, size, 1 + request.augment_views if group == "public" else 1)
-        for group, members in source.groups.items()
-    }
+    batches = {group: Batches(members, transform, batch_size, size) for group, members in source.groups.items()}
     for group, members in source.groups.items():
         _refuse_repeated_ids(group, members)
     width = _width(backbone, size)
@@ -226,15 +223,13 @@ def make_plan(
         "transform": json.loads(transform.text),
         "image_size": size,
         "source": source.name,
-        "images": {group: part.n_rows for group, part in batches.items()},
+        "images": {group: len(members) for group, members in source.groups.items()},
         "fingerprint": _fingerprint(source),
         "classes": source.class_names,
         "prompts": prompts,
-        "augment_views": request.augment_views,
         "device": device.type,
         "precision": precision,
         "batch_size": batch_size,
-        "compile": request.compile,
         "dtype": request.dtype,
         "torch": torch.__version__,
         **({"test_rows": PRIVATE} if request.private_test else {}),

@@ -56,7 +56,7 @@ class ExtractOutcome:
         extracted: images passed through the network in this run; 0 if the file existed already.
         seconds: duration of the pass over the images. waiting_share: fraction of it spent waiting for images.
         device, precision: where and how features were computed.
-        skipped: (id, reason) of each skipped image. converted: number of images by conversion, such as `rotated`.
+        skipped: (id, reason) of each skipped image.
     """
 
     file: Path
@@ -70,7 +70,6 @@ class ExtractOutcome:
     device: str
     precision: str
     skipped: tuple[tuple[str, str], ...]
-    converted: dict[str, int]
 
 
 def family_of(backbone: str) -> str:

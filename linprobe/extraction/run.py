@@ -10,11 +10,9 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,25 +25,16 @@ from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, advice, reading
 from linprobe.extraction.backbones import load_backbone, load_default
 from linprobe.extraction.backbones.weights import RANDOM
-from linprobe.extraction.images import CONVERSIONS, Batches
-from linprobe.extraction.network import Network, extract_group, workers_of
-from linprobe.extraction.partial import (
-    CONVERTED,
-    DONE,
-    PENDING,
-    SETTINGS,
-    Partial,
-    locked,
-    outcome,
-    shown,
-)
+from linprobe.extraction.images import Batches
+from linprobe.extraction.network import Network, extract_group
+from linprobe.extraction.partial import DONE, SETTINGS, SKIPPED, Partial, locked, shown
 from linprobe.extraction.plan import ExtractionPlan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources import open_source
 from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
 from linprobe.parallel import torch_group
-from linprobe.parallel.process_group import ALONE, Group
+from linprobe.parallel.process_group import Group
 from linprobe.progress import Progress
 
 PROMPTS_AT_ONCE = 256
@@ -57,9 +46,9 @@ NEXT_STEP = "start all of them again; the same command continues"
 def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> ExtractOutcome | None:
     """`linprobe.extraction.extract`, once the request is checked."""
     with torch_group.group(TIMEOUT, NEXT_STEP) as group:
-        plan = planned(request, recipe, group)
+        plan = _planned(request, recipe, group)
         if group.rank == 0:
-            describe(plan, progress)
+            _describe(plan, progress)
         with contextlib.ExitStack() as stack:
             finished = group.rank == 0 and _begin(plan, request, stack, progress)
             if group.broadcast(np.array(finished)):
@@ -74,14 +63,14 @@ def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Pro
             return _run(plan, request, group, progress)
 
 
-def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE) -> ExtractionPlan:
+def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> ExtractionPlan:
     """The plan of an extraction, with its images and its network. No feature is computed, and no file written.
 
     Raises:
         UsageError, DataError, PrivacyError: as `extract`.
     """
     device = choose_device(request.device, group.local_rank)
-    # rank 0 chooses the backbone; the others wait until it has downloaded the data set and weights
+    # rank 0 chooses the backbone; the others wait until it has downloaded the weights
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
     owners = owners_from(request.owners, request.owner_regex)
     if recipe is None:
@@ -91,18 +80,11 @@ def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE
             classes=classes,
             test_fraction=request.test_fraction,
             owner_of=None if owners is None else owners.of,
-            root=request.root,
-            download=request.download and group.rank == 0,
             public=request.public,
         )
     else:
         source = unlabelled_source(Path(request.source), recipe.class_names)
     source = with_owners(source, owners)
-    if request.augment_views and "public" not in source.groups:
-        raise PrivacyError(
-            f"augment views is {request.augment_views} and {source.name} has no public images; a private image "
-            "stays one record; give --public FOLDER, or leave out --augment-views"
-        )
     weights = (request.weights, request.random_weights, request.arguments or {})
     if recipe is not None:
         backbone = backbone_like(recipe, request.weights)
@@ -122,7 +104,7 @@ def _begin(plan: ExtractionPlan, request: ExtractRequest, stack: contextlib.Exit
         stack.enter_context(locked(plan.folder))
     except OSError as error:
         raise LinprobeError(f"{plan.folder} cannot be made ({error.strerror}); {advice(error)}") from None
-    if made_already(plan, request):
+    if _made_already(plan, request):
         (plan.folder / SETTINGS).unlink(missing_ok=True)  # left by a run that was killed after it renamed the file
         return True
     try:
@@ -139,7 +121,7 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def describe(plan: ExtractionPlan, progress: Progress) -> None:
+def _describe(plan: ExtractionPlan, progress: Progress) -> None:
     """Note images, classes, network and weights."""
     source, backbone = plan.source, plan.backbone
     images = ", ".join(
@@ -159,7 +141,7 @@ def describe(plan: ExtractionPlan, progress: Progress) -> None:
         progress.note(f"{source.left_out} public images of classes that are not declared are left out")
 
 
-def made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
+def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
     """Whether the file exists and was made with these settings; always false with `--overwrite`.
 
     Raises:
@@ -181,14 +163,14 @@ def made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
 
 def _run(plan: ExtractionPlan, request: ExtractRequest, group: Group, progress: Progress) -> ExtractOutcome | None:
     """Compute the batches that are not done, then assemble the file. Each process takes every `size`-th batch."""
-    network = Network(plan, compiled=request.compile, shrink=request.batch_size is None)
+    network = Network(plan, shrink=request.batch_size is None)
     started, waited = time.perf_counter(), 0.0
     try:
         with plan.partial(group.rank) as partial:
             if group.rank == 0:
                 write_text(plan)
             todo = {name: pending(batches, partial.status(name)) for name, batches in plan.batches.items()}
-            left = _n_rows(plan, todo)
+            left = sum(len(plan.batches[name].rows(number)) for name, numbers in todo.items() for number in numbers)
             if group.rank == 0:
                 progress.start(left // group.size, "extracting")
             for name, numbers in todo.items():
@@ -222,17 +204,12 @@ def _after_a_stop(plan: ExtractionPlan, group: Group, progress: Progress) -> str
     return "; the same command continues"
 
 
-def _n_rows(plan: ExtractionPlan, todo: Mapping[str, Sequence[int]]) -> int:
-    """Number of rows in batches, given by group and number."""
-    return sum(len(plan.batches[name].rows(number)) for name, numbers in todo.items() for number in numbers)
-
-
 def pending(batches: Batches, status: NDArray[np.uint8]) -> list[int]:
     """Numbers of the batches with at least one pending row; such a batch is computed again, whole."""
     return [
         number
-        for number, start in enumerate(range(0, batches.n_rows, batches.batch_size))
-        if (status[start : start + batches.batch_size] == PENDING).any()
+        for number, start in enumerate(range(0, len(status), batches.batch_size))
+        if not np.isin(status[start : start + batches.batch_size], (DONE, SKIPPED)).all()
     ]
 
 
@@ -250,7 +227,6 @@ def _outcome(plan: ExtractionPlan, extracted: int, seconds: float, waiting_share
             device=plan.device.type,
             precision=plan.precision,
             skipped=tuple(features.skipped()),
-            converted=features.converted(),
         )
 
 
@@ -304,32 +280,22 @@ def assemble(plan: ExtractionPlan) -> str | None:
         _refuse_shared_rows(plan, partial)
         with FeatureWriter(made, description, shown_as=plan.out) as writer:
             for group, batches in plan.batches.items():
-                kept = outcome(partial.status(group)) == DONE
+                kept = partial.status(group) == DONE
                 if not kept.any():
                     raise DataError(f"{plan.source.name}: no {group} image can be read; allowed: at least one")
-                labels = None if group == UNLABELLED else np.repeat(batches.members.labels, batches.views)[kept]
-                rows, dtype = partial.rows(group), plan.dtype.type
-                members, owners = batches.members, None
-                if isinstance(members, OwnedMembers):
-                    owners = np.repeat(members.owners, batches.views)[kept].tolist()
-                ids = (batches.row_id(int(row)) for row in np.flatnonzero(kept))
+                members, rows, dtype = batches.members, partial.rows(group), plan.dtype.type
+                labels = None if group == UNLABELLED else members.labels[kept]
+                owners = members.owners[kept].tolist() if isinstance(members, OwnedMembers) else None
+                ids = (members.id(int(row)) for row in np.flatnonzero(kept))
                 writer.write_group(group, int(kept.sum()), plan.width, rows, labels, ids, dtype, owners)
             if (plan.folder / TEXT).is_file():
                 writer.write_text_weights(np.load(plan.folder / TEXT))
             skipped = [(name, reason) for _, name, reason in partial.skipped()]
             keys = {group: partial.keys(group) for group in plan.batches}
-            writer.write_private_log(fingerprint, json.dumps(_conversions(partial)), skipped, keys)
+            writer.write_private_log(fingerprint, skipped, keys)
     made.replace(plan.out)
     shutil.rmtree(plan.folder)
     return writer.note
-
-
-def _conversions(partial: Partial) -> dict[str, int]:
-    """Number of images by conversion, without zeros."""
-    marks = np.concatenate([partial.status(group) for group in partial.sizes])
-    marks = marks[outcome(marks) == DONE] // CONVERTED
-    counts = {name: int((marks >> bit & 1).sum()) for bit, name in enumerate(CONVERSIONS)}
-    return {name: count for name, count in counts.items() if count}
 
 
 def _refuse_shared_rows(plan: ExtractionPlan, partial: Partial) -> None:
@@ -339,69 +305,3 @@ def _refuse_shared_rows(plan: ExtractionPlan, partial: Partial) -> None:
             f"{plan.source.name}: some public images are private too; a private image cannot be public; "
             "take them out of the public images"
         )
-
-
-def estimate(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> dict[str, Any]:
-    """Check a request as far as that is possible without writing, and pass one batch of its images through the network.
-
-    The network is loaded, so weights that are not in the cache are downloaded; images are not.
-
-    Returns: source, images (number of rows of each group), n_classes, backbone, weights, image_size, n_features, dtype,
-        device, precision, batch_size, workers; out, exists (it was made with these settings); done (images that an
-        unfinished extraction keeps); file_bytes, working_bytes (beside it until it is complete), free_bytes (of the
-        disk); seconds.
-
-    Raises:
-        LinprobeError: as `extract`, before the first image is read.
-    """
-    if request.download:
-        progress.note("a dry run downloads no images")
-    plan = planned(replace(request, download=False), recipe)
-    describe(plan, progress)
-    exists = made_already(plan, request)
-    continued = not exists and plan.partial().continues(plan.settings, overwrite=request.overwrite)
-    todo = {
-        name: pending(batches, np.fromfile(plan.folder / f"{name}.status", dtype=np.uint8))
-        if continued
-        else list(range(len(batches)))
-        for name, batches in plan.batches.items()
-    }
-    n_images = sum(plan.sizes.values())
-    left = 0 if exists else _n_rows(plan, todo)
-    return {
-        "source": plan.source.name,
-        "images": plan.sizes,
-        "n_classes": len(plan.source.class_names),
-        "backbone": plan.backbone.name,
-        "weights": plan.backbone.weights,
-        "image_size": plan.settings["image_size"],
-        "n_features": plan.width,
-        "dtype": str(plan.dtype),
-        "device": plan.device.type,
-        "precision": plan.precision,
-        "batch_size": plan.settings["batch_size"],
-        "workers": workers_of(request, plan.device, 1),
-        "out": str(plan.out),
-        "exists": exists,
-        "done": n_images - left if continued or exists else 0,
-        "file_bytes": n_images * plan.width * plan.dtype.itemsize,
-        "working_bytes": 0 if exists else plan.partial().n_bytes,
-        "free_bytes": shutil.disk_usage(next(above for above in plan.out.absolute().parents if above.is_dir())).free,
-        "seconds": 0.0 if not left else left * _seconds_an_image(plan, request),
-    }
-
-
-def _seconds_an_image(plan: ExtractionPlan, request: ExtractRequest) -> float:
-    """Seconds to decode an image and pass it through the network, from one batch of the first group."""
-    network = Network(plan, compiled=request.compile, shrink=request.batch_size is None)
-    batches = plan.batches.get("test", next(iter(plan.batches.values())))
-    started = time.perf_counter()
-    pixels = batches[0][1]
-    decoding = time.perf_counter() - started
-    network(pixels)  # the first pass is slower
-    started = time.perf_counter()
-    network(pixels).cpu()
-    computing = time.perf_counter() - started
-    workers = workers_of(request, plan.device, 1)
-    # without workers, one thread decodes and computes by turns
-    return (max(decoding / workers, computing) if workers else decoding + computing) / len(pixels)

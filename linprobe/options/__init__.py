@@ -41,7 +41,6 @@ Loss = Literal["softmax", "squared", "sigmoid"]  # sigmoid: multilabel rows
 Output = Literal["last", "average", "weighted", "ema", "vote"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Reference = Literal["init", "zero"]
-Tracker = Literal["mlflow", "tensorboard", "wandb"]
 
 # Options of `linprobe train` that are not arguments of estimators.
 
@@ -137,12 +136,6 @@ class RunOptions:
         "Budget book: the ledger of all runs on the training rows.",
         unset="the book of these training rows, in $XDG_STATE_HOME/linprobe or ~/.local/state/linprobe",
         group="Privacy",
-    )
-    log_to: Tracker | None = option(
-        None,
-        "Send the public facts of the run to an experiment tracker",
-        after="; never a private figure",
-        group="Output",
     )
     sign: Path | None = option(
         None, "Ed25519 private key (PEM) that signs the manifest.", metavar="KEY", group="Output"

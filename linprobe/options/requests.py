@@ -134,7 +134,6 @@ def number_or_auto(name: str, text: str) -> int | None:
 
 @dataclass(frozen=True)
 class ExtractRequest(
-    DryRunOption,
     JsonOption,
     OverwriteOption,
     Request,
@@ -147,7 +146,7 @@ class ExtractRequest(
     """
 
     source: str = option(
-        help="Folder of train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; .tar; arrays; data set name.",
+        help="Folder of train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE; or arrays of images.",
         argument="SOURCE",
     )
     backbone: str | None = option(
@@ -176,9 +175,6 @@ class ExtractRequest(
         None, "Regular expression on the image's id; its first group is the owner.", group=IMAGES
     )
     public: Path | None = option(None, "Folder of public images, CLASS/IMAGE.", group=IMAGES)
-    augment_views: int = option(0, "Augmented rows added for each public image.", least=0, most=1024, group=IMAGES)
-    root: Path = option(Path("data"), "Folder of the data set that SOURCE names.", group=IMAGES)
-    download: bool = option(False, "Download the data set that SOURCE names.", group=IMAGES)
     on_error: Literal["fail", "skip"] = option("fail", "What to do about unreadable images", group=IMAGES)
 
     weights: str | None = option(
@@ -237,14 +233,11 @@ class ExtractRequest(
         most=1024,
         group=SPEED,
     )
-    compile: bool = option(False, "Compile the network with torch.compile.", group=SPEED)
     dtype: Literal["float16", "float32"] = option("float16", "Type of a feature on disk", group=SPEED)
-    timeout: float = option(300.0, "Seconds to wait for a batch of images.", above=0, most=1e6, group=SPEED)
 
 
 @dataclass(frozen=True)
 class ImportRequest(
-    DryRunOption,
     OverwriteOption,
     Request,
     command="import",
@@ -257,7 +250,7 @@ class ImportRequest(
 
     sources: Sequence[Path] = option(
         help="One .npz or .pt; or X_train.npy, y_train.npy, ... (or .pt); or tables train.csv and test.csv (or "
-        ".parquet, .arrow); or a folder of them, or of a Hugging Face data set.",
+        ".parquet); or a folder of them.",
         argument="ARRAYS...",
         asked="arrays",
     )
@@ -432,7 +425,6 @@ class AttackRequest(
 
     features: Path | None = option(None, "Feature file.", unset="the feature file of the run")
     public: Path | None = option(None, "With --lira: feature file of public rows.", unset="the public rows of the run")
-    plot: Path | None = option(None, "Draw the ROC curve, .png or .svg. Private.")
     out: Path | None = option(None, "Write the JSON object to a file. Private.")
     lira: bool = option(False, "Run the likelihood-ratio attack with shadow probes instead.")
     shadows: int | None = option(
@@ -453,12 +445,11 @@ class ReportRequest(
     OfRun,
     Request,
     command="report",
-    examples=("report runs/first --html report.html", "report runs/first --html internal.html --attack attack.json"),
+    examples=("report runs/first --html report.html", "report runs/first --html flowers.html --title 'Flower probe'"),
 ):
     """Verify a run and write an HTML page for a privacy reviewer."""
 
     html: Path = option(help="Page to write, .html or .htm.")
-    attack: Sequence[Path] = option((), "JSON results of linprobe attack; repeat for more. Makes the page private.")
     title: str | None = option(None, "Title of the page.", unset="method and run")
     owner: str | None = option(None, "Who is responsible for the data.", unset="a blank line to sign")
 
@@ -489,12 +480,11 @@ class VerifyRequest(
 
 @dataclass(frozen=True)
 class ReleaseRequest(
-    DryRunOption,
     JsonOption,
     OfRun,
     Request,
     command="release",
-    examples=("release runs/first --out released", "release runs/first --out model --curator 'A hospital' --dry-run"),
+    examples=("release runs/first --out released", "release runs/first --out model --curator 'A hospital'"),
 ):
     """Collect the files of a run that may be published, and print the folder.
 
@@ -533,7 +523,7 @@ class ExportRequest(
     Verifies the run first. The file takes raw feature rows and says what the run guarantees.
     """
 
-    to: Literal["safetensors", "onnx", "sklearn", "torch"] = option(help="File format", metavar="FORMAT")
+    to: Literal["safetensors", "onnx"] = option(help="File format", metavar="FORMAT")
     out: Path = option(help="File to write.")
 
 

@@ -15,19 +15,12 @@ from linprobe.errors import UsageError, require_for
 from linprobe.evaluation.predict import temperature_of
 from linprobe.options.requests import ExportRequest
 from linprobe.progress import Progress
-from linprobe.publishing.formats import (
-    LARGEST_ONNX,
-    Probe,
-    onnx_bytes,
-    safetensors_bytes,
-    sklearn_bytes,
-    torch_bytes,
-)
+from linprobe.publishing.formats import LARGEST_ONNX, Probe, onnx_bytes, safetensors_bytes
 from linprobe.runs.check import verified
 from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.run_folder import RunFolder
 
-FORMATS = ("safetensors", "onnx", "sklearn", "torch")
+FORMATS = {"safetensors": safetensors_bytes, "onnx": onnx_bytes}
 INPUT = "raw feature rows; each is divided by its L2 norm, and a zero row stays zero"
 OUTPUT = "softmax of rows @ weights + bias"
 LABELS = "sigmoid of rows @ weights + bias, each label by itself; a label applies where its probability is above 0.5"
@@ -40,11 +33,13 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
     Returns: the note that the file holds.
 
     Raises:
-        UsageError: an unknown format or one whose package is missing, a run that votes where the format cannot, a run
-            too large for the format, or see `new_files` and `temperature_of`. PrivacyError: the run does not verify.
+        UsageError: an unknown format or one whose package is missing, a run too large for the format, or see
+            `new_files` and `temperature_of`. PrivacyError: the run does not verify.
             DataError: not a run folder, or see `temperature_of`.
     """
-    _check_format(request.to)
+    if request.to not in FORMATS:
+        raise UsageError(f"--to is {request.to!r}; allowed: {', '.join(FORMATS)}")
+    require_for("to", request.to)
     inputs = (*inputs_of(request.run), request.calibrate)
     with new_files({"--out": request.out}, inputs=inputs, overwrite=request.overwrite):
         run = RunFolder(request.run)
@@ -55,32 +50,16 @@ def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
         probe = Probe(
             run.weights / scale, run.bias / scale, run.class_names, _note(run, temperature), run.task == MULTILABEL
         )
-        content = _bytes(request, probe)
+        if request.to == "onnx" and probe.weights.nbytes >= LARGEST_ONNX:
+            raise UsageError(
+                f"run {request.run} has {probe.weights.nbytes / 2**30:.1f} GiB of weights; allowed in an ONNX file: "
+                "less than 2; give --to safetensors"
+            )
+        content = FORMATS[request.to](probe)
         writing(request.out, lambda: _write(request.out, content, private=not manifest.private))
     if not manifest.private:
         progress.note(f"NOT PRIVATE: run {request.run} is {manifest.guarantee}; do not publish {request.out}")
     return probe.note
-
-
-def _check_format(name: str) -> None:
-    if name not in FORMATS:
-        raise UsageError(f"--to is {name!r}; allowed: {', '.join(FORMATS)}")
-    require_for("to", name)
-
-
-def _bytes(request: ExportRequest, probe: Probe) -> bytes:
-    if request.to == "onnx" and probe.weights.nbytes >= LARGEST_ONNX:
-        raise UsageError(
-            f"run {request.run} has {probe.weights.nbytes / 2**30:.1f} GiB of weights; allowed in an ONNX file: "
-            "less than 2; give --to safetensors"
-        )
-    if request.to == "sklearn" and probe.votes:
-        raise UsageError(
-            f"run {request.run} votes, and no estimator of scikit-learn breaks ties in the same way; give --to onnx, "
-            "or use linprobe.load_run, which is a classifier of scikit-learn"
-        )
-    make = {"safetensors": safetensors_bytes, "onnx": onnx_bytes, "sklearn": sklearn_bytes, "torch": torch_bytes}
-    return make[request.to](probe)
 
 
 def _write(path: Path, content: bytes, *, private: bool) -> None:

@@ -12,17 +12,13 @@ With several labels a row, p = sigmoid(u W + b), and a label is 1 where u W + b 
 the voters as first axis. The votes of a class are the voters whose p is largest there; its probability is its share of
 votes, and ties go to the higher sum of p.
 
-scikit-learn: a pipeline of `Normalizer` and `LogisticRegression`, in the format of skops. With several labels a row,
-its second step is a `OneVsRestClassifier` with a `LogisticRegression` for each label.
-
-safetensors, torch: `weight` and `bias` in the layout of `torch.nn.Linear`, without code.
+safetensors: `weight` and `bias` in the layout of `torch.nn.Linear`.
 
 The package of a format is imported when a file of it is made.
 """
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,75 +52,13 @@ class Probe:
         """Whether voters decide on the class, each with one vote."""
         return self.weights.ndim == 3
 
-    @property
-    def rows_of_weights(self) -> NDArray[np.float32]:
-        """The weights in the layout of `torch.nn.Linear`: (n_classes, n_features), contiguous."""
-        return np.ascontiguousarray(np.swapaxes(self.weights, -1, -2))
-
 
 def safetensors_bytes(probe: Probe) -> bytes:
     """Tensors `weight` (n_classes, n_features) and `bias` (n_classes,), with the voters as first axis; the note."""
     from safetensors.numpy import save
 
-    return bytes(save({"weight": probe.rows_of_weights, "bias": probe.bias}, metadata=probe.note))
-
-
-def torch_bytes(probe: Probe) -> bytes:
-    """A file for `torch.load(..., weights_only=True)`: a dictionary of `state_dict`, `class_names` and `note`.
-
-    `state_dict` has `weight` (n_classes, n_features) and `bias` (n_classes,), with the voters as first axis.
-    """
-    import torch
-
-    state = {"weight": torch.from_numpy(probe.rows_of_weights), "bias": torch.from_numpy(probe.bias)}
-    stream = io.BytesIO()
-    torch.save({"state_dict": state, "class_names": probe.class_names, "note": probe.note}, stream)
-    return stream.getvalue()
-
-
-def sklearn_bytes(probe: Probe) -> bytes:
-    """A file for `skops.io.load`; the note is the attribute `note_` of the pipeline. The probe must not vote."""
-    import skops.io
-    from sklearn.pipeline import Pipeline
-    from sklearn.preprocessing import Normalizer
-
-    weights, bias, names = probe.rows_of_weights, probe.bias, np.array(probe.class_names)
-    if probe.several_labels:
-        classifier = _one_by_one(weights, bias, names)
-    elif len(bias) == 2:  # scikit-learn has one score for two classes: second minus first
-        classifier = _regression(weights[1:] - weights[:1], bias[1:] - bias[:1], names)
-    else:
-        classifier = _regression(weights, bias, names)
-    normalizer = Normalizer(norm="l2")
-    normalizer.n_features_in_ = weights.shape[1]
-    pipeline = Pipeline([("normalise", normalizer), ("probe", classifier)])
-    pipeline.note_ = probe.note
-    return bytes(skops.io.dumps(pipeline))
-
-
-def _regression(weights: NDArray[np.float32], bias: NDArray[np.float32], classes: NDArray[Any]) -> Any:
-    """A fitted classifier: `weights` (n_scores, n_features), one score for two classes."""
-    from sklearn.linear_model import LogisticRegression
-
-    classifier = LogisticRegression()
-    classifier.coef_, classifier.intercept_, classifier.classes_ = weights, bias, classes
-    classifier.n_features_in_, classifier.n_iter_ = weights.shape[1], np.zeros(1, dtype=np.int32)
-    return classifier
-
-
-def _one_by_one(weights: NDArray[np.float32], bias: NDArray[np.float32], names: NDArray[Any]) -> Any:
-    """A fitted classifier of several labels: `predict` gives 0 or 1 for each, (rows, n_labels)."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.multiclass import OneVsRestClassifier
-    from sklearn.preprocessing import LabelBinarizer
-
-    classifier, applies = OneVsRestClassifier(LogisticRegression()), np.array([0, 1])
-    parts = zip(weights[:, None, :], bias[:, None], strict=True)
-    classifier.estimators_ = [_regression(row, offset, applies) for row, offset in parts]
-    classifier.label_binarizer_ = LabelBinarizer(sparse_output=True).fit(np.eye(len(bias), dtype=int))
-    classifier.classes_ = classifier.label_binarizer_.classes_ = names
-    classifier.n_features_in_ = weights.shape[1]
-    return classifier
+    rows = np.ascontiguousarray(np.swapaxes(probe.weights, -1, -2))
+    return bytes(save({"weight": rows, "bias": probe.bias}, metadata=probe.note))
 
 
 class _Graph:

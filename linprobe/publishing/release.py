@@ -14,12 +14,10 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from linprobe.accounting.figures import rounded_up
 from linprobe.atomic_files import replace_when_complete
 from linprobe.data.array_files import array_names
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, advice
 from linprobe.options.requests import ReleaseRequest
-from linprobe.plans.words import DryRun, bytes_in_words, listed
 from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs import signature
 from linprobe.runs.check import check_signature, verified
@@ -89,38 +87,6 @@ def release(request: ReleaseRequest) -> dict[str, Any]:
         "delta": parts.run.manifest.delta,
         "signed": parts.signed,
     }
-
-
-def dry_run_of_release(request: ReleaseRequest) -> DryRun:
-    """What `release` would read and write: the run is verified, and nothing is copied.
-
-    Returns: run, out, files (bytes by name of what is copied), made (names of what is written besides), epsilon, delta,
-        signed.
-
-    Raises:
-        LinprobeError: as `release`.
-    """
-    with claimed(request.out, "release folder"):
-        parts = _checked(request)
-    facts: dict[str, Any] = {
-        "run": str(request.run),
-        "out": str(request.out),
-        "files": {name: len(content) for name, content in parts.copied.items()},
-        "made": list(parts.made),
-        "epsilon": parts.run.manifest.epsilon,
-        "delta": parts.run.manifest.delta,
-        "signed": parts.signed,
-    }
-    sizes = [f"{name} ({bytes_in_words(size)})" for name, size in facts["files"].items()]
-    made = [f"and {', '.join(parts.made)}, from what the run states"] if parts.made else []
-    was_signed = "signed" if SIGNATURE in parts.run.names else "not signed"
-    lines = [
-        ("reads", f"{request.run}: verified, {was_signed}"),
-        ("spends", "nothing; training has spent all of it"),
-        ("states", f"epsilon {rounded_up(facts['epsilon'])} at delta {rounded_up(facts['delta'])}"),
-        *listed("writes", [f"{request.out}: {', '.join(sizes)}", *made]),
-    ]
-    return DryRun(facts, lines)
 
 
 def _checked(request: ReleaseRequest) -> _Parts:

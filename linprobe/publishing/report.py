@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-from pathlib import Path
 from typing import Any
 
-from linprobe.atomic_files import read_text, replace_when_complete
+from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, UsageError
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.page import Evidence, page
 from linprobe.runs.check import verified
-from linprobe.runs.manifest import Manifest
 from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.run_folder import RunFolder
 
@@ -20,16 +17,15 @@ SUFFIXES = (".html", ".htm")
 
 
 def report(request: ReportRequest) -> None:
-    """Verify a run as `verify` does, then write its page; mode 0600 if it holds results of `attacks`.
+    """Verify a run as `verify` does, then write its page.
 
     Raises:
-        PrivacyError: the run does not verify. DataError: a file in `attacks` is damaged or of another run.
+        PrivacyError: the run does not verify. UsageError: no name of a page. DataError: a damaged histogram.
     """
     html, folder = request.html, request.run
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
-    inputs = (*inputs_of(folder), *request.attack)
-    with new_files({"--html": html}, what="page", inputs=inputs, overwrite=request.overwrite):
+    with new_files({"--html": html}, what="page", inputs=inputs_of(folder), overwrite=request.overwrite):
         run = RunFolder(folder)
         checked, manifest = verified(run), run.manifest
         evidence = Evidence(
@@ -37,7 +33,6 @@ def report(request: ReportRequest) -> None:
             manifest=manifest,
             checked=checked,
             histograms=[_histogram(run, name) for name in manifest.histogram_files],
-            attacks=[_attack(path, manifest) for path in request.attack],
             test_metrics=run.test_metrics,
             title=request.title,
             owner=request.owner,
@@ -45,7 +40,7 @@ def report(request: ReportRequest) -> None:
         text = page(evidence)
 
         def write() -> None:
-            with replace_when_complete(html, "w", private=bool(request.attack)) as stream:
+            with replace_when_complete(html, "w") as stream:
                 stream.write(text)
 
         writing(html, write)
@@ -62,30 +57,3 @@ def _histogram(run: RunFolder, name: str) -> dict[str, Any]:
     if not counts or len(edges) != len(counts) + 1:
         raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
     return {"bin_edges": edges, "noisy_counts": counts}
-
-
-def _attack(path: Path, manifest: Manifest) -> dict[str, Any]:
-    """The result of `linprobe attack` on this run. Private.
-
-    Raises:
-        DataError: unreadable, a figure missing, or the result of another run or of an earlier manifest of this run.
-    """
-    try:
-        attack = json.loads(read_text(path))
-        if attack["manifest_digest"] != manifest.manifest_digest:
-            raise DataError(
-                f"attack {path} is of {attack['run']} with manifest digest {attack['manifest_digest']:.16}; this run "
-                f"has {manifest.manifest_digest:.16}; attack this run again and give the new file"
-            )
-        figures = [attack[name] for name in ("auc", "members", "non_members")]
-        figures += [attack["tpr_at_fpr"][rate] for rate in ("0.001", "0.01")]
-        figures += [attack[name] for name in ("auc_low", "auc_high", "shadows") if attack[name] is not None]
-        if not str(attack["attack"]).isprintable() or not all(math.isfinite(value) for value in figures):
-            raise ValueError("a figure is not finite")
-    except DataError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
-        raise DataError(
-            f"attack {path} cannot be read ({type(error).__name__}: {error}); give what linprobe attack --json printed"
-        ) from None
-    return dict(attack)

@@ -12,18 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.figures import ONE, gaussian_words, rounded_up
-from linprobe.metrics.comparison import Setting, Summary, boost
+from linprobe.metrics.comparison import Setting, Summary
 from linprobe.reporting.plots import GREY, PALETTE, new_figure
 
 Header = tuple[str, ...]
 Rows = list[tuple[str, ...]]
 MARKERS = "osD^vP*X"
-FREE_MARKERS = "x+1234"  # of rows that spend nothing
 DASHES = ("-", "--", "-.", ":")
 MOST_PANELS_A_ROW = 3
-PUBLIC_HERE = "Drawn from public images; drawn from private ones, it would be private."
-BOOSTS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # ticks
-ENDLESS = 1e6  # height of an error bar without end, in units of its point
 APART = 0.02  # distance of the rows at one epsilon, in decades, so that error bars stay apart
 
 
@@ -96,12 +92,12 @@ def footer(composed: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _panels(path: Path, panels: int, *, private: bool = False, **words: str) -> Iterator[list[Any]]:
-    """`new_figure` with a grid of `panels` panels and one legend; `words` are its title and note."""
+def _panels(path: Path, panels: int, title: str, note: str) -> Iterator[list[Any]]:
+    """`new_figure` with a grid of `panels` panels and one legend."""
     columns = min(panels, MOST_PANELS_A_ROW)
     rows = -(-panels // columns)
     size = (3 + 4.2 * columns, 1 + 3.8 * rows)
-    with new_figure(path, size, rows, columns, private=private, sharey=True, **words) as axes:
+    with new_figure(path, size, rows, columns, title=title, note=note, sharey=True) as axes:
         for unused in axes[panels:]:
             unused.set_visible(False)
         yield axes[:panels]
@@ -206,105 +202,3 @@ def accuracy_against_epsilon(
             left.set_ylabel("test accuracy, %")
         panels[0].set_ylim(top=100)
     return path
-
-
-def _boost_points(
-    line: Sequence[Summary], errors: Mapping[tuple[str, Setting], float], public: str, paragon: str, aside: float
-) -> Iterator[tuple[float, float, float, float]]:
-    """Shots moved `aside`, boost, and the lengths of its error bar, of each row that does not reach the `paragon`."""
-    for one in line:
-        levels = errors[public, one.setting], errors[paragon, one.setting]
-        least, middle, most = (
-            boost(levels[0], 1 - one.mean - deviations * (one.std or 0.0), levels[1]) for deviations in (-1, 0, 1)
-        )
-        if one.setting.shots and middle is not None and least is not None and least > 0:
-            over = ENDLESS * middle if most is None else most - middle
-            yield aside * one.setting.shots, middle, middle - least, over
-
-
-def boost_against_shots(path: Path, summaries: Sequence[Summary], public: str, paragon: str, about: str) -> Path:
-    """Performance boost over public rows alone against public shots per class (the AdaMix paper's figure 2).
-
-    One panel per epsilon and public file. Boosts of rows that reach the row `paragon` are infinite, and left out. The
-    scale is logarithmic, as a boost is a ratio. An error bar that reaches the paragon runs off the top.
-    """
-    errors = {(one.row, one.setting): 1 - one.mean for one in summaries if one.epsilon is None}
-    spending = [
-        one
-        for one in summaries
-        if one.epsilon is not None and {(public, one.setting), (paragon, one.setting)} <= errors.keys()
-    ]
-
-    panels_of = list(dict.fromkeys((one.epsilon, one.setting.public) for one in spending))
-    styles = _style(list(dict.fromkeys(one.row for one in spending)))
-    note = _spread(spending, "boost at the mean accuracy")
-    note = note.replace("bars:", "bars: boost at the mean plus and less") + _apart(styles)
-    note += (
-        f"\nBoost: ({paragon} - {public}) / ({paragon} - method), in accuracy; none where a method reaches {paragon}."
-    )
-    drawn: list[float] = [1.0]
-    title = f"How much private rows add to public ones\n{about}"
-    with _panels(path, len(panels_of), title=title, note=note) as panels:
-        for axes, (epsilon, name) in zip(panels, panels_of, strict=True):
-            for place, (row, style) in enumerate(styles.items()):
-                line = [one for one in spending if (one.row, one.epsilon, one.setting.public) == (row, epsilon, name)]
-                points = sorted(_boost_points(line, errors, public, paragon, _aside(place, len(styles))))
-                shots, middles, below, above = zip(*points, strict=True) if points else ((), (), (), ())
-                axes.errorbar(shots, middles, yerr=(below, above), capsize=3, **style)
-                drawn += [*middles, *(middle - bar for middle, bar in zip(middles, below, strict=True))]
-            axes.axhline(1, color=GREY, linestyle=":", label="public rows alone")
-            axes.set(xscale="log", yscale="log")
-            _ticks(axes.xaxis, sorted({one.setting.shots for one in spending if one.setting.shots is not None}))
-            words = f"epsilon {rounded_up(epsilon)}" + (f", public rows: {name}" if name else "")
-            axes.set(xlabel="public rows per class, on a logarithmic scale", title=words)
-            axes.grid(alpha=0.3)
-        for left in panels[::MOST_PANELS_A_ROW]:
-            left.set_ylabel("performance boost, 1 = no gain")
-        least, most = 0.8 * min(drawn), 1.6 * max(drawn)
-        _ticks(panels[0].yaxis, [one for one in BOOSTS if least <= one <= most])
-        panels[0].set_ylim(least, most)
-    return path
-
-
-def accuracy_against_attack(path: Path, summaries: Sequence[Summary], about: str, *, private: bool = True) -> Path:
-    """Test accuracy against the AUC of the threshold membership attack, a point for each row and epsilon.
-
-    The marker shows the row, and its size the epsilon. Rows that spend nothing are black. The figure is `private`,
-    unless all rows are public.
-    """
-    settings = _settings(summaries)
-    styles = _style(list(dict.fromkeys(summary.row for summary in summaries if summary.epsilon is not None)))
-    free = dict.fromkeys(summary.row for summary in summaries if summary.epsilon is None)
-    for place, row in enumerate(free):
-        styles[row] = {"color": "black", "marker": FREE_MARKERS[place % len(FREE_MARKERS)], "label": row}
-    epsilons = _epsilons(summaries)
-    sizes = {epsilon: 5 + 4 * place / max(1, len(epsilons) - 1) for place, epsilon in enumerate(epsilons)}
-    scale = ", ".join(rounded_up(epsilon) for epsilon in epsilons)
-    bars = _spread(summaries).replace("standard deviation.", "standard deviation" + _bars(summaries))
-    note = f"{bars}\nSmall to large markers: epsilon {scale}."
-    if not private:
-        note += f" {PUBLIC_HERE}"
-    title = f"Accuracy against what an attack finds\n{about}"
-    with _panels(path, len(settings), private=private, title=title, note=note) as panels:
-        for axes, setting in zip(panels, settings, strict=True):
-            for one in summaries:
-                if one.setting != setting or one.auc is None:
-                    continue
-                style = {**styles[one.row], "linestyle": "none", "capsize": 2, "elinewidth": 1}
-                style |= {"fillstyle": "none", "markeredgewidth": 1.6, "capthick": 1}  # no point hides another
-                if one.epsilon is not None:
-                    style["markersize"] = sizes[one.epsilon]
-                y, bar = 100 * one.mean, None if one.std is None else 100 * one.std
-                axes.errorbar(one.auc, y, xerr=one.auc_std, yerr=bar, **style)
-            axes.axvline(0.5, color=GREY, linestyle="--", label="guessing")
-            axes.set(xlabel="AUC of the membership attack (0.5 is guessing)", title=_title(setting))
-            axes.grid(alpha=0.3)
-        for left in panels[::MOST_PANELS_A_ROW]:
-            left.set_ylabel("test accuracy, %")
-    return path
-
-
-def _bars(summaries: Sequence[Summary]) -> str:
-    """Which axes have error bars."""
-    kept = any(one.auc_std is not None for one in summaries)
-    return "." if kept else " of the accuracy; the deviation of the AUC was not kept."

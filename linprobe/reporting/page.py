@@ -1,25 +1,28 @@
 """The page for a privacy reviewer: one HTML file without scripts, fonts, addresses or requests.
 
 The text is in `page.html.jinja`, which escapes every value, as class and file names come from the user. Figures are
-computed here, drawn in `drawings.py`, and listed in tables too.
+computed here. The drawing is SVG made with `xml.etree`, which escapes text and attributes: 360 units wide, the width of
+a phone, so that its text is readable there. Its colours are classes of `page.css`.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+import numpy as np
 
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
-from linprobe.accounting.figures import ONE, gaussian_words, limit_percent, rounded_up
+from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.errors import printable
 from linprobe.metrics.figures import no_better_than_guessing, of_labels
-from linprobe.reporting.drawings import attack_limit_drawing, confusion_drawing, histogram_drawing
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
 from linprobe.runs.check import Recomputed
@@ -28,10 +31,11 @@ from linprobe.runs.manifest import MANIFEST_FORMAT, Manifest, Published
 from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
 
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
-PRIVATE = "PRIVATE: this page holds figures computed from private rows without noise; do not publish it"
-MOST_CLASSES_DRAWN = 150  # a smaller cell of the confusion matrix is less than two units wide
 BLANK = "\N{NO-BREAK SPACE}"  # to be filled in by hand
 RATES = (0.001, 0.01, 0.1)
+WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
+LEAST_RATE = 0.001  # where both logarithmic axes begin
+Point = tuple[float, float]
 PURPOSES = {
     "gradient": "training steps",
     "mean": "mean of the private rows",
@@ -51,7 +55,6 @@ class Evidence:
         name: of the run folder. manifest: its manifest, which has been verified.
         checked: what `verified` recomputed.
         histograms: the published files, in the manifest's order.
-        attacks: results of attacks on this run, as `linprobe attack --json` prints them. Private.
         test_metrics: what `figures_by_task` found on public test rows; None without such rows.
         title, owner: of the page, and who answers for the data, in the user's words; None for a title from the run, and
             for a blank line to fill in.
@@ -61,7 +64,6 @@ class Evidence:
     manifest: Manifest
     checked: Recomputed
     histograms: Sequence[dict[str, Any]]
-    attacks: Sequence[dict[str, Any]]
     test_metrics: dict[str, Any] | None = None
     title: str | None = None
     owner: str | None = None
@@ -86,7 +88,6 @@ def page(evidence: Evidence) -> str:
         },
         quoted_name=shlex.quote(evidence.name),
         style=STYLE,
-        private_note=PRIVATE,
         manifest=manifest,
         manifest_format=MANIFEST_FORMAT,
         checked=evidence.checked,
@@ -101,8 +102,6 @@ def page(evidence: Evidence) -> str:
                 zip(evidence.histograms, published, strict=bool(evidence.histograms)), 1
             )
         ],
-        attacks=evidence.attacks,
-        attack_rows=_attack_rows(evidence, limit),
         made=_made(manifest),
         options=_options(manifest),
         versions={**manifest.software, **(manifest.accountant_versions or {})},
@@ -201,20 +200,12 @@ def _accuracy(figures: dict[str, Any]) -> dict[str, Any]:
     if len(rows) > FEW_CLASSES:
         lowest, highest = ranked_rows(figures)
         shortened = {"The ten classes of lowest recall": lowest, "The ten classes of highest recall": highest}
-    matrix, drawing = figures["confusion_matrix"], None
-    if matrix is not None and len(matrix) <= MOST_CLASSES_DRAWN:
-        description = (
-            f"{len(matrix)} by {len(matrix)} classes; the darker a cell, the larger its share of the true class. "
-            "The most frequent mistakes are in the table below."
-        )
-        drawing = confusion_drawing("Confusion matrix of the test rows", description, matrix)
     return {
         "overall": overall_rows(figures),
         "warning": no_better_than_guessing(figures),
         "header": CLASS_HEADER,
         "shortened": shortened,
         "rows": rows,
-        "drawing": drawing,
         "mistakes": _frequent_mistakes(figures),
     }
 
@@ -236,42 +227,15 @@ def _frequent_mistakes(figures: dict[str, Any]) -> list[tuple[str, str, str, str
 
 
 def _histogram(number: int, histogram: dict[str, Any], release: Published, unit: str) -> dict[str, Any]:
-    """A published histogram: its label, drawing and rows, and the release that paid for it."""
+    """A published histogram: its label and rows, and the release that paid for it."""
     edges, counts = histogram["bin_edges"], histogram["noisy_counts"]
-    one, many = ONE[unit], "people" if unit == OWNER else "records"
-    label = f"Noisy number of {many} by their own epsilon, histogram {number}"
-    description = (
-        f"{len(counts)} bars from epsilon 0 to {rounded_up(edges[-1], 3)}; noise of standard deviation "
-        f"{release.noise_multiplier:.3g} in every count. The numbers are in the table below."
-    )
+    many = "people" if unit == OWNER else "records"
     bins = zip(edges[:-1], edges[1:], counts, strict=True)
     return {
-        "label": label,
+        "label": f"Noisy number of {many} by their own epsilon, histogram {number}",
         "release": release,
-        "drawing": histogram_drawing(label, description, edges[-1], counts, one=one, many=many),
         "rows": [(f"{rounded_up(low)} to {rounded_up(high)}", f"{count:,}") for low, high, count in bins],
     }
-
-
-def _attack_rows(evidence: Evidence, limit: AttackLimit | None) -> list[list[str]]:
-    """A row for each figure, a column for each attack."""
-    attacks = evidence.attacks
-    intervals = ((one["auc_low"], one["auc_high"]) for one in attacks)
-    rows = [
-        [
-            "area under the curve (0.5 is guessing)",
-            *(f"{one['auc']:.3f}, {one['members']:,} members and {one['non_members']:,} others" for one in attacks),
-        ],
-        ["its interval", *("none" if None in ends else "{:.3f} to {:.3f}".format(*ends) for ends in intervals)],
-    ]
-    for rate in ("0.001", "0.01"):
-        at = f"at {100 * float(rate):g} % named by mistake"
-        most = "anything" if limit is None else _percent_above(float(limit(float(rate))))
-        rows += [
-            [f"members found {at}", *(f"{_percent(one['tpr_at_fpr'][rate])} of {one['members']:,}" for one in attacks)],
-            [f"the guarantee allows, {at}", *(most for _ in attacks)],
-        ]
-    return [*rows, ["shadow models", *("none" if one["shadows"] is None else one["shadows"] for one in attacks)]]
 
 
 def _made(manifest: Manifest) -> dict[str, Any]:
@@ -306,3 +270,56 @@ def _options(manifest: Manifest) -> dict[str, Any]:
     if options.get("init"):
         options["init"] = Path(options["init"]).name
     return options
+
+
+def attack_limit_drawing(limit: Callable[[float], float], description: str) -> str:
+    """The true-positive rates that a guarantee allows, against guessing; both axes logarithmic from 0.1 % to 100 %.
+
+    Args:
+        limit: the largest true-positive rate at a false-positive rate.
+        description: the drawing in words, for readers who do not see it.
+    """
+    bottom = 250
+    label = "Members an attacker can find, against records named by mistake"
+    svg = _drawing(label, description, height=295)
+
+    def place(fpr: float, tpr: float) -> Point:
+        across, up = (1 + math.log10(max(value, LEAST_RATE)) / 3 for value in (fpr, tpr))
+        return LEFT + across * (RIGHT - LEFT), bottom - up * (bottom - TOP)
+
+    corner, end = place(LEAST_RATE, LEAST_RATE), place(1, 1)
+    curve = [*(place(rate, limit(rate)) for rate in np.geomspace(LEAST_RATE, 1, 91).tolist()[:-1]), end]
+    _path(svg, [*curve, corner], "area")
+    _path(svg, curve, "curve")
+    _path(svg, [corner, end], "guess")
+    _path(svg, [(LEFT, TOP), (LEFT, bottom), (RIGHT, bottom)], "axis")
+    for rate, words in ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")):
+        _text(svg, place(rate, 1)[0], bottom + 17, words, "end" if rate == 1 else "middle")
+        _text(svg, LEFT - 6, place(LEAST_RATE, rate)[1] + 4, words, "end")
+    _axis_names(svg, bottom, "named by mistake (false positives)", "members found")
+    for height, kind, words in ((212, "curve", "guarantee’s limit"), (230, "guess", "guessing")):
+        _path(svg, [(215, height), (240, height)], kind)
+        _text(svg, 247, height + 4, words)
+    return tostring(svg, encoding="unicode", short_empty_elements=False)
+
+
+def _drawing(label: str, description: str, height: int) -> Element:
+    box = {"viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": f"{label}. {description}"}
+    svg = Element("svg", box)
+    SubElement(svg, "title").text = label
+    SubElement(svg, "desc").text = description
+    return svg
+
+
+def _text(svg: Element, x: float, y: float, words: str, anchor: str = "start", **more: str) -> None:
+    SubElement(svg, "text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}, **more).text = words
+
+
+def _path(svg: Element, points: Iterable[Point], kind: str) -> None:
+    SubElement(svg, "path", {"d": "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points), "class": kind})
+
+
+def _axis_names(svg: Element, bottom: float, across: str, up: str) -> None:
+    _text(svg, (LEFT + RIGHT) / 2, bottom + 36, across, "middle")
+    middle = (TOP + bottom) / 2
+    _text(svg, 12, middle, up, "middle", transform=f"rotate(-90 12 {middle})")

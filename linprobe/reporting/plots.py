@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import AttackLimit
 from linprobe.accounting.calibrate import GOOD_ENOUGH, PlanRow
 from linprobe.accounting.figures import rounded_up
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import UsageError
-from linprobe.metrics.membership import Membership
 
 FORMATS = (".png", ".svg")
 # Okabe and Ito's colours, which people with any colour vision tell apart; the yellow is too light for lines
@@ -128,36 +126,3 @@ def noise_against_rate(path: Path, rows: Sequence[PlanRow], recommended: PlanRow
                 axis.set_minor_formatter(NullFormatter())
         left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         left.figure.suptitle(title)
-
-
-def membership_roc(path: Path, found: Membership, result: dict[str, Any], limit: AttackLimit | None, data: str) -> None:
-    """ROC curve of a membership attack and the limit that the guarantee sets, on logarithmic axes; mode 0600.
-
-    `result` is what `linprobe attack` returns, `limit` the limit of the guarantee, if there is one, `data` the name of
-    the data set.
-    Rates below one non-member, or below 1e-4, are drawn at the edge.
-    """
-    least = max(1e-4, 1 / result["non_members"])
-    numbers = f"{result['members']:,} private and {result['non_members']:,} test {result['compared']}"
-    title = f"Membership attack: {result['method']} on {data}\n{numbers}"
-    with new_figure(path, (5, 6), private=True, title=title) as (axes,):
-        sure = 100 * result["confidence"]
-        interval = "" if found.low is None else f" ({sure:g} %: {found.low:.3f} to {found.high:.3f})"
-        label = f"{result['attack']} attack, AUC {found.auc:.3f}{interval}"
-        curve = [np.maximum(rates, least) for rates in (found.fpr, found.tpr)]
-        axes.plot(*curve, color=BLUE, drawstyle="steps-post", label=label)
-        rates = np.geomspace(least, 1, 200)
-        axes.plot(rates, rates, color=GREY, linewidth=1, linestyle=":", label="guessing")
-        if limit is not None:
-            label = f"limit of ε = {rounded_up(result['epsilon'])}, δ = {rounded_up(result['delta'])}"
-            axes.plot(rates, limit(rates), color=VERMILION, linestyle="--", label=label)
-        axes.set(
-            xscale="log",
-            yscale="log",
-            xlim=(least, 1),
-            ylim=(least, 1),
-            xlabel="false-positive rate: share of the others named by mistake",
-            ylabel="true-positive rate: share of the members found",
-        )
-        axes.grid(alpha=0.3)
-        axes.figure.legend(loc="outside lower center", fontsize="small")

@@ -50,7 +50,6 @@ from linprobe.training.checkpoint import Keeping, run_identity
 from linprobe.training.execute import Observer, Trained, execute
 from linprobe.training.run_config import config_text
 from linprobe.training.runtime import Runtime
-from linprobe.training.tracking import refuse_tracking, send
 
 RANDOM_WEIGHTS = "random"
 CHECKPOINT_SECONDS = 60.0
@@ -154,9 +153,7 @@ def train(request: TrainRequest, progress: Progress | None = None, group: Group 
     settings = make_settings(request, method)  # a wrong option is reported before data is read
     with opened(request, method, progress, group) as ready:
         config = config_text(ready.request, method)
-        outcome = train_on(replace(ready, choice=choice), ready.with_test(settings), progress, group, config)
-    send(request, outcome, progress)
-    return outcome
+        return train_on(replace(ready, choice=choice), ready.with_test(settings), progress, group, config)
 
 
 def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | None]:
@@ -196,7 +193,6 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
     signing_key_of(request, group)  # a wrong key is reported before the data is read
-    refuse_tracking(request, method)
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
     shots = request.public_shots

@@ -86,11 +86,6 @@ def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, 
         if request.method is not None:
             raise UsageError("option method is in --grid and given as well; leave one out")
         request = replace(request, method=methods[0])
-    if request.log_to is not None:
-        raise UsageError(
-            f"log-to is {request.log_to}, but a tracker would see how long the choice took, which is secret; leave it "
-            "out of tune"
-        )
     if request.resume or request.insecure_seed or request.noise_seed is not None:
         raise UsageError("tune neither resumes nor takes a seed; leave them out, or use linprobe train")
     request, choice = with_method(request)

@@ -125,45 +125,6 @@ def test_a_comparison_costs_what_its_dry_run_says(cli: Cli, refused: Refused, fe
     refused(cli(*words, "--delta", "1e-6", "--dry-run"), 2, ["holds a comparison"])
 
 
-def test_an_extraction_makes_the_rows_that_its_dry_run_says(cli: Cli, images: Path, offline: Path) -> None:
-    words = ("extract", images, "--backbone", "pixels", "--out", "new/rows.h5")
-    before = files(offline)
-    told = result_of(cli(*words, "--dry-run", "--json"))
-    assert files(offline) == before
-    assert cli(*words).status == 0
-    made = result_of(cli("info", "new/rows.h5", "--json"))
-    assert (told["images"], told["n_features"]) == (made["rows"], made["n_features"])
-    assert told["file_bytes"] < Path("new/rows.h5").stat().st_size
-    assert told["seconds"] > 0
-    assert "made with the same settings" in cli(*words, "--dry-run").stdout
-
-
-def test_an_import_makes_the_rows_that_its_dry_run_says(cli: Cli, refused: Refused, tmp_path: Path) -> None:
-    for group, start in (("train", 0), ("test", 8)):
-        rows = range(start, start + 8)
-        lines = ["id,owner,label,a,b", *(f"r{row},p{row // 2},{'xy'[row % 2]},{row},1" for row in rows)]
-        (tmp_path / f"{group}.csv").write_text("\n".join(lines))
-    words = ("import", "train.csv", "test.csv", "--out", "rows.h5")
-    before = files(tmp_path)
-    told = cli(*words, "--dry-run").stdout
-    for part in ("8 train, 8 test rows of 2 features", "2: x, y", "given", "4 train", "spends     nothing"):
-        assert part in told
-    assert files(tmp_path) == before
-    assert cli(*words).status == 0
-    refused(cli(*words, "--dry-run"), 2, ["already exists"])
-
-
-def test_a_release_copies_the_files_that_its_dry_run_says(cli: Cli, refused: Refused, features_file: Path) -> None:
-    assert cli("train", features_file, "--method", "noisy-gd", "--steps", "3", "--eps", "2", "--out", "run").status == 0
-    words = ("release", "run", "--out", "released")
-    told = result_of(cli(*words, "--dry-run", "--json"))
-    assert not Path("released").exists()
-    assert "epsilon 2 at delta 1e-05" in cli(*words, "--dry-run").stdout
-    assert cli(*words).status == 0
-    assert sorted([*told["files"], *told["made"]]) == sorted(path.name for path in Path("released").iterdir())
-    refused(cli(*words, "--dry-run"), 2, ["already exists"])
-
-
 def test_a_histogram_costs_what_its_dry_run_says(
     cli: Cli, refused: Refused, features_file: Path, tmp_path: Path
 ) -> None:

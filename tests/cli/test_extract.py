@@ -56,7 +56,7 @@ def test_json_says_what_was_done(cli: Callable[..., Any], images: Path) -> None:
     assert result["file"] == "f.h5"
     assert result["rows"] == {"train": 21, "test": 9}
     assert (result["n_features"], result["n_classes"], result["extracted"]) == (192, 3, 30)
-    assert (result["device"], result["precision"], result["skipped"], result["converted"]) == ("cpu", "float32", [], {})
+    assert (result["device"], result["precision"], result["skipped"]) == ("cpu", "float32", [])
 
 
 def test_the_file_is_named_after_source_and_backbone(cli: Callable[..., Any], images: Path, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_options_reach_the_extraction(cli: Callable[..., Any], images: Path, tmp
         *("extract", images, "--out", "f.h5", "--backbone", "pixels", "--backbone-arg", "mode=L", "--device", "cpu"),
         *("--resize", "9", "--crop", "7", "--mean", "0.5", "--std", "0.25", "--interpolation", "bicubic"),
         *("--classes", "classes.txt", "--dtype", "float32", "--batch-size", "3", "--workers", "1"),
-        *("--precision", "float32", "--on-error", "skip", "--timeout", "20"),
+        *("--precision", "float32", "--on-error", "skip"),
     )
     assert outcome.status == 0, outcome
     with h5py.File(tmp_path / "f.h5") as file:
@@ -95,7 +95,7 @@ def test_values_of_backbone_arguments_are_numbers_words_or_json(cli: Callable[..
         assert json.loads(file.attrs["extraction"])["arguments"] == {"groups": 4}
 
 
-def test_skipped_and_converted_images_are_told(cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_skipped_images_are_told(cli: Callable[..., Any], tmp_path: Path) -> None:
     source = write_images(tmp_path / "photos", {"train": 15, "test": 1}, ("ant", "bee"))
     for number in range(12):
         (source / "train" / "bee" / f"{number:03d}.png").write_bytes(b"")
@@ -137,7 +137,6 @@ def test_a_file_without_public_rows_takes_them_from_one_made_the_same_way_only(
 BAD_COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {
     "unknown backbone": (["{images}", "--backbone", "magic"], 2, ["'magic'", "resnet50"]),
     "no such source": (["none"], 3, ["none does not exist"]),
-    "a data set that is not there": (["cifar10", *SMALL], 3, ["cifar10", "--root", "--download"]),
     "weights that are not there": (["{images}", "--weights", "none.pt"], 3, ["none.pt does not exist"]),
     "weights to be fetched": (
         ["{images}", "--backbone", "timm:test_resnet"],
@@ -157,7 +156,6 @@ BAD_COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {
     "unknown device": (["{images}", *SMALL[:-1], "abacus"], 2, ["'abacus'", "cpu"]),
     "absent device": (["{images}", *SMALL[:-1], "cuda:99"], 2, ["cuda:99", "allowed here"]),
     "out is a folder": (["{images}", *SMALL, "--out", "."], 2, ["is a folder"]),
-    "views of private images": (["{images}", *SMALL, "--augment-views", "2"], 4, ["private image", "--public"]),
     "no text tower": (["{images}", *SMALL, "--templates", "openai-80"], 2, ["no text tower"]),
     "class list that is not there": (["{images}", *SMALL, "--classes", "none.txt"], 3, ["none.txt"]),
     "no test images": (["{flat}", *SMALL], 2, ["--test-fraction"]),
@@ -197,5 +195,5 @@ def test_neither_help_nor_a_wrong_source_loads_a_network_library(tmp_path: Path)
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert "SEEN [0, 0, 3, 3] []" in done.stdout, done
-    assert "--augment-views" in done.stdout
+    assert "--owner-regex" in done.stdout
     assert "/dev/null is no regular file" in done.stderr

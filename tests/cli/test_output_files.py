@@ -46,9 +46,8 @@ def test_no_command_replaces_its_own_input(cli: Cli, refused: Refused, arrays: P
     os.link(arrays, "link.npz")
     refused(cli("import", arrays, "--out", "link.npz", "--overwrite"), 2, ["replace an input"])
     assert arrays.read_bytes() == before
-    refused(cli("report", trained_run, "--html", "a.html", "--attack", "a.html"), 3, ["a.html"])
-    words = ("attack", trained_run, "--out", "x.json", "--plot", "./x.json")
-    refused(cli(*words), 2, ["'.json'"])
+    words = ("pdp-report", trained_run, "--csv", "x.png", "--plot", "./x.png")
+    refused(cli(*words), 2, ["x.png"])
 
 
 def test_an_array_in_a_folder_that_is_imported_is_kept(cli: Cli, refused: Refused, arrays: Path) -> None:
@@ -56,8 +55,7 @@ def test_an_array_in_a_folder_that_is_imported_is_kept(cli: Cli, refused: Refuse
     for name, array in np.load(arrays).items():
         np.save(f"folder/{name}.npy", array)
     before = Path("folder/y_test.npy").read_bytes()
-    for words in ((), ("--dry-run",)):
-        refused(cli("import", "folder", "--out", "folder/y_test.npy", "--overwrite", *words), 2, ["no feature file"])
+    refused(cli("import", "folder", "--out", "folder/y_test.npy", "--overwrite"), 2, ["no feature file"])
     assert Path("folder/y_test.npy").read_bytes() == before
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,28 +99,16 @@ def test_reading_a_csv_is_counted_line_by_line(tmp_path: Path) -> None:
     assert counted == [-5120, 2048, 2048, 1024]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow", "feather", "stream", "lists"])
-def test_arrow_tables_give_what_the_csv_gives(tmp_path: Path, kind: str) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    pytest.importorskip("pyarrow.parquet")
-    import pyarrow.feather
-
+@pytest.mark.parametrize("lists", [False, True])
+def test_parquet_tables_give_what_the_csv_gives(tmp_path: Path, lists: bool) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns: dict[str, Any] = {
         "key": [f"p{number}" for number in range(8)],
         "kind": arrow.array(WORDS).dictionary_encode(),
     }
-    columns |= {"row": list(ROWS)} if kind == "lists" else {f"f{place}": ROWS[:, place] for place in range(3)}
-    table = arrow.table(columns)
-    path = tmp_path / f"train.{'parquet' if kind == 'lists' else 'arrow' if kind == 'stream' else kind}"
-    if path.suffix == ".parquet":
-        arrow.parquet.write_table(table, path)
-    elif kind == "feather":
-        pyarrow.feather.write_feather(table, path)
-    else:
-        with arrow.OSFile(str(path), "wb") as sink:
-            new = arrow.ipc.new_stream if kind == "stream" else arrow.ipc.new_file
-            with new(sink, table.schema) as writer:
-                writer.write_table(table)
+    columns |= {"row": list(ROWS)} if lists else {f"f{place}": ROWS[:, place] for place in range(3)}
+    path = tmp_path / "train.parquet"
+    parquet.write_table(arrow.table(columns), path)
     named = Columns("kind", "key")
     found = imported([path], named, NAMES)
     (tmp_path / "csv").mkdir()
@@ -151,60 +137,6 @@ def test_a_missing_pyarrow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(LinprobeError, match=r"linprobe\[arrow\]"):
         read_arrays([tmp_path / "train.parquet"])
-
-
-def save_split(folder: Path, features: dict[str, Any], columns: dict[str, Any], **state: Any) -> None:
-    """Write one split in the layout of `datasets.Dataset.save_to_disk`: a stream of Arrow and two JSON files."""
-    arrow = pytest.importorskip("pyarrow")
-    folder.mkdir(parents=True)
-    table = arrow.table(columns)
-    half = len(table) // 2
-    for name, part in (("data-00000-of-00002.arrow", table[:half]), ("data-00001-of-00002.arrow", table[half:])):
-        with arrow.OSFile(str(folder / name), "wb") as sink, arrow.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(part)
-    files = [{"filename": f"data-0000{number}-of-00002.arrow"} for number in range(2)]
-    (folder / "state.json").write_text(json.dumps({"_data_files": files, "_indices_files": None, **state}))
-    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
-
-
-def test_a_data_set_on_disk_brings_its_splits_and_class_names(tmp_path: Path) -> None:
-    features = {"label": {"names": ["bee", "ant"], "_type": "ClassLabel"}, "row": {"_type": "Sequence"}}
-    labels = (np.arange(8) % 2).tolist()
-    for split, rows in (("train", ROWS), ("validation", -ROWS)):
-        save_split(tmp_path / "saved" / split, features, {"row": list(rows), "label": labels})
-    (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "validation"]}))
-    found = imported([tmp_path / "saved"])
-    np.testing.assert_array_equal(found["x"], ROWS)
-    assert (found["y"], found["names"]) == ([0, 1] * 4, ("bee", "ant"))
-    assert sorted(key for key in read_arrays([tmp_path / "saved"])) == [
-        "X_test",
-        "X_train",
-        "class_names",
-        "y_test",
-        "y_train",
-    ]
-
-
-def test_a_data_set_of_lists_and_texts_needs_no_import_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    pytest.importorskip("pyarrow.compute")
-    save_split(tmp_path / "train", {}, {"row": list(ROWS), "label": WORDS})
-    monkeypatch.delitem(sys.modules, "pyarrow.compute")
-    monkeypatch.delattr(arrow, "compute")
-    np.testing.assert_array_equal(read_arrays([tmp_path / "train"])["X_train"], ROWS)
-
-
-def test_data_sets_that_cannot_be_read_say_why(tmp_path: Path) -> None:
-    columns = {"row": list(ROWS), "label": [0] * 8}
-    save_split(tmp_path / "chosen", {}, columns, _indices_files=[{"filename": "indices.arrow"}])
-    with pytest.raises(DataError, match="flatten_indices"):
-        read_arrays([tmp_path / "chosen"])
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "extra"]}))
-    with pytest.raises(DataError, match="extra"):
-        read_arrays([tmp_path / "odd"])
 
 
 def npz(folder: Path, train: Any, test: Any = None, **more: Any) -> Path:

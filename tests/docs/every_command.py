@@ -31,6 +31,7 @@ NOT_HERE = {
     "clip.h5 --method zero-shot": "weights from the internet",
     "--weights mine": "weights of the reader's own",
     "fashion": "a download",
+    "CIFAR10": "a download",
     "benchmarks/": "a benchmark",
     "pip install": "an installation, which .ci/run makes",
 }

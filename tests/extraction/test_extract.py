@@ -437,21 +437,6 @@ def test_a_group_without_any_readable_image_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "f.h5").exists()
 
 
-def test_conversions_are_counted_by_kind(tmp_path: Path) -> None:
-    source = write_images(tmp_path / "photos", {"train": 3, "test": 1}, suffix=".jpg")
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    photo(1).convert("CMYK").save(source / "train" / "ant" / "000.jpg")
-    photo(2).convert("CMYK").save(source / "train" / "bee" / "000.jpg", exif=exif)
-    photo(3).quantize(8).save(source / "test" / "ant" / "000.png")
-    Image.fromarray(np.full((9, 9), 40_000, dtype=np.uint16)).save(source / "test" / "bee" / "000.png")
-    (source / "train" / "cat" / "002.jpg").write_bytes(b"")
-    outcome = run_extract(source, tmp_path / "f.h5", on_error="skip")
-    assert outcome.converted == {"cmyk": 2, "palette": 1, "16-bit": 1, "rotated": 1}
-    with FeatureFile(tmp_path / "f.h5") as features:
-        assert features.converted() == outcome.converted
-
-
 def test_images_of_several_sizes_need_a_crop(tmp_path: Path) -> None:
     source = write_images(tmp_path / "photos", {"train": 2, "test": 1})
     photo(3, 30, 20).save(source / "train" / "bee" / "001.png")
@@ -469,16 +454,6 @@ def on_reading(patch: pytest.MonkeyPatch, name: str, action: Callable[[], Any]) 
         return read(self, row)
 
     patch.setattr(FolderMembers, "read", watched)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_read_that_hangs_is_given_up(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    on_reading(monkeypatch, "train/ant/005.png", lambda: time.sleep(1.5))
-    status, text = failure(images, tmp_path / "f.h5", batch_size=2, workers=workers, timeout=0.5)
-    assert all(word in text for word in ("within 0.5 seconds", "train/ant/004.png", "--timeout")), text
-    assert status == 1
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -502,43 +477,6 @@ def test_a_worker_that_dies_is_one_line(
 @pytest.fixture
 def public(tmp_path: Path) -> Path:
     return write_images(tmp_path / "public", {"": 2}, first_seed=500)
-
-
-def test_augmented_views_are_further_rows_of_public_images_only(images: Path, tmp_path: Path, public: Path) -> None:
-    run_extract(images, tmp_path / "plain.h5", public=public, **SMALL)
-    run_extract(images, tmp_path / "views.h5", public=public, augment_views=3, **SMALL)
-    plain, views = contents(tmp_path / "plain.h5"), contents(tmp_path / "views.h5")
-    for group in ("train", "test"):
-        assert all(plain[f"{group}/{part}"] == views[f"{group}/{part}"] for part in ("x", "y", "id"))
-    ids = [f"public/{name}/{number:03d}.png" for name in CLASSES for number in range(2)]
-    assert ids_of(tmp_path / "plain.h5", "public") == ids
-    expected = [name + suffix for name in ids for suffix in ("", "#view1", "#view2", "#view3")]
-    assert ids_of(tmp_path / "views.h5", "public") == expected
-    assert labels_of(tmp_path / "views.h5", "public") == [label for label in range(3) for _ in range(8)]
-    rows = rows_of(tmp_path / "views.h5", "public")
-    first = rows_of(tmp_path / "plain.h5", "public")
-    assert np.abs(rows[::4].astype(float) - first).max() <= 2e-3 * np.abs(first).max()
-    assert len(np.unique(rows, axis=0)) == 24
-
-
-def test_augmented_views_are_the_same_in_every_run(images: Path, tmp_path: Path, public: Path) -> None:
-    for number, workers in ((1, 0), (2, 2)):
-        torch.manual_seed(number)
-        run_extract(images, tmp_path / f"{number}.h5", public=public, augment_views=2, workers=workers)
-    assert contents(tmp_path / "1.h5") == contents(tmp_path / "2.h5")
-    photo(900).save(public / "ant" / "0000.png")  # another image changes no view of the others
-    run_extract(images, tmp_path / "3.h5", public=public, augment_views=2)
-    before = dict(zip(ids_of(tmp_path / "1.h5", "public"), rows_of(tmp_path / "1.h5", "public"), strict=True))
-    after = dict(zip(ids_of(tmp_path / "3.h5", "public"), rows_of(tmp_path / "3.h5", "public"), strict=True))
-    assert set(after) - set(before) == {f"public/ant/0000.png{view}" for view in ("", "#view1", "#view2")}
-    assert all(np.array_equal(after[name], row) for name, row in before.items())
-
-
-def test_augmented_views_of_private_images_are_refused(images: Path, tmp_path: Path) -> None:
-    with pytest.raises(PrivacyError, match="a private image stays one record") as caught:
-        run_extract(images, tmp_path / "f.h5", augment_views=1)
-    assert caught.value.exit_status == 4
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_public_images_that_are_private_too_are_refused(images: Path, tmp_path: Path, public: Path) -> None:
@@ -580,9 +518,6 @@ def test_the_digest_follows_network_and_preprocessing_and_not_how_it_ran(images:
         ({"on_error": "ignore"}, ["on-error is 'ignore'", "fail, skip"]),
         ({"batch_size": 0}, ["batch-size is 0", "1 to"]),
         ({"workers": -1}, ["workers is -1", "0 to 1024"]),
-        ({"augment_views": -1}, ["augment-views is -1"]),
-        ({"timeout": 0.0}, ["timeout is 0"]),
-        ({"timeout": float("nan")}, ["timeout is nan"]),
     ],
 )
 def test_a_value_that_no_option_has_is_refused(

@@ -240,14 +240,13 @@ def _no_images(folder: Path) -> None:
 
 
 BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], dict[str, Any], type[LinprobeError], list[str]]] = {
-    "nothing there": (lambda folder: None, {}, DataError, ["does not exist", "cifar10", ".tar"]),
+    "nothing there": (lambda folder: None, {}, DataError, ["does not exist", "folder", ".npz"]),
     "an empty folder": (_empty, {}, DataError, ["no class folders", "train/CLASS/IMAGE"]),
     "one class": (_one_class, {}, DataError, ["1 classes", "at least 2"]),
     "no test folder": (_no_test, {}, UsageError, ["no test", "--test-fraction"]),
     "test folder and fraction": (_both, {"test_fraction": 0.5}, UsageError, ["test", "0.5", "not both"]),
     "one level without fraction": (_one_level, {}, UsageError, ["one level", "3 folders", "--test-fraction"]),
     "no test images": (_no_images, {}, DataError, ["test", "no images"]),
-    "download of a folder": (_both, {"download": True}, UsageError, ["--download", "leave it out"]),
     "repeated classes": (_both, {"classes": ["ant", "ant", "bee"]}, DataError, ["all different"]),
     "one declared class": (_both, {"classes": ["ant"]}, DataError, ["1 classes"]),
 }

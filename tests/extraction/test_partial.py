@@ -13,7 +13,7 @@ import pytest
 
 from linprobe.errors import LinprobeError, UsageError
 from linprobe.extraction import partial as module
-from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, LOCK, PENDING, SETTINGS, SKIPPED, Partial, locked
+from linprobe.extraction.partial import DONE, KEY_BYTES, LOCK, PENDING, SETTINGS, SKIPPED, Partial, locked
 
 SIZES = {"train": 7, "test": 3}
 WIDTH = 4
@@ -45,12 +45,12 @@ def keys_of(rows: Any) -> Any:
 def test_rows_and_status_are_read_back_by_whoever_opens_it_next(tmp_path: Path) -> None:
     assert begin(tmp_path / "p") is False
     with opened(tmp_path / "p") as partial:
-        partial.write("train", 4, ROWS[4:6], marks(DONE, DONE + CONVERTED), keys_of(ROWS[4:6]))
+        partial.write("train", 4, ROWS[4:6], marks(DONE, DONE), keys_of(ROWS[4:6]))
         partial.write("train", 0, ROWS[:2], marks(DONE, SKIPPED), keys_of(ROWS[:2]))
         partial.sync()
     assert begin(tmp_path / "p") is True
     with opened(tmp_path / "p") as partial:
-        assert partial.status("train").tolist() == [DONE, SKIPPED, PENDING, PENDING, DONE, DONE + CONVERTED, PENDING]
+        assert partial.status("train").tolist() == [DONE, SKIPPED, PENDING, PENDING, DONE, DONE, PENDING]
         assert partial.status("test").tolist() == [PENDING] * 3
         assert np.array_equal(np.concatenate(list(partial.rows("train"))), ROWS[[0, 4, 5]])
         assert np.array_equal(partial.keys("train"), keys_of(ROWS[[0, 4, 5]]))

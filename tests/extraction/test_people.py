@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torchvision
 
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.owners import owner_bounds
 from linprobe.errors import DataError, UsageError
 from linprobe.extraction.sources import base
-from linprobe.extraction.sources.datasets import DATASETS, TorchvisionDataset
 from tests.extraction.samples import Notes, ids_of, run_extract, write_images
 
 
@@ -82,32 +79,13 @@ def visits(tmp_path: Path) -> Path:
     return write_images(tmp_path / "visits", {"": 40}, size=(9, 9))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_fraction_puts_a_person_on_one_side(visits: Path, tmp_path: Path, packed: bool) -> None:
-    source = visits
-    if packed:
-        source = tmp_path / "visits.tar"
-        with tarfile.open(source, "w") as archive:
-            archive.add(visits, arcname="visits")
-    run_extract(source, tmp_path / "f.h5", owner_regex=r"([0-9]+)\.", test_fraction=0.3)
+def test_a_fraction_puts_a_person_on_one_side(visits: Path, tmp_path: Path) -> None:
+    run_extract(visits, tmp_path / "f.h5", owner_regex=r"([0-9]+)\.", test_fraction=0.3)
     train, test = people_of(tmp_path / "f.h5")
     assert train.isdisjoint(test)
     assert len(train) + len(test) == 40
     with FeatureFile(tmp_path / "f.h5") as features:
         assert sum(features.sizes.values()) == 120
-
-
-def test_a_data_set_is_split_by_person(tmp_path: Path, visits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Visits(torchvision.datasets.ImageFolder):
-        def __init__(self, root: Path, download: bool = False) -> None:
-            super().__init__(root)
-
-    monkeypatch.setattr(torchvision.datasets, "Visits", Visits, raising=False)
-    monkeypatch.setitem(DATASETS, "visits", TorchvisionDataset("Visits", n_classes=3))
-    monkeypatch.chdir(tmp_path / "visits" / "ant")
-    run_extract("visits", tmp_path / "f.h5", root=visits, owner_regex=r"([0-9]+)\.", test_fraction=0.3)
-    train, test = people_of(tmp_path / "f.h5")
-    assert train.isdisjoint(test)
 
 
 def test_the_side_of_a_person_depends_on_the_name_alone(visits: Path, tmp_path: Path) -> None:

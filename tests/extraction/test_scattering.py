@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +188,8 @@ def test_training_images_decide_nothing(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "f.h5").shape == (4, 3969)
 
 
-def test_a_folder_an_archive_and_arrays_give_the_same_rows(tmp_path: Path) -> None:
+def test_a_folder_and_arrays_give_the_same_rows(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "photos", {"train": 2, "test": 1}, ("ant", "bee"))
-    with tarfile.open(tmp_path / "photos.tar", "w") as archive:
-        archive.add(folder, "photos")
     arrays = {}
     for group, number in (("train", 2), ("test", 1)):
         paths = [folder / group / name / f"{row:03d}.png" for name in ("ant", "bee") for row in range(number)]
@@ -200,12 +197,11 @@ def test_a_folder_an_archive_and_arrays_give_the_same_rows(tmp_path: Path) -> No
         arrays[f"y_{group}"] = np.repeat([0, 1], number)
     np.savez(tmp_path / "photos.npz", class_names=["ant", "bee"], **arrays)
     rows = []
-    for source in (folder, tmp_path / "photos.tar", tmp_path / "photos.npz"):
+    for source in (folder, tmp_path / "photos.npz"):
         run_extract(source, tmp_path / "f.h5", backbone="scattering", overwrite=True)
         rows.append(rows_of(tmp_path / "f.h5"))
     assert rows[0].shape == (4, 243 * 5 * 6)
     assert np.array_equal(rows[0], rows[1])
-    assert np.array_equal(rows[0], rows[2])
 
 
 def test_options_replace_the_size_and_the_channels(tmp_path: Path) -> None:

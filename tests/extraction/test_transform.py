@@ -160,26 +160,6 @@ def test_a_bad_override_is_refused_with_what_is_allowed(case: str) -> None:
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_an_augmented_view_depends_on_its_seed_alone() -> None:
-    image = photo(0, 60, 50)
-    torch.manual_seed(1)
-    first = BASE.augmented(image, (24, 24), 7)
-    torch.manual_seed(2)
-    before = torch.random.get_rng_state()
-    assert np.array_equal(BASE.augmented(image, (24, 24), 7), first)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    others = [BASE.augmented(image, (24, 24), seed) for seed in range(5)]
-    assert len({view.tobytes() for view in others}) == 5
-    assert all(view.shape == (24, 24, 3) for view in others)
-
-
-def test_about_half_of_the_augmented_views_are_mirrored() -> None:
-    ramp = Image.fromarray(np.tile(np.arange(60, dtype=np.uint8) * 4, (50, 1))).convert("RGB")
-    views = [BASE.augmented(ramp, (24, 24), seed).astype(int) for seed in range(60)]
-    mirrored = sum(view[0, 0, 0] > view[0, -1, 0] for view in views)
-    assert 15 <= mirrored <= 45
-
-
 def test_grey_preprocessing_has_one_channel() -> None:
     grey = ImageTransform(16, (8, 8), "bilinear", (0.5,), (0.5,), "L")
     assert grey.pixels(photo(0).convert("L")).shape == (8, 8, 1)

@@ -8,7 +8,7 @@ from tests.hostile import arrays, books, features, images, runs, tables
 from tests.hostile.case import Case, Good
 
 MUTATIONS = 100  # of each kind of file; twice as many of feature files
-FAMILIES = ("features", "npz", "pt", "csv", "npy", "table", "tar", "image", "weights", "runs", "forged", "book")
+FAMILIES = ("features", "npz", "pt", "csv", "npy", "table", "image", "weights", "runs", "forged", "book")
 
 
 def corpus(good: Good, mutations: int = MUTATIONS) -> Iterator[Case]:

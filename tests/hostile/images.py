@@ -1,11 +1,10 @@
-"""Hostile images, archives of images, and weights, for `extract`."""
+"""Hostile images and weights for `extract`."""
 
 from __future__ import annotations
 
 import io
 import os
 import struct
-import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +16,6 @@ import numpy as np
 from tests.hostile.case import Case
 from tests.hostile.features import mutated
 
-TAR = (("extract", "a.tar", "--backbone", "pixels", "--out", "e.h5"),)
 FOLDER = (("extract", "images", "--backbone", "pixels", "--resize", "8", "--crop", "8", "--out", "e.h5"),)
 WEIGHTS = "w.pt", "w.safetensors"
 NETWORK = ("extract", "images", "--backbone", "wrn-16-4", "--out", "e.h5", "--weights")
@@ -46,124 +44,15 @@ def _declared_png(width: int, height: int, depth: int = 8, kind: int = 2, rows: 
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + palette + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
 
 
-def _shards(folder: Path, members: list[tuple[str, bytes]], **info: Any) -> None:
-    with tarfile.open(folder / "a.tar", "w") as archive:
-        for name, content in members:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            for key, value in info.items():
-                setattr(entry, key, value)
-            archive.addfile(entry, io.BytesIO(content))
-
-
-def _packed(extra: list[tuple[str, bytes]] | None = None) -> list[tuple[str, bytes]]:
-    """A packed image folder of two classes, then other members."""
+def _members() -> list[tuple[str, bytes]]:
+    """Names and contents of images of two classes."""
     names = [f"{group}/{name}/{row}.png" for group in ("train", "test") for name in ("ant", "bee") for row in (0, 1)]
-    return [(name, _png(value=place)) for place, name in enumerate(names)] + (extra or [])
-
-
-def _web(label: bytes, extension: str = "cls") -> Callable[[Path], None]:
-    """WebDataset shards, the first label of which is hostile."""
-
-    def make(folder: Path) -> None:
-        (folder / "a").mkdir()
-        for group in ("train", "test"):
-            members = []
-            for row in range(4):
-                good = b'{"label": %d}' % (row % 2) if extension == "json" else b"%d" % (row % 2)
-                members += [(f"{row}.png", _png(value=row)), (f"{row}.{extension}", good if row else label)]
-            _shards(folder, members)
-            (folder / "a.tar").rename(folder / "a" / f"{group}-0.tar")
-
-    return make
-
-
-def _raw_tar(change: Callable[[bytearray], bytes | None]) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        _shards(folder, _packed())
-        content = bytearray((folder / "a.tar").read_bytes())
-        (folder / "a.tar").write_bytes(change(content) or content)
-
-    return make
-
-
-def _set_size(content: bytearray, size: bytes) -> None:
-    content[124:136] = size.ljust(12, b"\0")
-    content[148:156] = b" " * 8
-    content[148:156] = b"%06o\0 " % sum(content[:512])
-
-
-def _sparse(folder: Path) -> None:
-    """A member of a few bytes that declares a terabyte, in the sparse format of GNU."""
-    _shards(folder, _packed())
-    content = bytearray((folder / "a.tar").read_bytes())
-    header = bytearray(512)
-    header[0:19] = b"train/ant/sparse.cl"
-    header[100:108], header[108:116], header[116:124] = b"0000644\0", b"0000000\0", b"0000000\0"
-    header[124:136], header[136:148] = b"00000000000\0", b"00000000000\0"
-    header[156:157], header[257:265] = b"S", b"ustar  \0"
-    header[386:398], header[398:410] = b"00000000000\0", b"00000000000\0"
-    header[483:495] = b"\x80\0\0\0\0\0\0\x01\0\0\0\0"
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    (folder / "a.tar").write_bytes(bytes(header) + bytes(content))
-
-
-def _pax(headers: dict[str, str]) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        with tarfile.open(folder / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers=headers) as archive:
-            for name, content in _packed():
-                entry = tarfile.TarInfo(name)
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content))
-
-    return make
-
-
-def _with(*members: tuple[str, bytes], **info: Any) -> Callable[[Path], None]:
-    return lambda folder: _shards(folder, _packed(list(members)), **info)
-
-
-TARS: dict[str, tuple[Callable[[Path], None], set[int]]] = {
-    "a sparse member of a terabyte": (_sparse, {3}),
-    "a size above the file": (_raw_tar(lambda content: _set_size(content, b"77777777777")), {3}),
-    "a negative size": (_raw_tar(lambda content: _set_size(content, b"\xff" * 12)), {3}),
-    "a size of 2^80": (_raw_tar(lambda content: _set_size(content, b"\x80" + b"\xff" * 11)), {3}),
-    "a size that is no number": (_raw_tar(lambda content: _set_size(content, b"zzzzzzzzzzz")), {3}),
-    "a size in its extended header": (_pax({"size": "-1"}), {0, 3}),
-    "a huge size in its extended header": (_pax({"size": "1" + "0" * 30}), {0, 3}),
-    "a time of NaN": (_pax({"mtime": "nan", "size": "nan"}), {0, 3}),
-    "a name of 10 MB": (_with(("train/ant/" + "a" * 10**7 + ".png", _png(value=99))), {3}),
-    "a name with control characters": (_with(("train/ant/\x1b[31m\x1b]0;x\x07.png", _png(value=99))), {0, 3}),
-    "a class with control characters": (_with(("test/\x1b[31mred/1.png", _png(value=99))), {0, 3}),
-    "a name above the root": (_with(("../../train/ant/x.png", _png(value=99))), {0, 3}),
-    "a name from the root": (_with(("/train/ant/x.png", _png(value=99))), {0, 3}),
-    "a symbolic link": (_with(("train/ant/x.png", b""), type=tarfile.SYMTYPE, linkname="/etc/passwd"), {3}),
-    "a device": (_with(("train/ant/x.png", b""), type=tarfile.CHRTYPE), {3}),
-    "a FIFO": (_with(("train/ant/x.png", b""), type=tarfile.FIFOTYPE), {3}),
-    "empty images": (_with(("train/ant/x.png", b"")), {3}),
-    "the same name twice": (_with(("train/ant/0.png", _png(value=99))), {0, 3}),
-    "no members": (lambda folder: _shards(folder, []), {3}),
-    "nothing": (lambda folder: (folder / "a.tar").write_bytes(b"") and None, {3}),
-    "only zeros": (lambda folder: (folder / "a.tar").write_bytes(bytes(10240)) and None, {3}),
-    "gzip": (lambda folder: (folder / "a.tar").write_bytes(b"\x1f\x8b" + bytes(600)) and None, {3}),
-    "a FIFO as archive": (lambda folder: os.mkfifo(folder / "a.tar"), {3}),
-    "a link to /dev/zero": (lambda folder: (folder / "a.tar").symlink_to("/dev/zero"), {3}),
-    "an image of 10^12 pixels": (_with(("test/ant/x.png", _declared_png(10**6, 10**6))), {3}),
-}
-LABELS: dict[str, tuple[bytes, str]] = {
-    "1e8": (b"100000000", "cls"), "-1": (b"-1", "cls"), "2^70": (b"%d" % 2**70, "cls"), "NaN": (b"nan", "cls"),
-    "5000 digits": (b"9" * 5000, "cls"), "10 MB": (b"a" * 10**7, "cls"), "nothing": (b"", "cls"),
-    "no UTF-8": (b"\xff\xfe", "cls"), "control characters": (b"\x1b[31mred", "cls"), "NUL": (b"a\0b", "cls"),
-    "deep JSON": (b"[" * 100_000, "json"), "a list": (b"[1]", "json"), "no label": (b"{}", "json"),
-    "a label that is a list": (b'{"label": [1]}', "json"), "a label of 1e400": (b'{"label": 1e400}', "json"),
-    "a label of many digits": (b'{"label": ' + b"9" * 5000 + b"}", "json"), "null": (b'{"label": null}', "json"),
-}  # fmt: skip
+    return [(name, _png(value=place)) for place, name in enumerate(names)]
 
 
 def _images(name: str, content: bytes | Callable[[], bytes]) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        for member, good in _packed():
+        for member, good in _members():
             path = folder / "images" / member
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(good)
@@ -253,11 +142,6 @@ STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 def cases(mutations: int) -> Iterator[Case]:
     """Made files, then changed bytes."""
-    for number, (name, (make, wanted)) in enumerate(TARS.items()):
-        yield Case(f"tar: {name}", make, TAR, frozenset(wanted), number % 2 == 0)
-    for number, (name, (label, extension)) in enumerate(LABELS.items()):
-        words = (("extract", "a", "--backbone", "pixels", "--out", "e.h5"),)
-        yield Case(f"tar: a label of {name}", _web(label, extension), words, frozenset({0, 3}), number % 2 == 0)
     for name, content in IMAGES.items():
         wanted = {0, 3} if name in IMAGES_READABLE else {3}
         quick = "million" not in name
@@ -270,19 +154,9 @@ def cases(mutations: int) -> Iterator[Case]:
     for number in range(mutations):
         content = mutated(samples[number % len(samples)], number)
         yield Case(f"image: mutation {number}", _images("train/ant/0.png", content), FOLDER, either, number < 2)
-        yield Case(f"tar: mutation {number}", _mutated_tar(number), TAR, either, number < 4)
     for number in range(mutations // 4):
         name = WEIGHTS[number % 2]
         yield Case(f"weights: mutation {number}", _mutated_weights(name, number), ((*NETWORK, name),), either)
-
-
-def _mutated_tar(number: int) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        _shards(folder, _packed())
-        path = folder / "a.tar"
-        path.write_bytes(mutated(path.read_bytes(), number))
-
-    return make
 
 
 def _mutated_weights(name: str, number: int) -> Callable[[Path], None]:

@@ -1,9 +1,7 @@
-"""Hostile tables: Parquet, Arrow files, and data sets on disk, for `import`."""
+"""Hostile Parquet tables for `import`."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +14,6 @@ from tests.hostile.features import mutated
 
 N, MANY = 20, 20_000_000
 FOLDER = (("import", ".", "--out", "o.h5"),)
-SET = (("import", "set", "--out", "o.h5"),)
 
 
 def _columns(**changes: Any) -> dict[str, Any]:
@@ -59,49 +56,6 @@ def _repeated(**changes: Any) -> Callable[[Path], None]:
     return make
 
 
-def _arrow(stream: bool, **changes: Any) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        import pyarrow
-
-        for group in ("train", "test"):
-            table = pyarrow.table(_columns(**(changes if group == "train" else {})))
-            kind = pyarrow.ipc.new_stream if stream else pyarrow.ipc.new_file
-            with kind(str(folder / f"{group}.arrow"), table.schema) as writer:
-                writer.write_table(table)
-
-    return make
-
-
-def _compressed(how: str, stream: bool, **changes: Any) -> Callable[[Path], None]:
-    """MANY rows of zeros in compressed buffers of a few bytes."""
-
-    def make(folder: Path) -> None:
-        import pyarrow
-
-        values = {"label": np.zeros(MANY, np.int8), "a": np.zeros(MANY), **changes}
-        table = pyarrow.table(values)
-        options = pyarrow.ipc.IpcWriteOptions(compression=how)
-        kind = pyarrow.ipc.new_stream if stream else pyarrow.ipc.new_file
-        with kind(str(folder / "train.arrow"), table.schema, options=options) as writer:
-            writer.write_table(table)
-
-    return make
-
-
-def _declared(folder: Path) -> None:
-    """A compressed buffer that says it has 10^12 bytes."""
-    import pyarrow
-
-    table = pyarrow.table({"label": [0] * N, "a": np.arange(float(N))})
-    with pyarrow.ipc.new_file(
-        str(folder / "train.arrow"), table.schema, options=pyarrow.ipc.IpcWriteOptions(compression="zstd")
-    ) as writer:
-        writer.write_table(table)
-    content = (folder / "train.arrow").read_bytes()
-    honest = (8 * N).to_bytes(8, "little")
-    (folder / "train.arrow").write_bytes(content.replace(honest, (10**12).to_bytes(8, "little")))
-
-
 def _zigzag(number: int, length: int = 0) -> bytes:
     """A number as Thrift writes it, in so many bytes if a length is given."""
     rest, written = 2 * number, bytearray()
@@ -127,50 +81,10 @@ def _forged_footer(folder: Path) -> None:
     path.write_bytes(content[:end] + footer)
 
 
-def _part(make: Callable[[Path], Any]) -> Callable[[Path], None]:
-    """A data set with another file in place of its rows."""
-
-    def made(folder: Path) -> None:
-        _set()(folder)
-        (folder / "set/train/data.arrow").unlink()
-        make(folder / "set/train/data.arrow")
-
-    return made
-
-
-def _set(name: str = "", value: Any = None) -> Callable[[Path], None]:
-    """A data set with splits, with one of its JSON files replaced."""
-
-    def make(folder: Path) -> None:
-        import pyarrow
-
-        top = folder / "set"
-        for split in ("train", "test"):
-            place = top / split
-            place.mkdir(parents=True)
-            table = pyarrow.table(_columns())
-            with pyarrow.ipc.new_stream(str(place / "data.arrow"), table.schema) as writer:
-                writer.write_table(table)
-            (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
-            (place / "dataset_info.json").write_text(json.dumps({"features": {}}))
-        (top / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
-        if name:
-            (top / name).write_text(value if isinstance(value, str) else json.dumps(value))
-
-    return make
-
-
-ARROW: dict[str, Callable[[Path], None]] = {
-    **{
-        f"{how} {'stream' if stream else 'file'} of zeros": _compressed(how, stream)
-        for how in ("zstd", "lz4") for stream in (False, True)
-    },
-    "a forged footer of Parquet": _forged_footer,
-    "10^12 bytes declared": _declared,
-    "ids of nothing": _arrow(False, id=[None] * N),
-    "labels of nothing": _arrow(True, label=[None] * N),
-}  # fmt: skip
 PARQUET: dict[str, Callable[[Path], None]] = {
+    "a forged footer": _forged_footer,
+    "ids of nothing": _parquet(id=[None] * N),
+    "labels of nothing": _parquet(label=[None] * N),
     f"{MANY} rows of one value": _repeated(),
     f"{MANY} texts": _repeated(label="x"),
     "a text of 10^6 characters in each row": _parquet(label=["x" * 10**6] * N),
@@ -188,18 +102,6 @@ PARQUET: dict[str, Callable[[Path], None]] = {
     "text for Parquet": lambda folder: (folder / "train.parquet").write_text("PAR1 hello PAR1"),
     "nothing": lambda folder: (folder / "train.parquet").write_bytes(b""),
 }
-SETS: dict[str, Callable[[Path], None]] = {
-    f"{name} {value!r:.24}": _set(name, value)
-    for name in ("dataset_dict.json", "train/state.json", "train/dataset_info.json")
-    for value in ([], {}, None, "[" * 100_000, "no JSON", 7, {"splits": 3}, {"splits": [[]]},
-                  {"splits": ["train", "a\x1b"]},
-                  {"_data_files": 3}, {"_data_files": [3]}, {"_data_files": [{"filename": 3}]},
-                  {"_data_files": [{"filename": "../../../etc/passwd"}]}, {"features": [1]},
-                  {"features": {"label": {"_type": "ClassLabel", "names": [f"c{n}" for n in range(200_000)]}}},
-                  {"features": {"label": {"_type": "ClassLabel", "names": ["a" * 10**7, "b"]}}},
-                  {"_data_files": [{"filename": "data.arrow"}] * 10_000},
-                  {"features": {"label": {"_type": "ClassLabel", "names": 5}}})
-}  # fmt: skip
 
 
 def cases(mutations: int) -> Iterator[Case]:
@@ -208,19 +110,11 @@ def cases(mutations: int) -> Iterator[Case]:
         return
     either = frozenset({0, 3})
     for number, (name, make) in enumerate(PARQUET.items()):
-        yield Case(f"table: {name}", make, FOLDER, quick=number > 1)
-    for number, (name, make) in enumerate(ARROW.items()):
-        yield Case(f"table: {name}", make, FOLDER, quick=number > 4)
-    for name, instead in {"a FIFO": os.mkfifo, "/dev/zero": lambda path: path.symlink_to("/dev/zero")}.items():
-        yield Case(f"table: {name} in a data set", _part(instead), SET, quick=True)
-    for number, (name, make) in enumerate(SETS.items()):
-        yield Case(f"table: {name}", make, SET, either, quick=number % 5 == 0)
+        yield Case(f"table: {name}", make, FOLDER, quick=number not in (0, 3, 4))
     for number in range(mutations):
         yield Case(
             f"table: mutation {number} of Parquet", _mutation(_parquet(), "train.parquet", number), FOLDER, either
         )
-        arrow = _arrow(stream=bool(number % 2))
-        yield Case(f"table: mutation {number} of Arrow", _mutation(arrow, "train.arrow", number), FOLDER, either)
 
 
 def _mutation(make: Callable[[Path], None], name: str, number: int) -> Callable[[Path], None]:

@@ -1,9 +1,7 @@
-"""Results of attacks, for tests of the page."""
+"""Figures on test rows, for tests of the page."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 
@@ -27,25 +25,4 @@ def figures_on(classes: list[str], rows: int = 10) -> dict[str, Any]:
         "per_class": per_class,
         "confusion_matrix": [[0] * n, *([rows - 1] + [0] * (n - 2) + [1] for _ in classes[1:])],
         "calibration": [],
-    }
-
-
-def attack_on(run: Path, **changes: Any) -> dict[str, Any]:
-    """Results with the keys of `linprobe attack` for this run, with `changes` applied."""
-    manifest = json.loads((run / "manifest.json").read_text())
-    return {
-        "run": str(run),
-        "manifest_digest": manifest["manifest_digest"],
-        "method": manifest["method"],
-        "attack": "threshold",
-        "auc": 0.532,
-        "auc_low": 0.501,
-        "auc_high": 0.563,
-        "tpr_at_fpr": {"0.001": 0.004, "0.01": 0.023},
-        "members": 400,
-        "non_members": 120,
-        "shadows": None,
-        "epsilon": manifest["epsilon"],
-        "delta": manifest["delta"],
-        **changes,
     }

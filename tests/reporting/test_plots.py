@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -12,11 +11,7 @@ import numpy as np
 import pytest
 
 from linprobe.metrics.comparison import Setting, Summary
-from linprobe.reporting.comparison import (
-    accuracy_against_attack,
-    accuracy_against_epsilon,
-    boost_against_shots,
-)
+from linprobe.reporting.comparison import accuracy_against_epsilon
 from linprobe.reporting.plots import sorted_epsilons
 
 LEVELS = ("only-public", "non-private")
@@ -47,34 +42,21 @@ SUMMARIES = [
 
 
 def test_a_comparison_names_its_data_rows_and_bars(tmp_path: Path) -> None:
-    for draw in (accuracy_against_epsilon, boost_against_shots):
-        path = tmp_path / "figure.svg"
-        draw(path, SUMMARIES, *LEVELS, ABOUT)
-        text = path.read_text(encoding="utf-8")
-        for words in (ABOUT, "3 seeds", "one standard deviation", "adamix", "ngd", "public row"):
-            assert words in text
-        assert "PRIVATE" not in text
-
-
-def test_a_boost_without_end_leaves_the_figure(tmp_path: Path) -> None:
-    reaching = [one if one.epsilon != 3 else replace(one, mean=0.89) for one in SUMMARIES]  # its spread is 0.02
-    path = boost_against_shots(tmp_path / "boost.svg", reaching, *LEVELS, ABOUT)
+    path = tmp_path / "figure.svg"
+    accuracy_against_epsilon(path, SUMMARIES, *LEVELS, ABOUT)
     text = path.read_text(encoding="utf-8")
-    assert "(non-private - only-public) / (non-private - method)" in text
-    assert ">50<" in text
-    assert ">100<" not in text
+    for words in (ABOUT, "3 seeds", "one standard deviation", "adamix", "ngd", "public row"):
+        assert words in text
+    assert "PRIVATE" not in text
 
 
 def test_figures_of_private_facts_say_so_and_are_for_their_owner(tmp_path: Path) -> None:
-    attack, losses = tmp_path / "attack.svg", tmp_path / "losses.svg"
-    accuracy_against_attack(attack, SUMMARIES, ABOUT)
+    losses = tmp_path / "losses.svg"
     sorted_epsilons(losses, np.linspace(0.1, 3, 50), 3.0, "adamix on flowers")
-    for path in (attack, losses):
-        assert "PRIVATE" in path.read_text(encoding="utf-8")
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert "50 private rows" in losses.read_text(encoding="utf-8")
-    accuracy_against_attack(attack, SUMMARIES, ABOUT, private=False)
-    assert "PRIVATE" not in attack.read_text(encoding="utf-8")
+    text = losses.read_text(encoding="utf-8")
+    assert "PRIVATE" in text
+    assert "50 private rows" in text
+    assert stat.S_IMODE(losses.stat().st_mode) == 0o600
 
 
 def test_no_two_rows_differ_in_colour_alone(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ of a mismatch, which lowers accuracy. Here the pretrained tag decides the activa
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import open_clip
@@ -16,13 +15,7 @@ from torch import Tensor, nn
 
 from linprobe.errors import DataError, UsageError, first_line
 from linprobe.extraction.backbones import Backbone
-from linprobe.extraction.backbones.weights import (
-    build_or_fetch,
-    hub_or_cache,
-    load_file,
-    name_of_weights,
-    quietly,
-)
+from linprobe.extraction.backbones.weights import build_or_fetch, load_file, name_of_weights, quietly
 from linprobe.extraction.images import ImageTransform
 
 DEFAULT_MODEL, DEFAULT_TAG = "RN50", "openai"
@@ -76,7 +69,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     model.eval()
     tensor = f"projected image embedding, not normalised; {activation}"
     full = f"clip:{model_name}" + (f"/{tag}" if tag else "")
-    encode_text = _text_encoder(name, model_name, model, downloads="hf_tokenizer_name" in own.get("text_cfg", {}))
+    encode_text = _text_encoder(name, model_name, model)
     tower = ImageTower(model).eval()
     return Backbone(full, tower, _transform(full, model), tensor, shown, arguments, encode_text, notes)
 
@@ -89,14 +82,13 @@ def _checked(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _text_encoder(name: str, model_name: str, model: Any, *, downloads: bool) -> Callable[[list[str]], Tensor]:
-    """Function from prompts to encodings (prompts, embedding), float32; `downloads`: its tokenizer may be fetched."""
-    unreachable = None
+def _text_encoder(name: str, model_name: str, model: Any) -> Callable[[list[str]], Tensor]:
+    """Function from prompts to encodings (prompts, embedding), float32."""
     try:
-        with quietly(), hub_or_cache() if downloads else nullcontext() as unreachable:
+        with quietly():
             tokenizer = open_clip.get_tokenizer(model_name)
     except Exception as error:  # some tokenizers are downloaded, or need another package
-        reason = unreachable or first_line(error)[:200]
+        reason = first_line(error)[:200]
         raise DataError(f"the tokenizer of {name} cannot be loaded ({reason}); name another clip:MODEL") from None
 
     def encode_text(prompts: list[str]) -> Tensor:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import logging
-import queue
-import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import torch
-from huggingface_hub import constants
 from torch import Tensor, nn
 
 from linprobe.data.array_files import load_torch, tensor_fits
@@ -24,7 +18,6 @@ RANDOM = "random"
 SUFFIXES = (".pt", ".pth", ".safetensors")
 RANDOM_SEED = 0
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
-LONGEST = 5.0  # seconds for a connection
 
 
 class UnreachableWeightsError(DataError):
@@ -48,14 +41,13 @@ def build_or_fetch(name: str, arguments: dict[str, Any], build: Callable[[], nn.
     Raises:
         UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
     """
-    unreachable = None
     try:
-        with quietly(), hub_or_cache() if fetched else nullcontext() as unreachable:
+        with quietly():
             return build_seeded(build)
     except TypeError as error:
         raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
     except Exception as error:  # the Hugging Face client raises many types
-        reason = unreachable or first_line(error)[:200]
+        reason = first_line(error)[:200]
         if not fetched:
             raise UsageError(f"backbone {name} cannot be built ({reason}); change --backbone-arg") from None
         raise DataError(
@@ -151,52 +143,3 @@ def load_file(model: nn.Module, weights: str, head: Iterable[str] = ()) -> None:
 def name_of_weights(weights: str | None, random: bool, default: str) -> str:
     """The name that a feature file states: `random`, the name of the file `weights`, or the default weights."""
     return RANDOM if random else default if weights is None else Path(weights).name
-
-
-@contextmanager
-def hub_or_cache() -> Iterator[str | None]:
-    """Inside the block, the client of the hub uses its cache alone if the hub is out of reach.
-
-    Yields:
-        Why the cache alone is used; None if the hub answers.
-    """
-    before = constants.HF_HUB_OFFLINE
-    host = urlsplit(constants.ENDPOINT).hostname or ""
-    reason = None
-    if before:
-        reason = "HF_HUB_OFFLINE is set"
-    elif not _answers(*_first_stop(constants.ENDPOINT)):
-        reason = f"{host} cannot be reached"
-    constants.HF_HUB_OFFLINE = reason is not None
-    try:
-        yield reason
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
-def _first_stop(url: str) -> tuple[str, int]:
-    """Host and port of the first connection for `url`: its proxy, or the host itself."""
-    parts = urlsplit(url)
-    proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if proxy and not proxy_bypass(parts.hostname or ""):
-        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _answers(host: str, port: int) -> bool:
-    """Whether a connection opens within `LONGEST` seconds; name servers have longer time limits of their own."""
-    answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
-
-    def connect() -> None:
-        try:
-            socket.create_connection((host, port), timeout=LONGEST).close()
-            answer.put(True)
-        except OSError:
-            answer.put(False)
-
-    threading.Thread(target=connect, daemon=True).start()
-    try:
-        return answer.get(timeout=LONGEST)
-    except queue.Empty:
-        return False

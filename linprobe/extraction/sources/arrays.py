@@ -1,0 +1,116 @@
+"""Images in array files (.npz, .npy, .pt), which are read as `linprobe import` reads them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.data.array_import import read_arrays
+from linprobe.data.labels import class_list, label_indices, settle_labels
+from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
+from linprobe.errors import DataError, UsageError
+from linprobe.extraction.sources.base import (
+    ImageSource,
+    Members,
+    Strings,
+    checked_labels,
+    file_stamp,
+    readable,
+)
+
+AT_ONCE = 256  # images hashed at a time
+
+
+class ArrayMembers:
+    """Images in a uint8 array of shape (rows, height, width) or (rows, height, width, 3)."""
+
+    def __init__(
+        self, sources: Sequence[Path], group: str, arrays: dict[str, NDArray[Any]], labels: NDArray[np.int64]
+    ) -> None:
+        self.sources, self.group, self.labels = tuple(sources), group, labels
+        x = arrays[f"X_{group}"]
+        if x.dtype != np.uint8 or x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] not in (3, 4)):
+            raise DataError(
+                f"X_{group} has shape {x.shape} and type {x.dtype}; allowed: uint8 images (rows, height, width) or "
+                "(rows, height, width, 3); convert them, or use `linprobe import` for features"
+            )
+        ids = arrays.get(f"id_{group}")
+        if ids is not None and len(ids) != len(x):
+            raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
+        self.ids = Strings(str(name).encode() for name in (_content_ids(group, x, labels) if ids is None else ids))
+        self._images: NDArray[np.uint8] | None = x
+        self._n_rows = len(x)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_images": None}  # each worker process opens the file itself
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def id(self, row: int) -> str:
+        """The id in the file, or one made from the image's content if the file has none."""
+        return readable(self.ids[row])
+
+    def read(self, row: int) -> NDArray[np.uint8]:
+        """Pixels of the image, uint8, shape (height, width) or (height, width, 3)."""
+        if self._images is None:
+            self._images = read_arrays(self.sources)[f"X_{self.group}"]
+        return np.asarray(self._images[row])
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the files' names, sizes and modification times, and the labels."""
+        sha = hashlib.sha256(self.labels.tobytes())
+        for source in self.sources:
+            for path in sorted(source.iterdir()) if source.is_dir() else [source]:
+                sha.update(file_stamp(path))
+        return sha.hexdigest()
+
+
+def _content_ids(group: str, x: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[str]:
+    ids = ContentIds(group)
+    for start in range(0, len(x), AT_ONCE):
+        ids.add(x[start : start + AT_ONCE], labels[start : start + AT_ONCE])
+    return ids.names
+
+
+def array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
+    """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public.
+
+    Raises:
+        DataError: a missing array, or a wrong shape, type or label.
+    """
+    arrays = _image_arrays(path)
+    if classes is None and "class_names" in arrays:
+        classes = [str(name) for name in arrays["class_names"]]
+    arrays = settle_labels(arrays, classes)
+    names, names_from = class_list(arrays, classes)
+    groups: dict[str, Members] = {}
+    for group in ("train", "test", "public"):
+        if f"X_{group}" in arrays:
+            labels = checked_labels(label_indices(arrays[f"y_{group}"], names, f"y_{group}"), names, group)
+            groups[group] = ArrayMembers([path], group, arrays, labels)
+    return ImageSource(path.name, names, names_from, groups, ids_from=GIVEN if "id_train" in arrays else CONTENT)
+
+
+def _image_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a file. DataError unless train and test images are there, with one label per image."""
+    arrays = read_arrays([path])
+    if any(key.startswith("owner_") for key in arrays):
+        raise UsageError(
+            f"{path} holds owners of images, which extract takes from --owners FILE.csv or --owner-regex; leave the "
+            "arrays owner_* out and give one of the two"
+        )
+    for key in ("X_train", "y_train", "X_test", "y_test"):
+        if key not in arrays:
+            raise DataError(f"{path} holds no {key}; needed: X_train, y_train, X_test, y_test")
+    for group in ("train", "test", "public"):
+        x, y = arrays.get(f"X_{group}"), arrays.get(f"y_{group}")
+        if x is not None and (y is None or y.ndim != 1 or len(y) != len(x)):
+            shape = None if y is None else y.shape
+            raise DataError(f"X_{group} has shape {x.shape} and y_{group} {shape}; allowed: one label per image")
+    return arrays

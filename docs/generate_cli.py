@@ -36,9 +36,7 @@ that command. Flags on the command line win.
 
     [train]
     method = "adamix"
-    eps = 3
-
-A `--log` file is readable by its owner only, as tables may show private figures.\
+    eps = 3\
 """
 
 

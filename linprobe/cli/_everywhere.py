@@ -1,4 +1,4 @@
-"""Options that every command takes, anywhere on the line: --config, --log, --quiet and --debug."""
+"""Options that every command takes, anywhere on the line: --config, --quiet and --debug."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from linprobe.options.declaration import nearest
 
 EVERYWHERE = (
     ("--config FILE.toml", "Take options from a TOML file; flags on the command line win."),
-    ("--log FILE", "Append notes, tables and errors to a file."),
     ("--quiet", "Print no notes, tables or progress on stderr, errors only."),
     ("--debug", "Show a traceback when something goes wrong."),
 )
-SWITCHES, WITH_FILE = ("debug", "quiet"), ("config", "log")
+SWITCHES = ("debug", "quiet")
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,6 @@ class Everywhere:
     debug: bool = False
     quiet: bool = False
     config: Path | None = None
-    log: Path | None = None
 
 
 def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
@@ -44,12 +42,12 @@ def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
         name, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name in SWITCHES and not equals:
             found[name] = True
-        elif word.startswith("--") and name in WITH_FILE:
+        elif word.startswith("--") and name == "config":
             file = value if equals else next(words, "")
             if not file:
-                raise UsageError(f"--{name} was given without a file; allowed: --{name} FILE")
+                raise UsageError("--config was given without a file; allowed: --config FILE")
             if name in found:
-                raise UsageError(f"--{name} was given twice, {found[name]} and {file}; give it once")
+                raise UsageError(f"--config was given twice, {found[name]} and {file}; give it once")
             found[name] = Path(file)
         else:
             others.append(word)

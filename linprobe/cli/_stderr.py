@@ -1,4 +1,4 @@
-"""What goes to stderr: lines for people, and a copy of them in a log file; and streams that cannot be written."""
+"""Lines for people on stderr, and streams that cannot be written."""
 
 from __future__ import annotations
 
@@ -6,32 +6,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TextIO, cast
 
-from linprobe.atomic_files import PRIVATE_MODE
-from linprobe.errors import LinprobeError, UsageError, advice, printable
+from linprobe.errors import printable
 
-
-@dataclass
-class _State:
-    quiet: bool = False
-    log: TextIO | None = None
-
-
-_state = _State()
+_quiet = False
 
 
 def is_quiet() -> bool:
     """Whether only errors are printed."""
-    return _state.quiet
-
-
-def log() -> TextIO | None:
-    """The log file, if there is one."""
-    return _state.log
+    return _quiet
 
 
 class Watched:
@@ -93,56 +77,17 @@ def drop_unwritten(stream: TextIO) -> None:
 
 
 def line(text: str, *, always: bool = False) -> None:
-    """Print one line on stderr, unless the command is quiet, and log it. `always` prints it in any case."""
-    text = printable(text)
-    if always or not _state.quiet:
-        print(text, file=sys.stderr)
-    if _state.log is not None:
-        print(f"{_now()} {text}", file=_state.log, flush=True)
-
-
-def _refuse_binary(log: Path) -> None:
-    """UsageError if the file is there and is no text, such as a feature file."""
-    with suppress(OSError), log.open("rb") as stream:
-        if log.is_file() and b"\0" in stream.read(4096):
-            raise UsageError(f"log file {log} is no text file, and notes would damage it; give another --log FILE")
+    """Print one line on stderr, unless the command is quiet; `always` prints it in any case."""
+    if always or not _quiet:
+        print(printable(text), file=sys.stderr)
 
 
 @contextmanager
-def as_asked(*, quiet: bool, log: Path | None, words: list[str]) -> Iterator[None]:
-    """Be quiet inside the block, and append to a log file, which begins with the words of the command.
-
-    A log file that cannot be written later loses lines, and one line at the end says so.
-
-    Raises:
-        LinprobeError: a log file that cannot be written. UsageError: a file that is no text.
-    """
-    global _state
-    before = _state
-    file = None if log is None else Watched(_opened(log, words), lossy=True)
-    _state = _State(quiet, cast(TextIO | None, file))
+def as_asked(*, quiet: bool) -> Iterator[None]:
+    """Print errors only inside the block, if `quiet`."""
+    global _quiet
+    before, _quiet = _quiet, quiet
     try:
         yield
     finally:
-        _state = before
-        if file is not None:
-            with suppress(OSError):
-                file.close()
-            if file.error is not None:
-                line(f"log file {log} lacks lines: it cannot be written ({file.error.strerror})", always=True)
-
-
-def _opened(log: Path, words: list[str]) -> TextIO:
-    """The log file, after a first line with the words of the command."""
-    _refuse_binary(log)
-    try:
-        # tables may show private figures
-        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_MODE)
-        os.write(descriptor, f"{_now()} $ linprobe {printable(' '.join(words))}\n".encode())
-    except OSError as error:
-        raise LinprobeError(f"log file {log} cannot be written ({error.strerror}); {advice(error, '--log')}") from None
-    return os.fdopen(descriptor, "a", encoding="utf-8")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+        _quiet = before

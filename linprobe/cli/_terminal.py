@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-LOG_WIDTH = 120
 LONG = 2.0  # seconds
 BESIDE = 3  # border and padding of a column
 LEAST_NAME = 16  # of a column of names: longer ones are folded where the terminal is narrow
@@ -86,7 +85,6 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
     Where a table with a header is too wide, its headings get a word a line. No figure is cut: what is still too wide is
     left to the terminal to wrap.
     """
-    from rich.console import Console
     from rich.table import Table
 
     console, shown = _console(), [tuple(map(printable, row)) for row in rows]
@@ -106,9 +104,6 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
         grid.add_row(*row)
     if not _stderr.is_quiet():
         console.print(grid)
-    log = _stderr.log()
-    if log is not None:
-        Console(file=log, width=LOG_WIDTH, highlight=False, markup=False).print(grid)
 
 
 def figure(value: float | None, form: str = ".4g") -> str:

@@ -80,7 +80,6 @@ def _planned(request: ExtractRequest, recipe: Recipe | None, group: Group) -> Ex
             classes=classes,
             test_fraction=request.test_fraction,
             owner_of=None if owners is None else owners.of,
-            public=request.public,
         )
     else:
         source = unlabelled_source(Path(request.source), recipe.class_names)
@@ -137,8 +136,6 @@ def _describe(plan: ExtractionPlan, progress: Progress) -> None:
         progress.note("RANDOM WEIGHTS: these features are for tests only")
     if source.class_names_from == FOLDER_NAMES:
         progress.note("the class list is the names of the folders; --classes declares another")
-    if source.left_out:
-        progress.note(f"{source.left_out} public images of classes that are not declared are left out")
 
 
 def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:

@@ -174,7 +174,6 @@ class ExtractRequest(
     owner_regex: str | None = option(
         None, "Regular expression on the image's id; its first group is the owner.", group=IMAGES
     )
-    public: Path | None = option(None, "Folder of public images, CLASS/IMAGE.", group=IMAGES)
     on_error: Literal["fail", "skip"] = option("fail", "What to do about unreadable images", group=IMAGES)
 
     weights: str | None = option(

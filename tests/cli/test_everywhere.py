@@ -1,10 +1,9 @@
-"""Options that every command takes: --config, --log, --quiet; and the panels of help."""
+"""Options that every command takes: --config, --quiet; and the panels of help."""
 
 from __future__ import annotations
 
 import json
 import shlex
-import stat
 from pathlib import Path
 
 import pytest
@@ -62,22 +61,6 @@ def test_quiet_prints_errors_only(cli, features_file: Path) -> None:
     wrong = cli("train", features_file, "--method", "noisy-gd", "--quiet")
     assert wrong.status == 2
     assert "give --eps" in wrong.stderr
-
-
-def test_a_log_has_the_command_the_notes_the_table_and_the_error(cli, features_file: Path, tmp_path: Path) -> None:
-    words = ("train", features_file, "--method", "noisy-gd", "--steps", "2", "--log", "log.txt", "--quiet")
-    assert cli(*words, "--eps", "1", "--out", "run").status == 0
-    assert cli(*words).status == 2
-    log = tmp_path / "log.txt"
-    lines = log.read_text().splitlines()
-    assert stat.S_IMODE(log.stat().st_mode) == 0o600
-    assert sum(" $ linprobe train " in line for line in lines) == 2
-    assert any("noise multiplier" in line for line in lines)
-    assert "linprobe: error: method noisy-gd needs a privacy budget" in lines[-1]
-
-
-def test_a_log_that_cannot_be_written_stops_the_command(cli, refused) -> None:
-    refused(cli("methods", "--log", "no/folder/log.txt"), 1, ["no/folder/log.txt", "No such file", "--log"])
 
 
 @pytest.mark.parametrize("name", COMMANDS)

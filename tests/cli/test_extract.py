@@ -160,7 +160,6 @@ BAD_COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {
     "class list that is not there": (["{images}", *SMALL, "--classes", "none.txt"], 3, ["none.txt"]),
     "no test images": (["{flat}", *SMALL], 2, ["--test-fraction"]),
     "fraction of all": (["{flat}", *SMALL, "--test-fraction", "1"], 2, ["test fraction is 1"]),
-    "public inside": (["{images}", *SMALL, "--public", "{images}/test"], 2, ["overlap"]),
     "damaged image": (["{broken}", *SMALL], 3, ["train/bee/001.png", "--on-error skip"]),
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.cli import _stderr, run
+from linprobe.cli import run
 from tests.conftest import Outcome
 
 FULL = Path("/dev/full")
@@ -174,22 +174,6 @@ def test_a_broken_stderr_keeps_the_exit_status_of_an_error(
 ) -> None:
     assert given(("verify", "none"), stderr=broken()).status == 3
     assert given(("--config",), stderr=broken()).status == 2
-
-
-@needs_full
-def test_a_log_that_cannot_be_written_is_refused_before_anything_is_spent(
-    given: Callable[..., Outcome], refused: Callable[..., None]
-) -> None:
-    refused(given((*DESCENT, "--log", str(FULL))), 1, ["log file /dev/full", "No space left", "--log"])
-    assert not Path("made").exists()
-
-
-@needs_full
-def test_a_log_that_fills_up_does_not_end_a_run(given: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_stderr, "_opened", lambda log, words: os.fdopen(full(), "w", encoding="utf-8"))
-    outcome = given((*DESCENT, "--quiet", "--log", "log"))
-    assert (outcome.status, outcome.stdout) == (0, "made\n")
-    assert outcome.stderr == "log file log lacks lines: it cannot be written (No space left on device)\n"
 
 
 @needs_full

@@ -85,9 +85,8 @@ def test_no_output_is_called_like_standard_output(
         refused(cli(*words, "--out", "-"), 2, ["not standard output", "another name"])
 
 
-def test_a_feature_file_is_neither_a_log_nor_a_budget_book(cli: Cli, refused: Refused, features_file: Path) -> None:
+def test_a_feature_file_is_no_budget_book(cli: Cli, refused: Refused, features_file: Path) -> None:
     before = features_file.read_bytes()
-    refused(cli("info", features_file, "--log", features_file), 2, ["is no text file"])
     words = ("train", features_file, "--method", "noisy-gd", "--eps", "3", "--delta", "1e-4", "--book", features_file)
     refused(cli(*words), 3, ["is no budget book"])
     assert features_file.read_bytes() == before

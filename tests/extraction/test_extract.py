@@ -474,20 +474,17 @@ def test_a_worker_that_dies_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def public(tmp_path: Path) -> Path:
-    return write_images(tmp_path / "public", {"": 2}, first_seed=500)
-
-
-def test_public_images_that_are_private_too_are_refused(images: Path, tmp_path: Path, public: Path) -> None:
-    (public / "cat" / "copy.png").write_bytes((images / "train" / "ant" / "003.png").read_bytes())
+def test_public_images_that_are_private_too_are_refused(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "photos", {"train": 4, "test": 2, "public": 2})
+    copy = source / "public" / "cat" / "copy.png"
+    copy.write_bytes((source / "train" / "ant" / "003.png").read_bytes())
     with pytest.raises(PrivacyError, match="a private image cannot be public") as caught:
-        run_extract(images, tmp_path / "f.h5", public=public)
+        run_extract(source, tmp_path / "f.h5")
     assert caught.value.exit_status == 4
     assert not (tmp_path / "f.h5").exists()
-    (public / "cat" / "copy.png").unlink()
-    (public / "cat" / "copy.png").write_bytes((images / "test" / "ant" / "001.png").read_bytes())
-    run_extract(images, tmp_path / "f.h5", public=public, overwrite=True)  # test images are public anyway
+    copy.unlink()
+    copy.write_bytes((source / "test" / "ant" / "001.png").read_bytes())
+    run_extract(source, tmp_path / "f.h5", overwrite=True)  # test images are public anyway
     assert len(ids_of(tmp_path / "f.h5", "public")) == 7
 
 
@@ -542,15 +539,13 @@ def test_status_reaches_the_disk_while_the_run_goes_on(images: Path, tmp_path: P
     assert 0 < found[12] <= 12
 
 
-def test_a_copy_of_a_private_image_is_found_among_the_public_ones_wherever_it_stands(
-    images: Path, tmp_path: Path
-) -> None:
-    write_images(tmp_path / "public", {"": 3}, first_seed=500)
-    run_extract(images, tmp_path / "fine.h5", public=tmp_path / "public", batch_size=4, **SMALL)
-    with Image.open(images / "train" / "cat" / "002.png") as image:
-        image.save(tmp_path / "public" / "bee" / "001.bmp")
+def test_a_copy_of_a_private_image_is_found_among_the_public_ones_wherever_it_stands(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "photos", {"train": 7, "test": 3, "public": 3})
+    run_extract(source, tmp_path / "fine.h5", batch_size=4, **SMALL)
+    with Image.open(source / "train" / "cat" / "002.png") as image:
+        image.save(source / "public" / "bee" / "001.bmp")
     with pytest.raises(PrivacyError, match="some public images are private too"):
-        run_extract(images, tmp_path / "f.h5", public=tmp_path / "public", batch_size=4, **SMALL)
+        run_extract(source, tmp_path / "f.h5", batch_size=4, **SMALL)
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])

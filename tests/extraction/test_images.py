@@ -261,38 +261,6 @@ def test_a_folder_that_does_not_fit_is_refused_with_the_way_out(tmp_path: Path, 
     assert all(word in text for word in words), text
 
 
-def test_public_images_are_matched_by_class_name_and_others_counted(images: Path, tmp_path: Path) -> None:
-    write_images(tmp_path / "p", {"": 2}, ("cat", "ant", "wasp"), first_seed=100)
-    source = open_source(str(images), public=tmp_path / "p")
-    assert classes_of(source, "public") == ["ant", "ant", "cat", "cat"]
-    assert listed(source, "public") == [f"public/{name}/{n:03d}.png" for name in ("ant", "cat") for n in range(2)]
-    assert source.left_out == 2
-    assert source.class_names == CLASSES
-    members = source.groups["public"]
-    assert members.read(2) == (tmp_path / "p" / "cat" / "000.png").read_bytes()
-
-
-@pytest.mark.parametrize("place", [".", "train", "test/ant", "..", "extra"])
-def test_a_public_folder_that_overlaps_the_source_is_refused(tmp_path: Path, place: str) -> None:
-    write_images(tmp_path / "s", {"train": 1, "test": 1})
-    write_images(tmp_path / "s" / "extra", {"": 1})
-    (tmp_path / "link").symlink_to(tmp_path / "s" / "extra")
-    folders = [tmp_path / "s" / place] + ([tmp_path / "link"] if place == "extra" else [])
-    for folder in folders:
-        assert "overlap" in refusal(UsageError, str(tmp_path / "s"), classes=CLASSES, public=folder)
-
-
-def test_public_images_that_cannot_be_used_are_refused(images: Path, tmp_path: Path) -> None:
-    assert "does not exist" in refusal(DataError, str(images), public=tmp_path / "none")
-    write_images(tmp_path / "other", {"": 1}, ("wasp", "fly"))
-    text = refusal(DataError, str(images), public=tmp_path / "other")
-    assert "shares no class folder" in text
-    assert "ant, bee, cat" in text
-    write_images(tmp_path / "own", {"train": 1, "test": 1, "public": 1})
-    write_images(tmp_path / "more", {"": 1})
-    assert "public images of its own" in refusal(UsageError, str(tmp_path / "own"), public=tmp_path / "more")
-
-
 def fingerprint(folder: Path) -> str:
     return open_source(str(folder)).groups["train"].fingerprint()
 

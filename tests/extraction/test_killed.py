@@ -32,14 +32,14 @@ class Killable:
 
     def __init__(self, folder: Path) -> None:
         source = damaged(folder / "photos")
-        public = write_images(folder / "public", {"": 6}, first_seed=500)
-        options = {"batch_size": 2, "on_error": "skip", "public": public}
+        write_images(source, {"public": 6}, first_seed=500)
+        options = {"batch_size": 2, "on_error": "skip"}
         run_extract(source, folder / "whole.h5", **options, **SMALL)
         self.whole = contents(folder / "whole.h5")
         self.out = folder / "f.h5"
         self.partial = folder / "f.h5.partial"
         words = [source, "--backbone", SMALL["backbone"], "--random-weights", "--resize", 16, "--crop", 16]
-        words += ["--device", "cpu", "--batch-size", 2, "--on-error", "skip", "--public", public]
+        words += ["--device", "cpu", "--batch-size", 2, "--on-error", "skip"]
         self._command = ["extract", *map(str, words), "--out", str(self.out)]
 
     def images_done(self) -> int:

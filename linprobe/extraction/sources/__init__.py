@@ -1,56 +1,31 @@
-"""Open the SOURCE argument: an image folder, or images in array files."""
+"""Open the SOURCE argument: an image folder, or images in array files, which `linprobe import` would read too."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from linprobe.data.array_import import SUFFIXES
+from linprobe.data.array_import import SUFFIXES, read_arrays
+from linprobe.data.labels import class_list, label_indices, settle_labels
+from linprobe.data.record_ids import CONTENT, GIVEN, ContentIds
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.sources.arrays import array_source
-from linprobe.extraction.sources.base import ImageSource, OwnerOf, Subset, subset
-from linprobe.extraction.sources.folders import FolderMembers, class_folders, folder_source, list_folder, refuse_linked
+from linprobe.extraction.sources.base import (
+    ImageSource,
+    Members,
+    OwnerOf,
+    Strings,
+    checked_labels,
+    file_stamp,
+    readable,
+)
+from linprobe.extraction.sources.folders import folder_source
 
-
-def with_public(source: ImageSource, folder: Path, origin: Path) -> ImageSource:
-    """The source plus the images in `folder/CLASS/...` as its public group; classes are matched by name.
-
-    Args:
-        origin: path of the source; must not overlap `folder`.
-
-    Raises:
-        UsageError: the source has a public group already, or the two folders overlap. DataError: no folder, or no
-        class in common. PrivacyError: a public file is a link to a private one.
-    """
-    if "public" in source.groups:
-        raise UsageError(f"public is {folder}, but {source.name} has public images of its own; leave out --public")
-    if not folder.is_dir():
-        raise DataError(f"public folder {folder} does not exist; give --public a folder of class folders")
-    if origin.is_dir():
-        mine, theirs = origin.resolve(), folder.resolve()
-        if mine == theirs or theirs in mine.parents or mine in theirs.parents:
-            raise UsageError(
-                f"public folder {folder} and {origin} overlap; a private image cannot be public too; move one"
-            )
-    names = class_folders(folder)
-    index = {name: position for position, name in enumerate(source.class_names)}
-    if not set(names) & set(index):
-        raise DataError(
-            f"{folder} shares no class folder with {source.name}; allowed: at least one of "
-            f"{', '.join(source.class_names[:5])}"
-        )
-    members = list_folder(folder, [], names, prefix="public/")
-    for private in source.groups.values():
-        whole = private.whole if isinstance(private, Subset) else private
-        if isinstance(whole, FolderMembers):
-            refuse_linked(whole, members)
-    renumbered = np.array([index.get(name, -1) for name in names], dtype=np.int64)[members.labels]
-    kept = subset(members, renumbered >= 0, renumbered)
-    left_out = len(members) - len(kept)
-    return replace(source, groups={**source.groups, "public": kept}, left_out=left_out)
+AT_ONCE = 256  # images hashed at a time
 
 
 def open_source(
@@ -59,7 +34,6 @@ def open_source(
     classes: Sequence[str] | None = None,
     test_fraction: float | None = None,
     owner_of: OwnerOf | None = None,
-    public: Path | None = None,
 ) -> ImageSource:
     """Open the images of the SOURCE argument of `linprobe extract`.
 
@@ -67,7 +41,6 @@ def open_source(
         classes: class names in label order; None to take them from the source.
         test_fraction: share of the images to use for testing, if the source has no test group.
         owner_of: the person of an image; all images of a person are on one side of the split.
-        public: folder of public images.
 
     Raises:
         UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
@@ -79,14 +52,14 @@ def open_source(
     if path.suffix in SUFFIXES or (path.is_dir() and any(path.glob("X_*.np[yz]"))):
         if test_fraction is not None:
             raise UsageError(f"--test-fraction does nothing for {path}, which has a test group; leave it out")
-        opened = array_source(path, classes)
+        opened = _array_source(path, classes)
     else:
         opened = folder_source(path, classes, test_fraction, owner_of)
     if len(opened.class_names) < 2:
         raise DataError(
             f"{source} has {len(opened.class_names)} classes; allowed: at least 2; declare them with --classes"
         )
-    return opened if public is None else with_public(opened, public, path)
+    return opened
 
 
 def located(source: str) -> Path:
@@ -104,3 +77,90 @@ def located(source: str) -> Path:
     if path.is_file() and path.suffix not in SUFFIXES:
         raise DataError(f"{source} is no folder and no array file; allowed: {kinds}; unpack archives first")
     return path
+
+
+class ArrayMembers:
+    """Images in a uint8 array of shape (rows, height, width) or (rows, height, width, 3)."""
+
+    def __init__(self, source: Path, group: str, arrays: dict[str, NDArray[Any]], labels: NDArray[np.int64]) -> None:
+        self.source, self.group, self.labels = source, group, labels
+        x = arrays[f"X_{group}"]
+        if x.dtype != np.uint8 or x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] not in (3, 4)):
+            raise DataError(
+                f"X_{group} has shape {x.shape} and type {x.dtype}; allowed: uint8 images (rows, height, width) or "
+                "(rows, height, width, 3); convert them, or use `linprobe import` for features"
+            )
+        ids = arrays.get(f"id_{group}")
+        if ids is not None and len(ids) != len(x):
+            raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
+        self.ids = Strings(str(name).encode() for name in (_content_ids(group, x, labels) if ids is None else ids))
+        self._images: NDArray[np.uint8] | None = x
+        self._n_rows = len(x)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_images": None}  # each worker process opens the file itself
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def id(self, row: int) -> str:
+        """The id in the file, or one made from the image's content if the file has none."""
+        return readable(self.ids[row])
+
+    def read(self, row: int) -> NDArray[np.uint8]:
+        """Pixels of the image, uint8, shape (height, width) or (height, width, 3)."""
+        if self._images is None:
+            self._images = read_arrays([self.source])[f"X_{self.group}"]
+        return np.asarray(self._images[row])
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the files' names, sizes and modification times, and the labels."""
+        sha = hashlib.sha256(self.labels.tobytes())
+        for path in sorted(self.source.iterdir()) if self.source.is_dir() else [self.source]:
+            sha.update(file_stamp(path))
+        return sha.hexdigest()
+
+
+def _content_ids(group: str, x: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[str]:
+    ids = ContentIds(group)
+    for start in range(0, len(x), AT_ONCE):
+        ids.add(x[start : start + AT_ONCE], labels[start : start + AT_ONCE])
+    return ids.names
+
+
+def _array_source(path: Path, classes: Sequence[str] | None) -> ImageSource:
+    """Images from X_train, y_train, X_test, y_test and optionally X_public, y_public.
+
+    Raises:
+        DataError: a missing array, or a wrong shape, type or label.
+    """
+    arrays = _image_arrays(path)
+    if classes is None and "class_names" in arrays:
+        classes = [str(name) for name in arrays["class_names"]]
+    arrays = settle_labels(arrays, classes)
+    names, names_from = class_list(arrays, classes)
+    groups: dict[str, Members] = {}
+    for group in ("train", "test", "public"):
+        if f"X_{group}" in arrays:
+            labels = checked_labels(label_indices(arrays[f"y_{group}"], names, f"y_{group}"), names, group)
+            groups[group] = ArrayMembers(path, group, arrays, labels)
+    return ImageSource(path.name, names, names_from, groups, ids_from=GIVEN if "id_train" in arrays else CONTENT)
+
+
+def _image_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a file. DataError unless train and test images are there, with one label per image."""
+    arrays = read_arrays([path])
+    if any(key.startswith("owner_") for key in arrays):
+        raise UsageError(
+            f"{path} holds owners of images, which extract takes from --owners FILE.csv or --owner-regex; leave the "
+            "arrays owner_* out and give one of the two"
+        )
+    for key in ("X_train", "y_train", "X_test", "y_test"):
+        if key not in arrays:
+            raise DataError(f"{path} holds no {key}; needed: X_train, y_train, X_test, y_test")
+    for group in ("train", "test", "public"):
+        x, y = arrays.get(f"X_{group}"), arrays.get(f"y_{group}")
+        if x is not None and (y is None or y.ndim != 1 or len(y) != len(x)):
+            shape = None if y is None else y.shape
+            raise DataError(f"X_{group} has shape {x.shape} and y_{group} {shape}; allowed: one label per image")
+    return arrays

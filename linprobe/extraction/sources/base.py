@@ -59,7 +59,6 @@ class ImageSource:
     class_names: tuple[str, ...]
     class_names_from: str
     groups: dict[str, Members]
-    left_out: int = 0  # public images of undeclared classes
     ids_from: str = FILE_NAMES
 
 
@@ -93,7 +92,7 @@ def file_stamp(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Subset:
-    """Some rows of another group, in the order of `rows`; `labels` may be renumbered."""
+    """Some rows of another group, in the order of `rows`."""
 
     whole: Members
     rows: NDArray[np.int64]
@@ -129,12 +128,6 @@ class OwnedMembers(Subset):
         return hashlib.sha256(f"{self.whole.fingerprint()} {owners}".encode()).hexdigest()
 
 
-def subset(whole: Members, keep: NDArray[np.bool_], labels: NDArray[np.int64] | None = None) -> Subset:
-    """The rows where `keep` (rows,) is true."""
-    rows = np.flatnonzero(keep)
-    return Subset(whole, rows, (whole.labels if labels is None else labels)[rows])
-
-
 def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> NDArray[np.bool_]:
     """Mask of the test images, about `fraction` of all, shape (rows,).
 
@@ -159,7 +152,8 @@ def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> 
 def split(whole: Members, fraction: float, owner_of: OwnerOf | None) -> dict[str, Members]:
     """Train and test group, split by `test_side`."""
     test = test_side((whole.id(row) for row in range(len(whole))), fraction, owner_of)
-    return {"train": subset(whole, ~test), "test": subset(whole, test)}
+    sides = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
+    return {group: Subset(whole, rows, whole.labels[rows]) for group, rows in sides.items()}
 
 
 def checked_labels(labels: NDArray[np.int64], names: Sequence[str], where: str) -> NDArray[np.int64]:

@@ -32,10 +32,9 @@ from linprobe.extraction.sources.base import (
 
 @dataclass(frozen=True)
 class FolderMembers:
-    """Files under `root` in path order; an id is `prefix` plus the path relative to `root`."""
+    """Files under `root` in path order; an id is the path relative to `root`."""
 
     root: Path
-    prefix: str
     paths: Strings
     labels: NDArray[np.int64]
     stamp: str
@@ -45,8 +44,8 @@ class FolderMembers:
         return len(self.paths)
 
     def id(self, row: int) -> str:
-        """`prefix` plus the path relative to the root."""
-        return self.prefix + readable(self.paths[row])
+        """The path relative to the root."""
+        return readable(self.paths[row])
 
     def read(self, row: int) -> bytes:
         """Bytes of the file. Raises UnreadableImage."""
@@ -93,7 +92,7 @@ def refuse_stray_images(folder: Path) -> None:
             )
 
 
-def list_folder(root: Path, parts: Sequence[str], names: Sequence[str], prefix: str = "") -> FolderMembers:
+def list_folder(root: Path, parts: Sequence[str], names: Sequence[str]) -> FolderMembers:
     """All visible files in the class folders of `root/parts`.
 
     Raises:
@@ -108,13 +107,13 @@ def list_folder(root: Path, parts: Sequence[str], names: Sequence[str], prefix: 
             f"{folder} has {len(unknown)} folders that are no declared class, first {unknown[0]!r}; "
             f"allowed: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}; declare more with --classes"
         )
-    listed = _members(root, ((path, index[name]) for name in found for path in _files(folder / name)), prefix)
+    listed = _members(root, ((path, index[name]) for name in found for path in _files(folder / name)))
     if not len(listed):
         raise DataError(f"{folder} holds no images; allowed: files in one folder per class")
     return listed
 
 
-def _members(root: Path, files: Iterable[tuple[Path, int]], prefix: str = "") -> FolderMembers:
+def _members(root: Path, files: Iterable[tuple[Path, int]]) -> FolderMembers:
     """The given files under `root`, each with its label."""
     labels: list[int] = []
     inodes = array("Q")
@@ -136,7 +135,7 @@ def _members(root: Path, files: Iterable[tuple[Path, int]], prefix: str = "") ->
 
     packed = Strings(paths())
     places = np.array(inodes, dtype=np.uint64).reshape(-1, 2)
-    return FolderMembers(root, prefix, packed, np.array(labels, dtype=np.int64), sha.hexdigest(), places)
+    return FolderMembers(root, packed, np.array(labels, dtype=np.int64), sha.hexdigest(), places)
 
 
 def check_unlabelled(path: Path) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from linprobe.accounting.figures import rounded_up
 from linprobe.cli import _stderr
 from linprobe.errors import printable
+from linprobe.runs.guarantee import NOUNS
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
 LONG = 2.0  # seconds
+SAMPLED = "none: Poisson samples or private selection"
 BESIDE = 3  # border and padding of a column
 LEAST_NAME = 16  # of a column of names: longer ones are folded where the terminal is narrow
 
@@ -109,3 +112,23 @@ def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] =
 def figure(value: float | None, form: str = ".4g") -> str:
     """A number for a table; a dash for None."""
     return "-" if value is None else format(value, form)
+
+
+def guarantee_rows(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and texts of epsilon, delta, mu and rho of a run, or dashes if it has no epsilon."""
+    if claim["epsilon"] is None:
+        return [("epsilon", "-"), ("delta", rounded_up(claim["delta"]))]
+    rows = [(name, rounded_up(claim[name])) for name in ("epsilon", "delta")]
+    return [
+        *rows,
+        *(
+            (name, SAMPLED if claim[key] is None else rounded_up(claim[key]))
+            for name, key in (("GDP mu", "gdp_mu"), ("zCDP rho", "zcdp_rho"))
+        ),
+    ]
+
+
+def rows_in_words(outcome: Mapping[str, Any]) -> str:
+    """The method of a run, its private rows or people, and its public rows."""
+    noun = NOUNS[outcome["unit"]]
+    return f"{outcome['method']}: {outcome['n_units']} private {noun}, {outcome['n_public']} public rows"

@@ -40,8 +40,8 @@ def _attack(request: AttackRequest) -> None:
 @command(AuditRequest)
 def _audit(request: AuditRequest) -> None:
     """Print the lower bound; PrivacyError if it is above the claim."""
+    from linprobe.accounting.figures import rounded_down, rounded_up
     from linprobe.cli import _terminal
-    from linprobe.cli._figures import rounded_down, rounded_up
     from linprobe.evaluation.audit import audit, check_audit
 
     with _terminal.TerminalProgress() as progress:
@@ -75,7 +75,7 @@ def _largest(tests: list[dict[str, Any]], path: str) -> dict[str, Any]:
 
 def _row(test: dict[str, Any]) -> tuple[str, ...]:
     """A line of the table."""
-    from linprobe.cli._figures import rounded_down
+    from linprobe.accounting.figures import rounded_down
 
     return (
         test["name"],

@@ -13,8 +13,8 @@ from linprobe.options.requests import AccountRequest, BudgetRequest, PlanRequest
 @command(PlanRequest)
 def _plan(request: PlanRequest) -> None:
     """Print the plan: the recommended row on stdout, all rows on stderr."""
+    from linprobe.accounting.figures import rounded_up
     from linprobe.cli import _terminal
-    from linprobe.cli._figures import rounded_up
     from linprobe.plans.rates import plan
 
     with _terminal.TerminalProgress() as progress:
@@ -51,8 +51,8 @@ def _plan(request: PlanRequest) -> None:
 def _account(request: AccountRequest) -> None:
     """Print the epsilon by each accountant."""
     from linprobe.accounting.account import NAMES, account
+    from linprobe.accounting.figures import OF_SAMPLES, gaussian_words, rounded_up
     from linprobe.cli import _terminal
-    from linprobe.cli._figures import OF_SAMPLES, gaussian_words, rounded_up
 
     cost = account(request.sampling_rate, request.noise_multiplier, request.steps, request.delta)
     if request.as_json:
@@ -68,8 +68,9 @@ def _account(request: AccountRequest) -> None:
 @command(BudgetRequest)
 def _budget(request: BudgetRequest) -> None:
     """Print the epsilon of all runs; the entries of the book go to stderr."""
+    from linprobe.accounting.figures import rounded_up
     from linprobe.cli import _terminal
-    from linprobe.cli._figures import guarantee_rows, rounded_up
+    from linprobe.cli._terminal import guarantee_rows
     from linprobe.training import budget as commands
 
     found = commands.budget(request)

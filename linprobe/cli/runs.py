@@ -26,8 +26,8 @@ from linprobe.options.requests import (
 @command(VerifyRequest)
 def _verify(request: VerifyRequest) -> None:
     """Print `verified`; PrivacyError with the reason otherwise."""
+    from linprobe.accounting.figures import gaussian_words, rounded_up
     from linprobe.cli import _terminal
-    from linprobe.cli._figures import gaussian_words, rounded_up
     from linprobe.runs.verify import verify
 
     result = verify(
@@ -96,8 +96,8 @@ def _export(request: ExportRequest) -> None:
 @command(PdpReportRequest)
 def _pdp_report(request: PdpReportRequest) -> None:
     """Print the summary. Private."""
+    from linprobe.accounting.figures import gaussian_words, rounded_up
     from linprobe.cli import _terminal
-    from linprobe.cli._figures import gaussian_words, rounded_up
     from linprobe.publishing import pdp_report as commands
 
     if request.dry_run:

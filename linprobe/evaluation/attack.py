@@ -33,7 +33,7 @@ from linprobe.metrics.membership import (
 )
 from linprobe.options import OWNER, RECORD
 from linprobe.options.requests import LEAST_RESAMPLES, LEAST_SHADOWS, SHADOWS, AttackRequest
-from linprobe.parallel.jobs import unordered
+from linprobe.parallel.threads import unordered
 from linprobe.plans.plan import plan_run
 from linprobe.plans.settings import Settings
 from linprobe.progress import Progress

@@ -42,7 +42,7 @@ from linprobe.metrics.comparison import Result, boosts, summarise
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest
 from linprobe.parallel import available_memory
-from linprobe.parallel.jobs import unordered
+from linprobe.parallel.threads import unordered
 from linprobe.plans.plan import plan_facts, plan_run
 from linprobe.plans.settings import make_settings, refuse_other_encodings
 from linprobe.plans.tuning import selection_of, settings_of

@@ -16,8 +16,7 @@ from torch import Tensor
 from linprobe.data.feature_reader import PRIVATE
 from linprobe.data.owners import id_hash
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones import Backbone, load_backbone
-from linprobe.extraction.backbones.weights import RANDOM, SUFFIXES
+from linprobe.extraction.backbones import RANDOM, SUFFIXES, Backbone, load_backbone
 from linprobe.extraction.images import Batches, ImageTransform, first_shapes, first_size
 from linprobe.extraction.partial import Partial
 from linprobe.extraction.request import ExtractRequest, Recipe, read_lines

@@ -23,8 +23,7 @@ from linprobe.data.feature_file import UNLABELLED, FeatureFile
 from linprobe.data.feature_reader import Description, common_keys
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, advice, reading
-from linprobe.extraction.backbones import load_backbone, load_default
-from linprobe.extraction.backbones.weights import RANDOM
+from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batches
 from linprobe.extraction.network import Network, extract_group
 from linprobe.extraction.partial import DONE, SETTINGS, SKIPPED, Partial, locked, shown
@@ -33,7 +32,7 @@ from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, 
 from linprobe.extraction.sources import open_source
 from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
-from linprobe.parallel import torch_group
+from linprobe.parallel import process_group
 from linprobe.parallel.process_group import Group
 from linprobe.progress import Progress
 
@@ -45,7 +44,7 @@ NEXT_STEP = "start all of them again; the same command continues"
 
 def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> ExtractOutcome | None:
     """`linprobe.extraction.extract`, once the request is checked."""
-    with torch_group.group(TIMEOUT, NEXT_STEP) as group:
+    with process_group.group(TIMEOUT, NEXT_STEP) as group:
         plan = _planned(request, recipe, group)
         if group.rank == 0:
             _describe(plan, progress)

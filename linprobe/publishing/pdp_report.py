@@ -1,32 +1,221 @@
 """`linprobe pdp-report`: each record's own privacy loss, and its noisy histogram.
 
 Source: AdaMix (Golatkar et al. 2022), Figure 3 and Proposition 14.
+
+A published histogram makes a run of its own beside the run, which states the cost of both. A finished run is never
+changed. `run.published-1` is `run` with one histogram, `run.published-2` the same with two. Their ledgers begin with
+the lines of `run`, and the budget book counts all of them as one run.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from linprobe import atomic_files
-from linprobe.accounting.calibrate import check_epsilon
+from linprobe.accounting.accountants import gaussian_figures
+from linprobe.accounting.calibrate import calibrate, check_epsilon
+from linprobe.accounting.events import GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
-from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
-from linprobe.errors import UsageError
+from linprobe.accounting.ledger import Ledger, read_ledger
+from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, histogram_counts, summary
+from linprobe.accounting.spending import Spending
+from linprobe.atomic_files import json_text, replace_when_complete
+from linprobe.errors import PrivacyError, UsageError
+from linprobe.mechanisms.clipping import ClippedSum
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest
 from linprobe.plans.words import DryRun, Lines, listed, together_facts, together_line, written
-from linprobe.publishing import histogram
 from linprobe.reporting import plots
-from linprobe.runs.check import refuse_interrupted
-from linprobe.runs.guarantee import NOUNS
-from linprobe.runs.manifest import Manifest
+from linprobe.runs import signature
+from linprobe.runs.check import check_run, check_signature, refuse_interrupted
+from linprobe.runs.claim import claimed, refuse_existing
+from linprobe.runs.guarantee import NOUNS, accountant_of, guarantee_text
+from linprobe.runs.manifest import CARD, LEDGER, PAGES, SIGNATURE, Manifest, Published
 from linprobe.runs.output import inputs_of, new_files, writing
-from linprobe.runs.run_folder import RunFolder, read_run
+from linprobe.runs.per_record_file import write_per_record
+from linprobe.runs.release_rules import HISTOGRAM
+from linprobe.runs.run_folder import RUN_ID, RunFolder, new_run_folder, read_run, write_manifest
+from linprobe.training.charge import charge_histogram, preview_histogram
+
+FILE = "published_histogram_{}.json"
+SUFFIX = ".published-{}"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What publishing a histogram would do.
+
+    Attributes:
+        out: the run that would be made. file: the histogram in it. signed: whether the run would be signed.
+        noise_std: of each of the counts. epsilon_after: of the run with the histogram.
+        book: that would be charged. spent: by all runs of the book with the histogram.
+    """
+
+    out: Path
+    file: Path
+    signed: bool
+    noise_std: float
+    epsilon_after: float
+    book: Path
+    spent: Spending
+
+
+def publish(
+    run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None
+) -> tuple[dict[str, Any], Manifest]:
+    """Release the histogram of epsilon_i with Gaussian noise, as a run beside `run` whose ledger holds the charge.
+
+    Given the released iterates, epsilon_i is a function of record i alone, so one record changes one count by one: the
+    L2 sensitivity is 1. The charge is written to the budget book and the ledger before the noise is drawn.
+
+    Returns: the histogram, and the manifest of the run with it.
+
+    Raises:
+        PrivacyError: a run that is not private, or one that does not match its manifest.
+        UsageError: see `_signing_key`; the run has such a histogram already. LinprobeError: no budget book.
+    """
+    manifest, key = run.manifest, _signing_key(run, sign)
+    events, planned = _planned(run, epsilon)
+    out, name = _place(run)
+    with claimed(out), new_run_folder(out) as folder:
+        training = grouped(event for event in events if event.purpose != HISTOGRAM)
+        delta = manifest.bound[1]
+        training_epsilon = accountant_of(manifest).epsilon(training, delta)
+        counts = histogram_counts(run.per_record.losses.epsilon(delta, training_epsilon), training_epsilon)
+        charge_histogram(run, grouped(events), planned, book)
+        (folder / RUN_ID).write_text(manifest.book_id, encoding="utf-8")  # for a folder that is left behind
+        (folder / LEDGER).write_bytes(run[LEDGER])
+        ledger = Ledger(folder / LEDGER)
+
+        def charge(event: GaussianEvent) -> None:
+            ledger.append(event)
+            ledger.close()
+
+        mechanism = GaussianMechanism(NoiseSource(), charge, first_step=len(events))
+        clipped = ClippedSum(counts[:, None], 1.0, np.ones(1))
+        noisy = mechanism.release(clipped, planned.noise_multiplier, purpose=HISTOGRAM).value[:, 0]
+        updated = _charged(manifest, ledger.events, Published(HISTOGRAM, epsilon, planned.noise_multiplier, name))
+        histogram = {
+            "what": "noisy number of records by their own training epsilon; safe to publish",
+            "bin_edges": np.linspace(0, training_epsilon, HISTOGRAM_BINS + 1).tolist(),
+            "noisy_counts": np.rint(noisy).astype(int).tolist(),
+            "noise_std": planned.noise_multiplier,
+            "epsilon_charged": epsilon,
+            "epsilon_of_run_now": updated.epsilon,
+            "run": str(out),
+            "file": str(out / name),
+        }
+        _write(folder, run, updated, {name: json_text(histogram).encode()}, key)
+    return histogram, updated
+
+
+def preview_publication(run: RunFolder, epsilon: float, sign: Path | None, book: Path | None = None) -> Publication:
+    """What `publish` would charge and write; nothing is drawn, charged or written.
+
+    Raises:
+        LinprobeError: as `publish`.
+    """
+    key = _signing_key(run, sign)
+    events, planned = _planned(run, epsilon)
+    out, name = _place(run)
+    path, spent = preview_histogram(run, grouped(events), planned, book)
+    epsilon_after = accountant_of(run.manifest).epsilon([*grouped(events), planned], run.manifest.bound[1])
+    return Publication(out, out / name, key is not None, planned.noise_multiplier, epsilon_after, path, spent)
+
+
+def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:
+    """The checked ledger of a run, and the release of a histogram for `epsilon`."""
+    check_run(run)
+    events = read_ledger(run.folder / LEDGER, run[LEDGER])
+    budget = calibrate(epsilon=epsilon, delta=run.manifest.bound[1], n_private=run.manifest.n_private, steps=1)
+    return events, Releases(HISTOGRAM, budget.noise_multiplier, 1.0, 1)
+
+
+def _place(run: RunFolder) -> tuple[Path, str]:
+    """The folder of the run with one more histogram, and the name of the histogram in it. UsageError if it exists."""
+    number = len(run.manifest.published) + 1
+    folder = run.folder if run.folder.name else run.folder.resolve()
+    out = folder.with_name(re.sub(r"[.]published-\d+$", "", folder.name) + SUFFIX.format(number))
+    if out.exists():
+        raise UsageError(
+            f"run {out} has a histogram of {run.folder} already; publish from it to add another: linprobe pdp-report "
+            f"{out} --publish-epsilon E"
+        )
+    refuse_existing(out)
+    return out, FILE.format(number)
+
+
+def _signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
+    """The key that signed a run, to sign the run with the histogram; None for a run that is not signed.
+
+    The signature is checked, so that an edited manifest is never signed.
+
+    Raises:
+        PrivacyError: a run that is not private. UsageError: a signed run without a key, or a key for a run that is not
+            signed.
+    """
+    if not run.manifest.private:
+        raise PrivacyError(
+            f"run {run.folder} is not private; nothing can be published from it; train without --noise-seed, by a "
+            "private method"
+        )
+    if sign is None:
+        if SIGNATURE in run.names:
+            raise UsageError(
+                f"run {run.folder} is signed, and so is the run with its histogram; give --sign KEY with the key that "
+                "signed it"
+            )
+        return None
+    key = signature.private_key(sign)
+    if SIGNATURE not in run.names:
+        raise UsageError(f"run {run.folder} is not signed, and --sign is for a signed run; leave it out")
+    check_signature(run, key.public_key())
+    return key
+
+
+def _charged(manifest: Manifest, events: Sequence[GaussianEvent], published: Published) -> Manifest:
+    """The manifest with figures recomputed from `events`, the whole ledger, and one more histogram."""
+    releases, (_, delta) = grouped(events), manifest.bound
+    total = accountant_of(manifest).epsilon(releases, delta)
+    figures: dict[str, Any] = gaussian_figures(releases)
+    return replace(
+        manifest,
+        guarantee=guarantee_text(total, delta, releases, insecure=False, unit=manifest.unit),
+        epsilon=total,
+        epsilon_target=max(total, (manifest.epsilon_target or 0.0) + published.epsilon),
+        **figures,
+        releases=releases,
+        published=(*manifest.published, published),
+    )
+
+
+def _write(
+    folder: Path, run: RunFolder, manifest: Manifest, made: dict[str, bytes], key: Ed25519PrivateKey | None
+) -> None:
+    """Write the files of a run as they were checked, and those that were `made`; `folder` has its ledger already."""
+    kept = {name: run[name] for name in run.manifest.files if name not in (LEDGER, *PAGES)}
+    for name, content in {**kept, **made}.items():
+        with replace_when_complete(folder / name) as stream:
+            stream.write(content)
+    write_per_record(folder, run.per_record)
+    pages = None
+    if key is not None or CARD in run.manifest.files:  # they state epsilon
+        from linprobe.reporting.release_pages import pages_of_run
+
+        pages = partial(pages_of_run, run.folder.resolve().name, key is not None)
+    write_manifest(folder, manifest, {**kept, LEDGER: (folder / LEDGER).read_bytes(), **made}, key, pages)
+
 
 VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"
 VALIDITY_SAMPLED = (
@@ -72,7 +261,7 @@ def dry_run_of_report(request: PdpReportRequest) -> DryRun:
         ids, _ = _losses(run)
         planned = None
         if request.publish_epsilon is not None:
-            planned = histogram.preview_publication(run, request.publish_epsilon, request.sign, request.book)
+            planned = preview_publication(run, request.publish_epsilon, request.sign, request.book)
     (epsilon, delta), noun = run.manifest.bound, NOUNS[run.manifest.unit]
     private_files = [str(path) for path in (request.csv, request.plot) if path is not None]
     facts = {
@@ -123,7 +312,7 @@ def _pdp_report(request: PdpReportRequest) -> PdpReport:
     run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
     (ids, losses), manifest = _losses(run), run.manifest
     if request.publish_epsilon is not None:
-        published, manifest = histogram.publish(run, request.publish_epsilon, request.sign, request.book)
+        published, manifest = publish(run, request.publish_epsilon, request.sign, request.book)
     # a published histogram costs every record the same
     losses = losses.charged(sum((1 / release.noise_multiplier) ** 2 for release in manifest.published))
     worst, delta = manifest.bound

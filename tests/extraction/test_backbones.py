@@ -19,8 +19,7 @@ from timm.data import create_transform, resolve_model_data_config
 from torch import nn
 
 from linprobe.errors import DataError, LinprobeError, UsageError
-from linprobe.extraction.backbones import load_backbone
-from linprobe.extraction.backbones.weights import read_weights
+from linprobe.extraction.backbones import load_backbone, read_weights
 from linprobe.extraction.backbones.wrn import StandardisedConv, WideResNet
 from linprobe.extraction.request import FAMILIES
 from tests.extraction.samples import TINY_CLIP, Notes, ids_of, rows_of, run_extract, write_images

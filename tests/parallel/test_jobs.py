@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linprobe.parallel.jobs import unordered
+from linprobe.parallel.threads import unordered
 
 ROWS = np.zeros((1 << 10, 1 << 8))  # more than joblib sends through a pipe
 

@@ -1,20 +1,158 @@
-"""Backbones by name. Each family has a file of its own with `load(name, weights, random, arguments)`."""
+"""Backbones by name, and their weights.
+
+Each family has a file of its own with `load(name, weights, random, arguments)`. Weights come from files, without running
+code in them, or from the caches and hubs of the libraries.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from linprobe.errors import UsageError
-from linprobe.extraction.backbones.weights import UnreachableWeightsError
+from linprobe.data.array_files import load_torch, tensor_fits
+from linprobe.errors import DataError, UsageError, first_line, reading
 from linprobe.extraction.images import ImageTransform
 from linprobe.extraction.request import family_of
+
+RANDOM = "random"
+SUFFIXES = (".pt", ".pth", ".safetensors")
+RANDOM_SEED = 0
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
+
+
+class UnreachableWeightsError(DataError):
+    """Standard weights are not on this machine and cannot be downloaded."""
+
+
+def build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
+    """Build a network with a fixed torch seed, so that random weights are equal in every run and process."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(RANDOM_SEED)
+        return build()
+
+
+def build_or_fetch(name: str, arguments: dict[str, Any], build: Callable[[], nn.Module], fetched: str) -> Any:
+    """Build a network whose weights may come from the Hugging Face hub.
+
+    Args:
+        name: of the backbone. arguments: of its constructor. Both are for messages.
+        fetched: the weights that `build` fetches and where they are cached, for messages; empty if it fetches none.
+
+    Raises:
+        UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
+    """
+    try:
+        with quietly():
+            return build_seeded(build)
+    except TypeError as error:
+        raise UsageError(f"backbone {name} refuses {arguments} ({error}); change --backbone-arg") from None
+    except Exception as error:  # the Hugging Face client raises many types
+        reason = first_line(error)[:200]
+        if not fetched:
+            raise UsageError(f"backbone {name} cannot be built ({reason}); change --backbone-arg") from None
+        raise DataError(
+            f"{fetched} and cannot be fetched ({reason}); "
+            "fetch them on a machine with internet and give --weights FILE, or --random-weights for a test"
+        ) from None
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Suppress the logging of libraries that look for weights; failures are reported by our own errors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Parameters by name from a .pt, .pth or .safetensors file; no code in the file is run.
+
+    Raises:
+        DataError: no such file, an unsuitable or damaged file, or no state dictionary in it.
+    """
+    if not path.is_file():
+        raise DataError(f"weights file {path} does not exist; give --weights an existing {', '.join(SUFFIXES)} file")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        with reading(f"weights file {path}", "save model.state_dict() again"):
+            loaded: Any = load_file(path)
+    else:
+        loaded = load_torch(path)
+    for wrapper in _WRAPPERS:
+        if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
+            loaded = loaded[wrapper]
+    if not isinstance(loaded, dict) or not loaded or not all(_is_plain(*item, path) for item in loaded.items()):
+        raise DataError(f"weights file {path} holds no state dictionary of dense real tensors; save model.state_dict()")
+    if all(name.startswith("module.") for name in loaded):
+        loaded = {name.removeprefix("module."): value for name, value in loaded.items()}
+    state: dict[str, Tensor] = loaded
+    return state
+
+
+def _is_plain(name: Any, value: Any, path: Path) -> bool:
+    """Whether an item is a name with a dense tensor of real numbers that the file can hold."""
+    return isinstance(name, str) and isinstance(value, Tensor) and tensor_fits(value, path)
+
+
+def load_strictly(model: nn.Module, state: dict[str, Tensor], path: Path, head: Iterable[str] = ()) -> None:
+    """Load `state` into `model`. All names and shapes must match, except in the classifier.
+
+    Args:
+        path: file of the weights, for messages.
+        head: prefixes of the classifier's names.
+
+    Raises:
+        DataError: missing or surplus names, other shapes, or NaN or infinity; the message gives the first ones.
+    """
+    prefixes = tuple(f"{name}." for name in head)
+
+    def body(names: Iterable[str]) -> set[str]:
+        return {name for name in names if not name.startswith(prefixes)} if prefixes else set(names)
+
+    wanted = model.state_dict()
+    ours, theirs = body(wanted), body(state)
+    missing = sorted(name for name in ours - theirs if not name.endswith("num_batches_tracked"))
+    surplus = sorted(theirs - ours)
+    shapes = sorted(name for name in ours & theirs if wanted[name].shape != state[name].shape)
+    problems = [
+        *(f"{name} is missing" for name in missing[:3]),
+        *(f"{name} is not in the network" for name in surplus[:3]),
+        *(f"{name} is {tuple(state[name].shape)}, not {tuple(wanted[name].shape)}" for name in shapes[:3]),
+    ]
+    if problems:
+        count = len(missing) + len(surplus) + len(shapes)
+        raise DataError(
+            f"weights file {path} does not fit: {count} mismatches, first {'; '.join(problems)}; "
+            "give the weights of this network, or name another --backbone"
+        )
+    model.load_state_dict({name: state[name] for name in ours & theirs}, strict=False)
+    bad = [name for name, value in model.state_dict().items() if name in ours and not torch.isfinite(value).all()]
+    if bad:
+        raise DataError(f"weights file {path} holds NaN or infinity, first in {bad[0]}; give whole weights")
+
+
+def load_file(model: nn.Module, weights: str, head: Iterable[str] = ()) -> None:
+    """`load_strictly` from the file `weights`."""
+    load_strictly(model, read_weights(Path(weights)), Path(weights), head)
+
+
+def name_of_weights(weights: str | None, random: bool, default: str) -> str:
+    """The name that a feature file states: `random`, the name of the file `weights`, or the default weights."""
+    return RANDOM if random else default if weights is None else Path(weights).name
+
 
 DEFAULT, DEFAULT_WITHOUT_WEIGHTS = "resnet50", "scattering"
 

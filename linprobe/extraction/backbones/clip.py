@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones import Backbone
-from linprobe.extraction.backbones.weights import build_or_fetch, load_file, name_of_weights, quietly
+from linprobe.extraction.backbones import Backbone, build_or_fetch, load_file, name_of_weights, quietly
 from linprobe.extraction.images import ImageTransform
 
 DEFAULT_MODEL, DEFAULT_TAG = "RN50", "openai"

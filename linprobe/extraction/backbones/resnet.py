@@ -15,10 +15,10 @@ import torchvision
 from torch import nn
 
 from linprobe.errors import DataError, UsageError, first_line
-from linprobe.extraction.backbones import Backbone
-from linprobe.extraction.backbones.weights import (
+from linprobe.extraction.backbones import (
     RANDOM,
     SUFFIXES,
+    Backbone,
     UnreachableWeightsError,
     build_seeded,
     load_strictly,

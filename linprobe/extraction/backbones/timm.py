@@ -9,8 +9,7 @@ import timm
 from timm.data.config import resolve_model_data_config
 
 from linprobe.errors import UsageError
-from linprobe.extraction.backbones import Backbone
-from linprobe.extraction.backbones.weights import build_or_fetch, load_file, name_of_weights
+from linprobe.extraction.backbones import Backbone, build_or_fetch, load_file, name_of_weights
 from linprobe.extraction.images import ImageTransform
 
 

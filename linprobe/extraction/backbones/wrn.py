@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from linprobe.errors import DataError, UsageError
-from linprobe.extraction.backbones import Backbone
-from linprobe.extraction.backbones.weights import build_seeded, load_file, name_of_weights
+from linprobe.extraction.backbones import Backbone, build_seeded, load_file, name_of_weights
 from linprobe.extraction.images import ImageTransform
 
 NETWORKS = {"wrn-16-4": (16, 4), "wrn-40-4": (40, 4), "wrn-28-10": (28, 10)}

@@ -61,7 +61,7 @@ def _verify(request: VerifyRequest) -> None:
 @command(ReportRequest)
 def _report(request: ReportRequest) -> None:
     """Write the page, and print its path."""
-    from linprobe.publishing.report import report
+    from linprobe.reporting.page import report
 
     report(request)
     print_made("page", request.html)

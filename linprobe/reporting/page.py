@@ -1,4 +1,4 @@
-"""The page for a privacy reviewer: one HTML file without scripts, fonts, addresses or requests.
+"""`linprobe report`: the page of a verified run, one HTML file without scripts, fonts, addresses or requests.
 
 The text is in `page.html.jinja`, which escapes every value, as class and file names come from the user. Figures are
 computed here. The drawing is SVG made with `xml.etree`, which escapes text and attributes: 360 units wide, the width of
@@ -7,6 +7,7 @@ a phone, so that its text is readable there. Its colours are classes of `page.cs
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -21,15 +22,20 @@ import numpy as np
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
-from linprobe.errors import printable
+from linprobe.atomic_files import replace_when_complete
+from linprobe.errors import DataError, UsageError, printable
 from linprobe.metrics.figures import no_better_than_guessing, of_labels
+from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
 from linprobe.reporting.release_pages import composition_text, templates, unit_text
-from linprobe.runs.check import Recomputed
-from linprobe.runs.guarantee import NOUNS, PLAINLY, accountant_of, limit_of
+from linprobe.runs.check import Recomputed, verified
+from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST_FORMAT, Manifest, Published
+from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.release_rules import HISTOGRAM, TEST_ACCURACY
+from linprobe.runs.run_folder import RunFolder
 
+SUFFIXES = (".html", ".htm")
 STYLE = files("linprobe.reporting").joinpath("page.css").read_text(encoding="utf-8")
 BLANK = "\N{NO-BREAK SPACE}"  # to be filled in by hand
 RATES = (0.001, 0.01, 0.1)
@@ -69,23 +75,69 @@ class Evidence:
     owner: str | None = None
 
 
+def report(request: ReportRequest) -> None:
+    """Verify a run as `verify` does, then write its page.
+
+    Raises:
+        PrivacyError: the run does not verify. UsageError: no name of a page. DataError: a damaged histogram.
+    """
+    html, folder = request.html, request.run
+    if html.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}")
+    with new_files({"--html": html}, what="page", inputs=inputs_of(folder), overwrite=request.overwrite):
+        run = RunFolder(folder)
+        checked, manifest = verified(run), run.manifest
+        evidence = Evidence(
+            name=folder.resolve().name,
+            manifest=manifest,
+            checked=checked,
+            histograms=[_read_histogram(run, name) for name in manifest.histogram_files],
+            test_metrics=run.test_metrics,
+            title=request.title,
+            owner=request.owner,
+        )
+        text = page(evidence)
+
+        def write() -> None:
+            with replace_when_complete(html, "w") as stream:
+                stream.write(text)
+
+        writing(html, write)
+
+
+def _read_histogram(run: RunFolder, name: str) -> dict[str, Any]:
+    """A published histogram. `verify` has checked its digest and price."""
+    path = run.folder / name
+    try:
+        histogram = json.loads(run[name].decode())
+        edges, counts = list(map(float, histogram["bin_edges"])), list(map(int, histogram["noisy_counts"]))
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read ({type(error).__name__} {error}); restore it") from None
+    if not counts or len(edges) != len(counts) + 1:
+        raise DataError(f"{path} must have one more bin edge than counts; restore it from a copy")
+    return {"bin_edges": edges, "noisy_counts": counts}
+
+
 def page(evidence: Evidence) -> str:
-    """The whole page as HTML."""
+    """The whole page as HTML. Paths are shortened: folders could reveal facts about the owner's machine."""
     manifest = evidence.manifest
-    limit = limit_of(manifest)
+    limit, public_from, options = limit_of(manifest), manifest.public_from, dict(manifest.options)
+    for path in filter(None, (manifest.features, manifest.public_file)):
+        public_from = public_from.replace(path, Path(path).name)
+    if options.get("init"):
+        options["init"] = Path(options["init"]).name
     published = [release for release in manifest.published if release.file is not None]
     return _pages.get_template("page.html.jinja").render(
         name=evidence.name,
         title=evidence.title or f"Privacy report: {manifest.method}, run {evidence.name}",
-        data=_data(manifest),
+        owner=evidence.owner or BLANK,
+        blank=BLANK,
+        features=Path(manifest.features).name,
+        public_from=public_from,
+        options=options,
         plainly=PLAINLY[manifest.unit],
-        one_unit=manifest.unit,
-        claim=_claim(manifest) if manifest.private else None,
-        sign_off={
-            "data set": Path(manifest.features).name,
-            "owner of the data": evidence.owner or BLANK,
-            **dict.fromkeys(("reviewer", "decision", "date and signature"), BLANK),
-        },
+        unit_words=unit_text(manifest),
+        composition=composition_text(manifest),
         quoted_name=shlex.quote(evidence.name),
         style=STYLE,
         manifest=manifest,
@@ -102,25 +154,7 @@ def page(evidence: Evidence) -> str:
                 zip(evidence.histograms, published, strict=bool(evidence.histograms)), 1
             )
         ],
-        made=_made(manifest),
-        options=_options(manifest),
         versions={**manifest.software, **(manifest.accountant_versions or {})},
-    )
-
-
-def _data(manifest: Manifest) -> str:
-    """The data set and its numbers; paths are shortened, as folders could reveal facts about the owner's machine."""
-    noun = NOUNS[manifest.unit]
-    tests = f", {manifest.n_test:,} test rows" if manifest.n_test else ""
-    return f"{manifest.n_private:,} private {noun}, {manifest.n_public:,} public rows{tests}"
-
-
-def _claim(manifest: Manifest) -> str:
-    """What may be said of the model in public."""
-    return (
-        f"Trained with {manifest.method} ({manifest.paper}) in linprobe {manifest.software['linprobe']}, with "
-        f"{manifest.guarantee}. Unit of privacy: {unit_text(manifest)}. What was composed: "
-        f"{composition_text(manifest)}."
     )
 
 
@@ -236,40 +270,6 @@ def _histogram(number: int, histogram: dict[str, Any], release: Published, unit:
         "release": release,
         "rows": [(f"{rounded_up(low)} to {rounded_up(high)}", f"{count:,}") for low, high, count in bins],
     }
-
-
-def _made(manifest: Manifest) -> dict[str, Any]:
-    """How the run was made. Paths are shown without folders, which could reveal facts about the owner's machine."""
-    public_from, unit = manifest.public_from, manifest.unit
-    for path in filter(None, (manifest.features, manifest.public_file)):
-        public_from = public_from.replace(path, Path(path).name)
-    return {
-        "mechanism": manifest.mechanism,
-        f"private {NOUNS[unit]}": f"{manifest.n_private:,}",
-        "public rows": f"{manifest.n_public:,}, from {public_from}",
-        "public shots per class": manifest.public_shots,
-        "split seed": manifest.split_seed,
-        "features": f"{Path(manifest.features).name}, {manifest.n_features:,} a row",
-        "backbone": manifest.backbone or "not stated",
-        "classes": f"{manifest.n_classes:,}, from: {manifest.class_names_from}",
-        "task": manifest.task,
-        "steps": manifest.steps,
-        "noise multiplier": manifest.noise_multiplier,
-        "sampling rate": manifest.sampling_rate,
-        "source of noise": manifest.noise_source,
-        "kind of seed": manifest.seed_kind,
-        "preset": manifest.preset,
-        "centre": manifest.centre,
-        "created": manifest.created,
-    }
-
-
-def _options(manifest: Manifest) -> dict[str, Any]:
-    """The options given; `init` without its folder."""
-    options = dict(manifest.options)
-    if options.get("init"):
-        options["init"] = Path(options["init"]).name
-    return options
 
 
 def attack_limit_drawing(limit: Callable[[float], float], description: str) -> str:

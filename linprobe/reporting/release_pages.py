@@ -26,10 +26,6 @@ from linprobe.runs.manifest import CARD, CLAIM, Manifest
 
 DAY = len("YYYY-MM-DD")  # characters of a time that are its day
 MOST_CLASSES = 20  # listed with their accuracy, the lowest first
-TUNING = (
-    "the defaults of linprobe were set without these rows. Other runs on the same rows, also those that were tried and "
-    "dropped, are not in this figure: they add to it"
-)
 
 
 @dataclass(frozen=True)
@@ -95,11 +91,7 @@ def _facts(manifest: Manifest, publisher: Publisher) -> dict[str, Any]:
         "manifest": manifest,
         "publisher": publisher,
         "unit": unit_text(manifest),
-        "data": data_text(manifest),
         "composition": composition_text(manifest),
-        "tuning": tuning_text(manifest),
-        "parameters": parameters_text(manifest),
-        "unprotected": "; ".join(manifest.public),
     }
 
 
@@ -108,13 +100,6 @@ def unit_text(manifest: Manifest) -> str:
     if manifest.unit == OWNER:
         return "one person: all private rows of that person together"
     return "one record: one row of features, made from one image where the rows come from images"
-
-
-def data_text(manifest: Manifest) -> str:
-    """The private rows that were used, in words; the number of rows of people is private."""
-    if manifest.unit == OWNER:
-        return f"the private rows of {manifest.n_private} people"
-    return f"{manifest.n_private} private rows"
 
 
 def composition_text(manifest: Manifest) -> str:
@@ -141,20 +126,6 @@ def _listed(releases: Sequence[Releases]) -> str:
         f"sampling rate {release.sampling_rate:g}"
         for release in releases
     )
-
-
-def tuning_text(manifest: Manifest) -> str:
-    """What the figures cover of the choice of options."""
-    if manifest.selection is not None:
-        chosen = "options were chosen on these rows by private selection, whose cost is in this figure"
-        return f"{chosen}. Other runs on the same rows are not: they add to it"
-    return TUNING
-
-
-def parameters_text(manifest: Manifest) -> str:
-    """Epsilon, delta and, where they exist, mu and rho, rounded up."""
-    figures = gaussian_words(manifest.gdp_mu, manifest.zcdp_rho)
-    return f"epsilon {rounded_up(manifest.epsilon)}, delta {rounded_up(manifest.delta)}; {figures}"
 
 
 def templates(*, finalize: Callable[[Any], Any], html: bool) -> Environment:
@@ -193,12 +164,13 @@ def _scalar(value: str | float) -> str:
     return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
 
 
-_cards = templates(finalize=_escaped, html=False)  # Markdown
-_cards.filters |= {
+_words = {
     "up": rounded_up,
-    "quoted": lambda value: _Quoted(json.dumps(value)),  # YAML
+    "gaussian": lambda manifest: gaussian_words(manifest.gdp_mu, manifest.zcdp_rho),
     "as_is": _Quoted,  # for text that cannot hold a user's characters
     "percent": lambda value: f"{100 * value:.2f} %",
 }
+_cards = templates(finalize=_escaped, html=False)  # Markdown
+_cards.filters |= {**_words, "quoted": lambda value: _Quoted(json.dumps(value))}  # the head of the card is YAML
 _entries = templates(finalize=lambda value: value, html=False)  # YAML
-_entries.filters["quoted"] = _scalar
+_entries.filters |= {**_words, "quoted": _scalar}

@@ -1,7 +1,7 @@
 """Backbones by name, and their weights.
 
-Each family has a file of its own with `load(name, weights, random, arguments)`. Weights come from files, without running
-code in them, or from the caches and hubs of the libraries.
+Each family has a file of its own with `load(name, weights, random, arguments)`. Weights come from files, without
+running code in them, or from the caches and hubs of the libraries.
 """
 
 from __future__ import annotations

@@ -30,8 +30,9 @@ from linprobe.data.sources import SHARD_ROWS
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.parallel.process_group import Group, group
+from linprobe.parallel.process_group import Group
 from linprobe.parallel.threads import blas_held_to_one_thread
+from linprobe.parallel.torch_group import group
 from linprobe.reporting.plots import BLUE, VERMILION, new_figure
 
 ROUNDS, STEPS, WARM_UP = 3, 8, 2

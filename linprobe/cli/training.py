@@ -44,7 +44,7 @@ def _train(given: dict[str, Any]) -> None:
     """Train, and print the run folder."""
     from linprobe.cli import _terminal
     from linprobe.cli._terminal import guarantee_rows, rows_in_words
-    from linprobe.parallel import process_group
+    from linprobe.parallel import torch_group
     from linprobe.training.train import train as run
 
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
@@ -56,7 +56,7 @@ def _train(given: dict[str, Any]) -> None:
             found = check(request, progress)
         print_dry_run(found, as_json=as_json)
         return
-    with process_group.group() as group:
+    with torch_group.group() as group:
         if group.rank > 0:
             run(request, group=group)
             return

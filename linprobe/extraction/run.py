@@ -32,7 +32,7 @@ from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, 
 from linprobe.extraction.sources import open_source
 from linprobe.extraction.sources.base import FOLDER_NAMES, OwnedMembers, owners_from, with_owners
 from linprobe.extraction.sources.folders import unlabelled_source
-from linprobe.parallel import process_group
+from linprobe.parallel import torch_group
 from linprobe.parallel.process_group import Group
 from linprobe.progress import Progress
 
@@ -44,7 +44,7 @@ NEXT_STEP = "start all of them again; the same command continues"
 
 def run_extraction(request: ExtractRequest, recipe: Recipe | None, progress: Progress) -> ExtractOutcome | None:
     """`linprobe.extraction.extract`, once the request is checked."""
-    with process_group.group(TIMEOUT, NEXT_STEP) as group:
+    with torch_group.group(TIMEOUT, NEXT_STEP) as group:
         plan = _planned(request, recipe, group)
         if group.rank == 0:
             _describe(plan, progress)

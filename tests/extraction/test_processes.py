@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from linprobe.cli import run
-from linprobe.parallel.process_group import ALONE, group
+from linprobe.parallel.process_group import ALONE
+from linprobe.parallel.torch_group import group
 from tests.extraction.samples import SMALL, contents, run_extract
 from tests.processes import ended, free_port, start_copy
 

@@ -36,7 +36,7 @@ from linprobe.cli import _terminal
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
-from linprobe.parallel import process_group
+from linprobe.parallel import torch_group
 from linprobe.parallel.array_api import on_host
 from linprobe.runs.manifest import MANIFEST, PER_RECORD
 from tests.replay.datasets import FEATURES, empty_places, leave_empty
@@ -111,7 +111,7 @@ def play(
             status = cli.run(given)
         else:
             groups, run_all = in_processes(processes, lambda: cli.run(given))
-            patch.setattr(process_group, "group", lambda: nullcontext(groups.group))
+            patch.setattr(torch_group, "group", lambda: nullcontext(groups.group))
             status = run_all()
         tape.played.published = {
             "exit status": status,

@@ -27,7 +27,8 @@ from linprobe.errors import DataError, UsageError
 from linprobe.mechanisms import noise
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
-from linprobe.parallel.process_group import Group, TorchGroup
+from linprobe.parallel.process_group import Group
+from linprobe.parallel.torch_group import TorchGroup
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.training.checkpoint import Checkpoints

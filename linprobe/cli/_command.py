@@ -227,8 +227,10 @@ class Command(TyperCommand):
             is_argument = parameter.param_type_name == "argument"
             if parameter.name in left_out or (short and not is_argument and parameter.name not in (*first, "help")):
                 continue
-            group = getattr(parameter, "rich_help_panel", None) or OPTIONS
-            panels.setdefault(ARGUMENTS if is_argument else group, []).append(parameter.get_help_record(ctx))
+            group = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", None) or OPTIONS
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panels.setdefault(group, []).append(record)
         panels[OPTIONS] = panels.pop(OPTIONS)  # the last
         if short:
             panels[OPTIONS].append((HELP_ALL, "Show all options. --method NAME --help shows the options of a method."))

@@ -79,7 +79,7 @@ class RunOptions:
         None,
         "What is protected",
         after="; owner: a person, with all rows of that person",
-        unset="record",
+        unset="record; required if rows have owners",
         group="Privacy",
     )
     per_owner_rows: int | None = option(

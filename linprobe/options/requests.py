@@ -288,7 +288,7 @@ class TrainRequest(
         "train --eps 3",
         "train features.h5 --eps 3 --dry-run",
         "train features.h5 --eps 3 --out runs/first",
-        "train features.h5 --eps 3 --public-shots 0 --unit owner",
+        "train patients.h5 --eps 3 --public-shots 0 --unit owner",
         "train --method adamix --help",
     ),
     first=MOST_RUNS,
@@ -719,8 +719,11 @@ class CompareRequest(
     attack: bool = option(False, "Also run the threshold membership attack on every run; the results are private.")
     jobs: int | None = option(None, "Number of processes.", unset=PROCESSES, least=1, most=MAX_PROCESSES)
     book: Path | None = option(None, "Budget book of the training rows.", unset="as for `linprobe train`")
-    unit: Literal["record", "owner"] = option(
-        "record", "Unit of privacy of every run", after="; owner: a person, with all rows of that person"
+    unit: Literal["record", "owner"] | None = option(
+        None,
+        "Unit of privacy of every run",
+        after="; owner: a person, with all rows of that person",
+        unset="record; required if rows have owners",
     )
 
     @property

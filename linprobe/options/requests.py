@@ -95,6 +95,18 @@ class Calibrate:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ForPrior:
+    """The class shares that scores are for."""
+
+    prior: str | None = option(
+        None,
+        "Class shares to predict for: train, uniform, LABEL=SHARE,..., or a JSON file; from the run's class counts.",
+        unset="those of the run: train, or uniform with class weight balanced",
+        metavar="PRIOR",
+    )
+
+
 # Values of options of `extract` from their words on the command line; `name` is for errors.
 
 
@@ -357,6 +369,7 @@ class TuneRequest(
 @dataclass(frozen=True)
 class EvaluateRequest(
     JsonOption,
+    ForPrior,
     Calibrate,
     Scoring,
     OfRun,
@@ -367,7 +380,8 @@ class EvaluateRequest(
     """Print a run's accuracy on test rows, or its macro AUROC for multilabel rows.
 
     Tables on stderr show balanced accuracy, AUROC, calibration error, and metrics of each class with 95 %
-    intervals. --json prints all of them and the confusion matrix.
+    intervals. --json prints all of them and the confusion matrix. For a run with class counts, both show the accuracies
+    for the class shares of training and for equal ones.
     """
 
     features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
@@ -375,6 +389,7 @@ class EvaluateRequest(
 
 @dataclass(frozen=True)
 class PredictRequest(
+    ForPrior,
     Calibrate,
     Scoring,
     OfRun,

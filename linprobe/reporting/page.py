@@ -18,6 +18,7 @@ from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
 from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import ONE, gaussian_words, limit_percent, rounded_up
 from linprobe.errors import printable
+from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.metrics.figures import no_better_than_guessing, of_labels
 from linprobe.reporting.drawings import attack_limit_drawing, confusion_drawing, histogram_drawing
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
@@ -35,6 +36,7 @@ RATES = (0.001, 0.01, 0.1)
 PURPOSES = {
     "gradient": "training steps",
     "mean": "mean of the private rows",
+    CLASS_COUNTS: "noisy numbers of private rows by class",
     "covariance": "covariance of the features",
     TEST_ACCURACY: "number of correct predictions on private test rows",
     "selection": "noisy numbers of correct predictions on private rows, which chose a setting",

@@ -17,8 +17,9 @@ from linprobe.accounting.events import INHERITED, GaussianEvent
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, correct_counts_sensitivity
+from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
-from linprobe.runs.manifest import Manifest
+from linprobe.runs.manifest import UNIFORM, Manifest
 
 HISTOGRAM, TEST_ACCURACY, SELECTION, COVARIANCE = "histogram", "test accuracy", "selection", "covariance"
 QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
@@ -114,6 +115,7 @@ def _sensitivities(manifest: Manifest) -> dict[str, tuple[float, ...]]:
     widths = (1, manifest.n_features, manifest.n_features + 1)  # with the column of an intercept
     known: dict[str, tuple[float, ...]] = {
         MEAN: (1.0,),
+        CLASS_COUNTS: (sensitivity_of_counts(manifest.n_classes, manifest.several_labels),),
         COVARIANCE: (1.0,),
         HISTOGRAM: (1.0,),
         INHERITED: (1.0,),
@@ -144,10 +146,20 @@ def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None
             (TEST_ACCURACY in made) and manifest.test_rows != "private",
             f"test_rows is {manifest.test_rows}, and noisy counts on private ones were released",
         ),
+        (
+            (manifest.class_counts is not None) != (CLASS_COUNTS in made),
+            "class_counts and a release for class counts need each other",
+        ),
+        (manifest.class_prior == UNIFORM and CLASS_COUNTS not in made, "class_prior is uniform, without class counts"),
     )
     for broken, words in rules:
         if broken:
             raise PrivacyError(f"{words}; do not trust it")
+    if manifest.class_counts is not None:
+        sensitivity = sensitivity_of_counts(manifest.n_classes, manifest.several_labels)
+        noise = {one.noise_multiplier * sensitivity for one in releases if one.purpose == CLASS_COUNTS}
+        if manifest.class_counts.std not in noise:
+            raise PrivacyError("class_counts has another noise than its release; do not trust it")
     if tuning is not None:
         _check_tuning(tuning, releases)
 

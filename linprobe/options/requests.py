@@ -578,6 +578,9 @@ class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples
 
     epsilon: float = option(help="Target epsilon.", above=0, most=MAX_EPSILON, flags=("--eps",))
     n_rows: int = option(help="Number of private rows.", least=1, flags=("--n",))
+    n_classes: int | None = option(
+        None, "Number of classes: also say what accuracy to expect.", least=2, flags=("--classes",)
+    )
     delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N.")
     epochs: float = option(DEFAULT_EPOCHS, "Average number of times a row is sampled.", above=0)
     sampling_rates: Sequence[float] = option(

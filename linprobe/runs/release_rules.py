@@ -146,22 +146,25 @@ def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None
             (TEST_ACCURACY in made) and manifest.test_rows != "private",
             f"test_rows is {manifest.test_rows}, and noisy counts on private ones were released",
         ),
-        (
-            (manifest.class_counts is not None) != (CLASS_COUNTS in made),
-            "class_counts and a release for class counts need each other",
-        ),
-        (manifest.class_prior == UNIFORM and CLASS_COUNTS not in made, "class_prior is uniform, without class counts"),
     )
     for broken, words in rules:
         if broken:
             raise PrivacyError(f"{words}; do not trust it")
-    if manifest.class_counts is not None:
-        sensitivity = sensitivity_of_counts(manifest.n_classes, manifest.several_labels)
-        noise = {one.noise_multiplier * sensitivity for one in releases if one.purpose == CLASS_COUNTS}
-        if manifest.class_counts.std not in noise:
-            raise PrivacyError("class_counts has another noise than its release; do not trust it")
+    _check_counts(manifest, releases)
     if tuning is not None:
         _check_tuning(tuning, releases)
+
+
+def _check_counts(manifest: Manifest, releases: Sequence[Any]) -> None:
+    """PrivacyError if class counts have no release, or another noise than it, or scores are balanced without them."""
+    counts, sensitivity = manifest.class_counts, sensitivity_of_counts(manifest.n_classes, manifest.several_labels)
+    noise = {one.noise_multiplier * sensitivity for one in releases if one.purpose == CLASS_COUNTS}
+    if (counts is not None) != bool(noise):
+        raise PrivacyError("class_counts and a release for class counts need each other; do not trust it")
+    if counts is not None and counts.std not in noise:
+        raise PrivacyError("class_counts has another noise than its release; do not trust it")
+    if counts is None and manifest.class_prior == UNIFORM:
+        raise PrivacyError("class_prior is uniform, without class counts; do not trust it")
 
 
 def _check_tuning(tuning: Mapping[str, Any], releases: Sequence[Any]) -> None:

@@ -181,10 +181,7 @@ def _prepare(
             observer.budget(plan)
         rows = None  # frees their memory
         rows = private_rows(plan, dataset, preprocessing, runtime)
-    schedule, counts = plan.schedule, None
-    if settings.class_counts and rows is not None:
-        noise, several = schedule.others[CLASS_COUNTS], dataset.several_labels
-        counts = released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
+    schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
     problem = Problem(
         dataset.private.n_features + bool(preprocessing.intercept),
         dataset.n_classes,
@@ -199,6 +196,16 @@ def _prepare(
     run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
     n_tracked = rows.n_local if rows is not None and settings.per_record else 0
     return _Prepared(plan, preprocessing, problem, run, source, n_tracked, counts)
+
+
+def _class_counts(
+    plan: Plan, dataset: Dataset, rows: Rows | None, mechanism: GaussianMechanism, group: Group, backend: Backend
+) -> ClassCounts | None:
+    """The noisy class counts, if the plan releases them."""
+    if not plan.settings.class_counts or rows is None:
+        return None
+    noise, several = plan.schedule.others[CLASS_COUNTS], dataset.several_labels
+    return released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
 
 
 def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, runtime: Runtime) -> Rows:

@@ -154,7 +154,7 @@ def predict(
     Args:
         run: run folder. group: of the file; None for `rows` if it has unlabelled rows, else `test`.
         all_classes: add the probability of each class.
-        options: `allow_other`, `calibrate`, as in `linprobe predict`.
+        options: `allow_other`, `calibrate`, `prior`, as in `linprobe predict`.
 
     Returns: columns by name, a value for each row: id, label, score (the probability of the label); for a run with
         several labels a row, 0 or 1 under the name of each label. `pandas.DataFrame` takes it as it is.
@@ -182,7 +182,7 @@ def evaluate(
 
     Args:
         run: run folder. features: feature file; None for the file that the run was trained on.
-        options: `allow_other`, `calibrate`, as in `linprobe evaluate`.
+        options: `allow_other`, `calibrate`, `prior`, as in `linprobe evaluate`.
 
     Returns: the keys of `linprobe evaluate --json`.
 

@@ -29,7 +29,7 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.labels import MULTILABEL
 from linprobe.data.owners import Bounds
 from linprobe.data.row_digests import RowHashes
-from linprobe.data.row_weights import BALANCED, RowWeights, class_weights, sample_weights
+from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
 from linprobe.data.sources import ArraySource, Source
 from linprobe.errors import ArgumentError, DataError, PrivacyWarning, UsageError
 from linprobe.methods import METHODS, Method
@@ -122,6 +122,7 @@ class LinearProbe(LinearClassifier):
         private_record_losses_: each private record's own privacy loss, in the order of `X`, or with `owners` each
             person's, in the order of `owners_`; `.epsilon(delta, worst_case)` turns it into epsilons (n_private,).
             PRIVATE: do not publish.
+        class_counts_: noisy number of private rows of each class, (n_classes,), if they were released.
         owners_: the people, sorted, if `owners` were given. PRIVATE.
     """
 
@@ -263,7 +264,7 @@ class LinearProbe(LinearClassifier):
         bounds, labels = None, None
         if owners is not None:
             bounds, self.owners_ = adjacent_people(owners, private.n_rows)
-        if public is not None and isinstance(self.class_weight, str) and self.class_weight == BALANCED:
+        if public is not None and isinstance(self.class_weight, str) and self.class_weight == OF_PUBLIC:
             labels = np.concatenate([y for _, y in public.blocks()])
         weights = self._weights(
             labels, None if sample_weight is None else sample_weights(sample_weight, private.n_rows)
@@ -287,7 +288,7 @@ class LinearProbe(LinearClassifier):
         """The weights of private rows; `public` are labels of public rows, not used if the method protects these."""
         if self.class_weight is not None and self.multilabel_:
             raise UsageError("class_weight is for rows with one class, and these have several labels; leave it out")
-        if self.class_weight is None:
+        if self.class_weight is None or (isinstance(self.class_weight, str) and self.class_weight == BALANCED):
             return None if by_row is None else RowWeights(np.ones(len(self.classes_)), by_row)
         public = None if self.method.joins_public else public
         return RowWeights(class_weights(self.class_weight, self.classes_.tolist(), public), by_row)
@@ -325,6 +326,8 @@ class LinearProbe(LinearClassifier):
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(trained.weights, -1, -2)), trained.bias
         self.history_, self.n_iter_ = trained.history, max(1, trained.n_steps)
         self.centre_, self.privacy_ = trained.centre, trained.privacy.stated()
+        if trained.class_counts is not None:
+            self.class_counts_ = trained.class_counts.by_class
         if trained.losses is not None:
             self.private_record_losses_ = trained.losses
         return self
@@ -338,9 +341,8 @@ class LinearProbe(LinearClassifier):
     def settings(self) -> Settings:
         """Settings for the engine, from the parameters of this estimator."""
         parameters = self.get_params(deep=False)
-        for name in OF_LABELS:
-            parameters.pop(name)
-        return Settings.of(self.method, parameters)
+        of_labels = {name: parameters.pop(name) for name in OF_LABELS}
+        return Settings.of(self.method, parameters).with_counts(of_labels["class_counts"], of_labels["class_weight"])
 
 
 class TrainedProbe(LinearClassifier):

@@ -43,6 +43,8 @@ def _plan(request: PlanRequest) -> None:
         header=("q", "rows per step", "steps", "noise multiplier", "noise per epoch", "epsilon", "accountant"),
     )
     _terminal.note(f"* recommended: {planned['why']}")
+    if "expect" in planned:
+        _terminal.note(planned["expect"])
     with printing(made, "the plan"):
         typer.echo(f"{chosen['sampling_rate']}\t{chosen['noise_multiplier']}\t{chosen['steps']}")
 

@@ -149,6 +149,7 @@ def _evaluate(request: EvaluateRequest) -> None:
         _terminal.TerminalProgress(),
         allow_other=request.allow_other_features,
         calibrate=request.calibrate,
+        prior=request.prior,
     )
     if request.as_json:
         print_json(result)
@@ -175,6 +176,7 @@ def _predict(request: PredictRequest) -> None:
         allow_other=request.allow_other_features,
         all_classes=request.probabilities,
         calibrate=request.calibrate,
+        prior=request.prior,
     )
     writer = csv.writer(sys.stdout, lineterminator="\n")
     header, first = next(rows), next(rows, None)  # a bad file is refused here, before anything is printed

@@ -20,7 +20,7 @@ from linprobe.data.owners import Bounds, capped, id_hash, owner_bounds, refuse_b
 from linprobe.data.preprocessing import Preprocessing
 from linprobe.data.row_checks import GroupRows, check_rows
 from linprobe.data.row_digests import Commitment
-from linprobe.data.row_weights import RowWeights, class_weights
+from linprobe.data.row_weights import BALANCED, RowWeights, class_weights
 from linprobe.data.sources import ChainedSource, Source
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.options import OWNER, RECORD
@@ -257,7 +257,7 @@ def dataset_of(
     private, bounds, people = private_units(features, taken, split)
     _refuse_shared_people(people, public)
     weights = None
-    if class_weight is not None:
+    if class_weight is not None and class_weight != BALANCED:
         free = public is not None and not split.joined  # labels of protected rows must not be counted
         labels = np.concatenate([y for _, y in public.blocks()]) if public is not None and free else None
         weights = RowWeights(class_weights(class_weight, names, labels))

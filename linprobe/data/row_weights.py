@@ -3,7 +3,8 @@
 A weight multiplies the gradient of a row before it is clipped, so a clipped gradient is at most as long as without
 weights, whatever the weight. That bounds what a row adds. It does not protect the weights themselves: a weight computed
 from the labels of other private rows, such as one over the number of private rows of a class, would tell about them. So
-weights come from the user, who states that they are public, or from public rows.
+weights come from the user, who states that they are public, or from public rows. `balanced` is no weight: it moves the
+scores of the finished model by noisy class counts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from numpy.typing import NDArray
 from linprobe.atomic_files import given_text
 from linprobe.errors import DataError, ParameterError
 
-BALANCED = "public"  # in place of weights: one over the number of public rows of a class
+OF_PUBLIC = "public"  # in place of weights: one over the number of public rows of a class
+BALANCED = "balanced"  # the same: scores for equal classes, from noisy class counts (`linprobe.methods.class_counts`)
+WORDS = {"class weight": f"{BALANCED}, {OF_PUBLIC}", "prior": "train, uniform"}  # in place of numbers
 MOST_WEIGHT = 1e6
 Weighting = NDArray[np.float64]
 
@@ -82,32 +85,33 @@ def sample_weights(given: Any, n_rows: int) -> Weighting:
 
 
 def class_weights(
-    given: str | Mapping[Any, float], names: Sequence[Any], public: NDArray[np.int64] | None
+    given: str | Mapping[Any, float], names: Sequence[Any], public: NDArray[np.int64] | None, what: str = "class weight"
 ) -> Weighting:
     """Weights by class, shape (n_classes,), divided by the largest. Classes that are not named have the weight 1.
 
     Args:
         given: weight by class; or text: `public`, `LABEL=WEIGHT,...`, or a JSON file with an object of weights.
         names: classes in label order. public: labels of the public rows, for `public`; None without such rows.
+        what: what errors call it.
 
     Raises:
         ParameterError: text of another form, an unknown class, or a weight that is not a finite number of 0 or more.
         DataError: a class without public rows, or a file that cannot be read.
     """
-    if isinstance(given, str) and given == BALANCED:
+    if isinstance(given, str) and given == OF_PUBLIC:
         counts = np.zeros(len(names)) if public is None else np.bincount(public, minlength=len(names))
         if not counts.all():
             missing = names[int(np.argmin(counts))]
             raise DataError(
-                f"class weight is {BALANCED!r}, and class {str(missing)!r} has no public rows that the method leaves "
+                f"class weight is {OF_PUBLIC!r}, and class {str(missing)!r} has no public rows that the method leaves "
                 "unprotected; allowed: such rows of every class, or weights that you state"
             )
         return np.asarray(counts.min() / counts, dtype=np.float64)
-    weight_of = _parsed(given) if isinstance(given, str) else dict(given)
+    weight_of = _parsed(given, what) if isinstance(given, str) else dict(given)
     unknown = [name for name in weight_of if name not in names]
     if unknown:
         raise ParameterError(
-            f"class weight names {str(unknown[0])!r}; allowed: {', '.join(str(name) for name in names[:10])}"
+            f"{what} names {str(unknown[0])!r}; allowed: {', '.join(str(name) for name in names[:10])}"
             f"{', ...' if len(names) > 10 else ''}"
         )
     try:
@@ -115,22 +119,39 @@ def class_weights(
     except (TypeError, ValueError):
         weights = np.full(len(names), math.nan)
     if not (np.isfinite(weights).all() and weights.min() >= 0 and weights.max() > 0):
-        raise ParameterError(f"class weight is {given!r}; allowed: finite numbers of 0 or more, one of them above 0")
+        raise ParameterError(f"{what} is {given!r}; allowed: finite numbers of 0 or more, one of them above 0")
     return np.asarray(weights / weights.max(), dtype=np.float64)
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def shares_given(given: str, names: Sequence[str]) -> Weighting:
+    """Class shares, shape (n_classes,), that add up to 1; each class must be named.
+
+    Args:
+        given: `LABEL=SHARE,...`, or a JSON file with an object of shares. names: classes in label order.
+
+    Raises:
+        ParameterError: text of another form, an unknown class, or a share that is not a finite number above 0.
+        DataError: a file that cannot be read.
+    """
+    named = _parsed(given, "prior")
+    shares = class_weights(named, names, None, "prior")
+    if len(named) < len(names) or not shares.all():
+        raise ParameterError(f"prior is {given!r}; allowed: a share above 0 of each of the {len(names)} classes")
+    return np.asarray(shares / shares.sum())
+
+
+def _parsed(text: str, what: str) -> dict[str, Any]:
     if text.endswith(".json"):
         try:
             found = json.loads(given_text(Path(text)))
         except (OSError, ValueError, RecursionError) as error:
-            raise DataError(f"class weight {text} cannot be read ({error}); give a JSON object of weights") from None
+            raise DataError(f"{what} {text} cannot be read ({error}); give a JSON object of numbers") from None
         if not isinstance(found, dict):
-            raise DataError(f"class weight {text} holds no JSON object; give one of class names and weights")
+            raise DataError(f"{what} {text} holds no JSON object; give one of class names and numbers")
         return found
     pairs = [word.rpartition("=") for word in text.split(",")]
     if not all(name and equals and weight for name, equals, weight in pairs) or len({p[0] for p in pairs}) < len(pairs):
         raise ParameterError(
-            f"class weight is {text!r}; allowed: {BALANCED}, LABEL=WEIGHT,... with each label once, or a JSON file"
+            f"{what} is {text!r}; allowed: {WORDS[what]}, LABEL=NUMBER,... with each label once, or a JSON file"
         )
     return {name: weight for name, _, weight in pairs}

@@ -39,6 +39,7 @@ from linprobe.plans.settings import Settings
 from linprobe.progress import Progress
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import NOUNS, limit_of
+from linprobe.runs.manifest import UNIFORM
 from linprobe.runs.matching import features_of, private_mask, split_of
 from linprobe.runs.output import inputs_of, new_files, writing
 from linprobe.runs.run_folder import RunFolder
@@ -204,6 +205,8 @@ def _lira(
     # every shadow draws fresh noise, even if the run had a seed
     options = {name: value for name, value in manifest.options.items() if name != "insecure_seed"}
     settings = Settings.of_given(find_method(manifest.method), options)
+    counted, balanced = manifest.class_counts is not None, manifest.class_prior == UNIFORM
+    settings = replace(settings, class_counts=counted, balanced=balanced)
     if manifest.unit == OWNER and compared.sizes is None:
         raise UsageError(
             f"run {run.folder} protects people, and test rows of {features.path} have no owners, so shadow probes "

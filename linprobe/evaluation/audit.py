@@ -70,6 +70,7 @@ MOST_SCORES = 100_000_000  # 800 MB
 NO_DEVICE = "rows on a GPU"
 NEVER_COVERED = (
     "private covariances",
+    "class counts",
     "feature files",
     "torch.distributed",
     "precisions below float32",

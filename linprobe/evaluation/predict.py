@@ -14,12 +14,16 @@ from linprobe.data.dataset import check_test_rows, open_features
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import extraction_of
 from linprobe.data.labels import MULTILABEL
+from linprobe.data.row_weights import shares_given
 from linprobe.data.sources import BLOCK_ROWS
 from linprobe.errors import DataError, UsageError
-from linprobe.metrics.figures import figures_by_task, no_better_than_guessing
+from linprobe.methods import find_method
+from linprobe.methods.class_counts import gives_log_odds, shift_between
+from linprobe.metrics.figures import class_figures, figures_by_task, no_better_than_guessing
 from linprobe.metrics.scores import class_scores, fit_temperature, label_probabilities, predictions
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
+from linprobe.runs.manifest import TRAINED, UNIFORM
 from linprobe.runs.matching import (
     check_classes,
     check_made_alike,
@@ -39,6 +43,7 @@ def predict_rows(
     allow_other: bool = False,
     all_classes: bool = False,
     calibrate: Path | None = None,
+    prior: str | None = None,
 ) -> Iterator[tuple[str | float, ...]]:
     """The names of the columns, then (id, class name, its probability) of every row of a group of a feature file, or of
     a `.npy` array. A run with several labels a row gives 0 or 1 for each label in place of name and probability.
@@ -47,17 +52,19 @@ def predict_rows(
         group: None for `rows` if the file has unlabelled rows, else `test`.
         allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
         all_classes: add a column for the probability of each class, in label order.
-        calibrate: feature file whose public rows give the temperature.
+        calibrate: feature file whose public rows give the temperature. prior: as in `bias_for`.
 
     Raises:
         DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
             `temperature_of`.
-        UsageError: an unknown group, a group of an array, or a temperature for a run that votes.
+        UsageError: an unknown group, a group of an array, a temperature for a run that votes, or a prior for a run
+            without class counts.
     """
     if group is not None and features.suffix == ".npy":
         raise UsageError(f"option --group {group} does nothing for {features}, whose rows have no groups; leave it out")
     run = run_folder.read_run(folder)
-    temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
+    bias = bias_for(run, prior)
+    temperature = temperature_of(run, calibrate, progress, bias, allow_other=allow_other)
     answers = run.class_names if run.task == MULTILABEL else ["label", "score"]
     yield "id", *answers, *(f"p_{name}" for name in run.class_names if all_classes)
     if features.suffix == ".npy":
@@ -73,7 +80,7 @@ def predict_rows(
         check_width(run, array.shape[1], features)
         ids: Iterator[str] = (str(row) for row in range(len(array)))
         blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
-        yield from _predicted(run, ids, _finite(blocks, features), temperature, all_classes)
+        yield from _predicted(run, bias, ids, _finite(blocks, features), temperature, all_classes)
         return
     with open_features(features, whole=False, labelled=False) as opened:
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
@@ -85,7 +92,7 @@ def predict_rows(
         check_made_alike(run, features, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, features)
         rows = _finite((x for x, _ in opened.blocks(group)), features)
-        yield from _predicted(run, iter(opened.ids(group)), rows, temperature, all_classes)
+        yield from _predicted(run, bias, iter(opened.ids(group)), rows, temperature, all_classes)
 
 
 def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
@@ -110,6 +117,7 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
 
 def _predicted(
     run: run_folder.RunFolder,
+    bias: NDArray[np.float32],
     ids: Iterator[str],
     blocks: Iterator[NDArray[np.floating]],
     temperature: float,
@@ -118,12 +126,12 @@ def _predicted(
     names = run.class_names
     if run.task == MULTILABEL:
         for x in blocks:
-            scores = class_scores(x, run.weights, run.bias)
+            scores = class_scores(x, run.weights, bias)
             shares = label_probabilities(scores).tolist() if all_classes else [[]] * len(scores)
             for marks, line in zip((scores > 0).astype(int).tolist(), shares, strict=True):
                 yield next(ids), *marks, *line
         return
-    for best, share in predictions(blocks, run.weights, run.bias, temperature):
+    for best, share in predictions(blocks, run.weights, bias, temperature):
         score = share[np.arange(len(best)), best].tolist()
         others = share.tolist() if all_classes else [[]] * len(score)
         for index, value, line in zip(best.tolist(), score, others, strict=True):
@@ -137,23 +145,27 @@ def evaluate_run(
     *,
     allow_other: bool = False,
     calibrate: Path | None = None,
+    prior: str | None = None,
 ) -> dict[str, Any]:
     """Metrics of a run on the test rows of a feature file, with a note if it is no better than the majority class.
 
     Args:
         allow_other: score rows that were extracted with other settings than the run's rows; a note says so.
-        calibrate: feature file whose public rows give the temperature.
+        calibrate: feature file whose public rows give the temperature. prior: as in `bias_for`.
 
-    Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`.
+    Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`; for a run with class counts,
+        by_prior: test_accuracy and balanced_accuracy for the class shares of training, `train`, and for equal ones,
+        `uniform`.
 
     Raises:
-        DataError, UsageError: see `temperature_of`.
+        DataError, UsageError: see `temperature_of`. UsageError: a prior for a run without class counts.
         DataError: the file has other classes or another number of features than the run, rows made otherwise, no test
             rows, or test rows or people that the run was trained on.
         PrivacyError: its test rows are private.
     """
     run = run_folder.read_run(folder)
-    temperature = temperature_of(run, calibrate, progress, allow_other=allow_other)
+    bias = bias_for(run, prior)
+    temperature = temperature_of(run, calibrate, progress, bias, allow_other=allow_other)
     with open_features(features_of(run, features), progress=progress) as opened:
         check_made_alike(run, opened.path, extraction_of(opened.description), progress, allow_other=allow_other)
         check_width(run, opened.n_features, opened.path)
@@ -161,27 +173,66 @@ def evaluate_run(
         check_test_rows(opened, "accuracy is measured on")
         if features is not None:
             refuse_private_rows(run, opened, progress)
-        figures = figures_by_task(
-            run.task,
-            lambda: opened.blocks("test"),
-            opened.sizes["test"],
-            run.weights,
-            run.bias,
-            run.class_names,
-            temperature=temperature,
-        )
+        given = (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
+        figures = figures_by_task(run.task, *given, bias, run.class_names, temperature=temperature)
+        by_prior: dict[str, Any] = {}
+        if _movable_shares(run) is not None:
+            found = {
+                word: class_figures(*given, bias_for(run, word), run.class_names, most_passes=0)
+                for word in (TRAINED, UNIFORM)
+            }
+            kept = ("test_accuracy", "balanced_accuracy")
+            by_prior["by_prior"] = {word: {key: one[key] for key in kept} for word, one in found.items()}
     no_better = no_better_than_guessing(figures)
     if no_better is not None:
         progress.note(no_better)
-    return {"run": str(folder), "temperature": temperature, **figures}
+    return {"run": str(folder), "temperature": temperature, **by_prior, **figures}
+
+
+def bias_for(run: run_folder.RunFolder, prior: str | None) -> NDArray[np.float32]:
+    """The bias of a run that makes its scores those for other class shares: post-processing of its class counts.
+
+    Args:
+        prior: `train`, the estimated shares of the private rows; `uniform`; shares as in `shares_given`; or None for
+            the bias as it is.
+
+    Raises:
+        UsageError: a run without class counts, or whose scores are no log-odds. ParameterError, DataError: as
+            `shares_given`.
+    """
+    if prior is None:
+        return run.bias
+    shares = _movable_shares(run)
+    if shares is None:
+        raise UsageError(
+            f"prior is {prior!r}, and run {run.folder} has no class shares to move its scores from; allowed: runs of "
+            "softmax methods on rows with one class, with --class-counts yes or --class-weight balanced, and without "
+            "weights of classes; leave out --prior"
+        )
+    known = {TRAINED: shares, UNIFORM: np.full_like(shares, 1 / len(shares))}
+    wanted = known[prior] if prior in known else shares_given(prior, run.class_names)
+    return np.asarray(run.bias + shift_between(known[run.manifest.class_prior], wanted), dtype=run.bias.dtype)
+
+
+def _movable_shares(run: run_folder.RunFolder) -> NDArray[np.float64] | None:
+    """The class shares that the scores of a run are for, before balancing; None if they cannot be moved."""
+    manifest = run.manifest
+    movable = manifest.class_weights is None and gives_log_odds(find_method(manifest.method), manifest.options)
+    return run.class_shares if movable else None
 
 
 def temperature_of(
-    run: run_folder.RunFolder, public: Path | None, progress: Progress, *, allow_other: bool = False
+    run: run_folder.RunFolder,
+    public: Path | None,
+    progress: Progress,
+    bias: NDArray[np.float32] | None = None,
+    *,
+    allow_other: bool = False,
 ) -> float:
     """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
 
     Args:
+        bias: of the scores that are predicted; None for that of the run.
         allow_other: fit on rows that were extracted with other settings than the rows of the run, with a note.
 
     Raises:
@@ -209,7 +260,7 @@ def temperature_of(
         seen = opened.digest("public") == run.manifest.public_digest
         if not seen:  # the others were compared when the run was trained
             refuse_private_as_public(run, opened, "a temperature", progress)
-        temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias)
+        temperature = fit_temperature(opened.blocks("public"), run.weights, run.bias if bias is None else bias)
         progress.note(f"temperature {temperature:.4g}, from {opened.sizes['public']} public rows of {public}")
         if seen:
             progress.note(

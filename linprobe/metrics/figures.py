@@ -36,6 +36,7 @@ from linprobe.data.labels import MULTILABEL
 from linprobe.metrics.scores import class_scores, probabilities
 
 CONFIDENCE = 0.95
+CLEARLY = 3.0  # standard errors
 CALIBRATION_BINS = 15
 MOST_CLASSES_IN_MATRIX = 1000  # nobody reads a larger matrix, and it takes 8 MB or more
 SCORES_A_PASS = 2**25  # 256 MiB of float64
@@ -213,10 +214,18 @@ def share_of(name: str, hits: int, n: int) -> dict[str, Any]:
 
 
 def no_better_than_commonest(figures: Mapping[str, Any]) -> str | None:
-    """A warning if the predictions are no better than the majority class of the test rows."""
+    """A warning if the predictions are no better than the majority class of the test rows.
+
+    A model for balanced use may be right less often, and yet find every class: none if its balanced accuracy is above
+    that of the majority class by more than `CLEARLY` standard errors.
+    """
     if figures["test_accuracy"] > figures["commonest_share"]:
         return None
-    present = sum(one["n"] > 0 for one in figures["per_class"].values())
+    found = [(one["recall"], one["n"]) for one in figures["per_class"].values() if one["n"] > 0]
+    present = len(found)
+    error = math.sqrt(sum(max(recall * (1 - recall), 1 / n) / n for recall, n in found)) / present
+    if figures["balanced_accuracy"] > 1 / present + CLEARLY * error:
+        return None
     return (
         f"test accuracy {figures['test_accuracy']:.4f} is not above {figures['commonest_share']:.4f}, the accuracy "
         f"of always predicting the majority class {figures['commonest_class']!r}; balanced accuracy is "

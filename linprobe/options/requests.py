@@ -96,6 +96,18 @@ class Calibrate:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ForPrior:
+    """The class shares that scores are for."""
+
+    prior: str | None = option(
+        None,
+        "Class shares to predict for: train, uniform, LABEL=SHARE,..., or a JSON file; from the run's class counts.",
+        unset="those of the run: train, or uniform with class weight balanced",
+        metavar="PRIOR",
+    )
+
+
 # Values of options of `extract` from their words on the command line; `name` is for errors.
 
 
@@ -352,6 +364,7 @@ class TuneRequest(
 @dataclass(frozen=True)
 class EvaluateRequest(
     JsonOption,
+    ForPrior,
     Calibrate,
     Scoring,
     OfRun,
@@ -362,7 +375,8 @@ class EvaluateRequest(
     """Print a run's accuracy on test rows, or its macro AUROC for multilabel rows.
 
     Tables on stderr show balanced accuracy, AUROC, calibration error, and metrics of each class with 95 %
-    intervals. --json prints all of them and the confusion matrix.
+    intervals. --json prints all of them and the confusion matrix. For a run with class counts, both show the accuracies
+    for the class shares of training and for equal ones.
     """
 
     features: Path | None = option(None, "Feature file.", unset="the feature file of the run", argument="[FEATURES]")
@@ -370,6 +384,7 @@ class EvaluateRequest(
 
 @dataclass(frozen=True)
 class PredictRequest(
+    ForPrior,
     Calibrate,
     Scoring,
     OfRun,
@@ -555,6 +570,9 @@ class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples
 
     epsilon: float = option(help="Target epsilon.", above=0, most=MAX_EPSILON, flags=("--eps", "--epsilon"))
     n_rows: int = option(help="Number of private rows.", least=1, flags=("--n",))
+    n_classes: int | None = option(
+        None, "Number of classes: also say what accuracy to expect.", least=2, flags=("--classes",)
+    )
     delta: float = option(DEFAULT_DELTA, "Target delta, below 1/N.")
     epochs: float = option(DEFAULT_EPOCHS, "Average number of times a row is sampled.", above=0)
     sampling_rates: Sequence[float] = option(

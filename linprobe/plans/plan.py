@@ -26,6 +26,7 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing, default_intercept, normalise_rows
 from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.methods import METHODS, Method, Schedule
+from linprobe.methods.class_counts import gives_log_odds
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, Centring, Intercept
 from linprobe.options.declaration import declared, refuse_idle
@@ -285,6 +286,7 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
             f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "
             "theory; leave them out"
         )
+    _refuse_counts(settings, dataset)
     _refuse_text_scale(settings, dataset)
     if "public" in method.needs and dataset.free_public is None:
         raise UsageError(
@@ -295,6 +297,26 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
         raise UsageError(
             f"method {method.name} needs text weights and got none; "
             "use a feature file with text/weights (in Python: text_weights)"
+        )
+
+
+def _refuse_counts(settings: Settings, dataset: Dataset) -> None:
+    """UsageError for class counts of a method without noise, or balanced scores that would have no meaning."""
+    method, options = settings.method, settings.options
+    if settings.class_counts and not method.spends:
+        raise UsageError(
+            f"class counts are released with noise, and {method.name} adds none; leave out --class-counts and "
+            "--class-weight balanced, or choose a method with a budget"
+        )
+    if not settings.balanced:
+        return
+    if dataset.weights is not None:
+        raise UsageError("class weight is 'balanced' beside weights of rows, whose counts it ignores; leave one out")
+    if not gives_log_odds(method, vars(options)):
+        allowed = ", ".join(name for name, other in METHODS.items() if other.weighs and other.spends)
+        raise UsageError(
+            f"class weight is 'balanced', which moves log-odds, and the scores of {method.name} here are none; "
+            f"allowed: {allowed}, with loss softmax and without variant theory"
         )
 
 

@@ -8,10 +8,14 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, get_args
 
-from linprobe.accounting.calibrate import Budget, calibrate, check_epsilon
+from linprobe.accounting.accountants import round_up
+from linprobe.accounting.calibrate import Budget, calibrate, check_delta, check_epsilon
 from linprobe.accounting.events import Releases
+from linprobe.accounting.gaussian_dp import largest_mu
+from linprobe.data.row_weights import BALANCED
 from linprobe.errors import ArgumentError, ParameterError, UsageError
 from linprobe.methods import PAPER_METHODS, PAPER_NOISE_MULTIPLIER, Method, Schedule, paper_options
+from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, Init, RunOptions
 from linprobe.options.declaration import arguments_of, declared, hint
 from linprobe.options.requests import TrainRequest
@@ -20,7 +24,8 @@ from linprobe.runs.check import FirstRun
 TEST_ACCURACY = "test accuracy"
 SELECTION = "selection"
 SELECTION_SHARE = 0.2
-OF_LABELS = ("classes", "class_weight")  # arguments about the labels, which are settled before training
+COUNTS_SHARE = 0.05  # of mu^2, for noisy class counts
+OF_LABELS = ("classes", "class_weight", "class_counts")  # arguments about the labels, which are settled before training
 INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
 
 
@@ -38,6 +43,8 @@ class Settings:
         intercept: value of the constant bias column; 0 for none, None for the default.
         condition: `auto`, `none` or `mean`: a private mean is subtracted.
         others: further releases that the budget pays for.
+        class_counts: whether `COUNTS_SHARE` of mu^2 pays for noisy class counts.
+        balanced: whether these move the scores of the finished model to equal classes.
         test_epsilon: part of `epsilon` that pays for noisy counts of correct predictions on private test rows; or None.
         shrink: factors on the update W - W_1, one of which noisy counts of correct predictions choose, for
             `SELECTION_SHARE` of epsilon; empty for no count. A single factor is only counted.
@@ -59,6 +66,8 @@ class Settings:
     intercept: float | None = 0.0
     condition: str = "none"
     others: tuple[Releases, ...] = ()
+    class_counts: bool = False
+    balanced: bool = False
     test_epsilon: float | None = None
     shrink: tuple[float, ...] = ()
     insecure_seed: int | None = None
@@ -104,6 +113,20 @@ class Settings:
             raise ArgumentError(f"{method.name} needs the argument {missing[0]}; give it")
         return cls.of(method, dict(sorted(parameters.items())))
 
+    def with_counts(self, class_counts: str, class_weight: Any) -> Settings:
+        """The same settings with the class counts that `class_weight` uses, or that were asked for.
+
+        Raises:
+            ParameterError: an unknown word. UsageError: no counts, and a class weight that needs them.
+        """
+        declared(RunOptions)["class_counts"].check(class_counts)
+        balanced = isinstance(class_weight, str) and class_weight == BALANCED
+        if balanced and class_counts == "no":
+            raise UsageError(
+                f"class weight is {BALANCED!r}, which needs class counts, and class counts is 'no'; give auto or yes"
+            )
+        return replace(self, class_counts=balanced or class_counts == "yes", balanced=balanced)
+
     def with_public(self, has_public: bool) -> Settings:
         """The same settings with the options that the presence of public rows decides."""
         return replace(self, options=self.method.resolve(self.options, has_public))
@@ -129,6 +152,9 @@ class Settings:
                 epsilon=share.epsilon_share * epsilon, delta=self.delta, n_private=n_private, steps=share.count
             )
             others.append(Releases(share.purpose, part.noise_multiplier, 1.0, share.count))
+        if self.class_counts:
+            mu = math.sqrt(COUNTS_SHARE) * largest_mu(epsilon, check_delta(self.delta, n_private))
+            others.append(Releases(CLASS_COUNTS, round_up(1 / mu), 1.0, 1))
         if self.test_epsilon is not None:
             part = calibrate(epsilon=self.test_epsilon, delta=self.delta, n_private=n_private, steps=1)
             others.append(Releases(TEST_ACCURACY, part.noise_multiplier, 1.0, 1))
@@ -205,7 +231,7 @@ def make_settings(request: TrainRequest, method: Method) -> Settings:
         options |= {"epsilon": request.epsilon, "delta": request.delta, "insecure_seed": request.noise_seed}
     if method.spends and not method.one_step:
         options |= {"noise_multiplier": given.sigma, "n_steps": request.steps}
-    return Settings.of_given(method, options)
+    return Settings.of_given(method, options).with_counts(request.class_counts, request.class_weight)
 
 
 def _of_preset(request: TrainRequest, method: Method) -> TrainRequest:

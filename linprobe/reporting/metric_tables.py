@@ -8,6 +8,7 @@ from typing import Any
 
 CLASS_HEADER = ("class", "rows", "recall, %", "answers", "precision, %", "AUROC")
 LABEL_HEADER = ("label", "rows with it", "AUROC", "AP", "accuracy, %", "recall, %", "answers", "precision, %")
+PRIORS = {"train": "the class shares of training", "uniform": "equal classes"}
 FEW_CLASSES = 20  # with more classes, the ten of lowest recall and the ten of highest
 Cells = list[tuple[str, ...]]
 
@@ -63,6 +64,10 @@ def overall_rows(metrics: Mapping[str, Any]) -> Cells:
         ("macro AUROC", "-" if auroc is None else f"{auroc:.4f}, {mean}"),
         ("calibration error", f"{metrics['calibration_error']:.4f}, over {rows:,} rows"),
         ("share of the majority class", f"{share} ({metrics['commonest_class']})"),
+        *(
+            (f"for {PRIORS[word]}", f"accuracy {one['test_accuracy']:.4f}, balanced {one['balanced_accuracy']:.4f}")
+            for word, one in (metrics.get("by_prior") or {}).items()
+        ),
     ]
 
 

@@ -24,6 +24,7 @@ from linprobe.accounting.events import INHERITED, OWNER
 from linprobe.accounting.figures import gaussian_words, limit_percent, rounded_up
 from linprobe.atomic_files import replace_when_complete
 from linprobe.errors import DataError, UsageError, printable
+from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.metrics.figures import no_better_than_guessing, of_labels
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import CLASS_HEADER, FEW_CLASSES, class_rows, overall_rows, ranked_rows, tables_of
@@ -45,6 +46,7 @@ Point = tuple[float, float]
 PURPOSES = {
     "gradient": "training steps",
     "mean": "mean of the private rows",
+    CLASS_COUNTS: "noisy numbers of private rows by class",
     "covariance": "covariance of the features",
     TEST_ACCURACY: "number of correct predictions on private test rows",
     "selection": "noisy numbers of correct predictions on private rows, which chose a setting",

@@ -34,6 +34,8 @@ CARD, CLAIM = PAGES
 NAMED_FILES = (*RUN_FILES, *OPTIONAL_FILES, *PAGES)
 HISTOGRAM_FILE = "^published_histogram_[1-9][0-9]{0,5}[.]json$"
 
+TRAINED, UNIFORM = "train", "uniform"  # the class shares that the bias of a model is for
+
 LARGEST_WHOLE = 2**63 - 1
 LARGEST = 1e300
 LONGEST_TEXT = 1 << 16
@@ -205,6 +207,14 @@ class NoisyCounts:
     by_class: list[list[float]]
 
 
+@dataclass(frozen=True)
+class CountsByClass:
+    """Noisy numbers of private rows by class (of people, their shares), and the standard deviation of the noise."""
+
+    by_class: dict[str, float]
+    std: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivacyStatement:
     """The guarantee of a run and how it was reached. The annotated fields are the keys of the JSON object, in order.
@@ -302,6 +312,8 @@ class RunStatement(PrivacyStatement):
     per_owner_rows: Annotated[int | None, none_or(COUNT)] = None
     class_weights: Annotated[dict[str, float] | None, none_or(by_name(SHARE))] = None
     public_digest: Annotated[str | None, none_or(DIGEST)] = None
+    class_counts: Annotated[CountsByClass | None, none_or(record(by_class=by_name(NUMBER), std=POSITIVE))] = None
+    class_prior: Annotated[str, one_of(TRAINED, UNIFORM)] = TRAINED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,6 +335,7 @@ class Accuracy:
 
 
 OF_LABELS = ("test_label_accuracy", "test_macro_average_precision")  # keys of rows with several labels only
+WITH_COUNTS = ("class_counts", "class_prior")  # keys of runs with class counts only
 OF_CLASSES = ("test_accuracy", "test_balanced_accuracy", "test_calibration_error", "test_accuracy_per_class")
 NO_NOISE = frozenset({"epsilon_if_seed_were_secret", "cross_check", "accountant_versions"})
 WITH_NOISE = ("delta", "epsilon_target", "noise_multiplier", "sampling_rate", "steps", "releases", "cross_check")
@@ -345,7 +358,7 @@ class Manifest(Accuracy, RunStatement):
     def of(cls, privacy: PrivacyStatement, accuracy: Accuracy, **stated: Any) -> Self:
         """The manifest of a new run, not yet sealed; `stated` are the keys of `RunStatement` and `tuning`."""
         others = () if stated["task"] == MULTILABEL else OF_LABELS
-        absent = privacy.absent | {"selection", "test_counts", *others}
+        absent = privacy.absent | {"selection", "test_counts", *WITH_COUNTS, *others}
         parts = {**vars(privacy), **vars(accuracy), **stated, "published": (), "absent": absent}
         return cls(**parts, private_commitment=None, per_record_commitment=None, files={}, manifest_digest="")
 
@@ -446,6 +459,9 @@ def _check_together(found: Mapping[str, Any]) -> None:
     weights = found.get("class_weights")
     if weights is not None and list(weights) != found["class_names"]:
         raise ValueError("class_weights has other classes than class_names")
+    counts = found.get("class_counts")
+    if counts is not None and list(counts["by_class"]) != found["class_names"]:
+        raise ValueError("class_counts has other classes than class_names")
     if found["private"] and found["epsilon"] is None:
         raise ValueError("epsilon is null, and private is true; allowed: a number")
 
@@ -497,10 +513,12 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
     "published": lambda found: tuple(Published(**release) for release in found),
     "selection": _selection,
     "test_counts": lambda found: None if found is None else NoisyCounts(**found),
+    "class_counts": lambda found: None if found is None else CountsByClass(**found),
 }
 _ENCODED: dict[str, Callable[[Any], Any]] = {
     "releases": lambda value: None if value is None else [asdict(release) for release in value],
     "published": lambda value: [asdict(release) for release in value],
     "selection": lambda value: None if value is None else value.as_dict(),
     "test_counts": lambda value: None if value is None else asdict(value),
+    "class_counts": lambda value: None if value is None else asdict(value),
 }

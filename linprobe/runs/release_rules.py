@@ -17,8 +17,9 @@ from linprobe.accounting.events import INHERITED, GaussianEvent
 from linprobe.accounting.selection import SelectionEvent
 from linprobe.errors import PrivacyError
 from linprobe.mechanisms.correct_predictions import SENSITIVITY, correct_counts_sensitivity
+from linprobe.methods.class_counts import CLASS_COUNTS, sensitivity_of_counts
 from linprobe.methods.private_mean import MEAN
-from linprobe.runs.manifest import Manifest
+from linprobe.runs.manifest import UNIFORM, Manifest
 
 HISTOGRAM, TEST_ACCURACY, SELECTION, COVARIANCE = "histogram", "test accuracy", "selection", "covariance"
 QUANTILES = ("median", "radius", "quantile")  # of the theory variant of dpsgd-f
@@ -114,6 +115,7 @@ def _sensitivities(manifest: Manifest) -> dict[str, tuple[float, ...]]:
     widths = (1, manifest.n_features, manifest.n_features + 1)  # with the column of an intercept
     known: dict[str, tuple[float, ...]] = {
         MEAN: (1.0,),
+        CLASS_COUNTS: (sensitivity_of_counts(manifest.n_classes, manifest.several_labels),),
         COVARIANCE: (1.0,),
         HISTOGRAM: (1.0,),
         INHERITED: (1.0,),
@@ -148,8 +150,21 @@ def check_purposes(manifest: Manifest, selection: SelectionEvent | None) -> None
     for broken, words in rules:
         if broken:
             raise PrivacyError(f"{words}; do not trust it")
+    _check_counts(manifest, releases)
     if tuning is not None:
         _check_tuning(tuning, releases)
+
+
+def _check_counts(manifest: Manifest, releases: Sequence[Any]) -> None:
+    """PrivacyError if class counts have no release, or another noise than it, or scores are balanced without them."""
+    counts, sensitivity = manifest.class_counts, sensitivity_of_counts(manifest.n_classes, manifest.several_labels)
+    noise = {one.noise_multiplier * sensitivity for one in releases if one.purpose == CLASS_COUNTS}
+    if (counts is not None) != bool(noise):
+        raise PrivacyError("class_counts and a release for class counts need each other; do not trust it")
+    if counts is not None and counts.std not in noise:
+        raise PrivacyError("class_counts has another noise than its release; do not trust it")
+    if counts is None and manifest.class_prior == UNIFORM:
+        raise PrivacyError("class_prior is uniform, without class counts; do not trust it")
 
 
 def _check_tuning(tuning: Mapping[str, Any], releases: Sequence[Any]) -> None:

@@ -39,6 +39,7 @@ from linprobe.atomic_files import (
 )
 from linprobe.data.array_files import checked_arrays, is_archive_of, read_archive
 from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyError, UsageError, advice, printable
+from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.runs.claim import refuse_existing
 from linprobe.runs.manifest import (
     CONFIG,
@@ -172,6 +173,17 @@ class RunFolder:
     def bias(self) -> NDArray[np.float32]:
         """Bias, (n_classes,), with the voters as first axis if the run votes. Raises as `weights`."""
         return self._model[1]
+
+    @property
+    def class_shares(self) -> NDArray[np.float64] | None:
+        """Estimated class shares of the private rows, (n_classes,); None for a run without class counts, or multilabel.
+
+        They follow from released counts, so using them costs nothing.
+        """
+        manifest, counts = self.manifest, self.manifest.class_counts
+        if counts is None or manifest.several_labels:
+            return None
+        return class_shares(ClassCounts(np.array(list(counts.by_class.values())), counts.std), manifest.n_private)
 
     @cached_property
     def test_metrics(self) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from linprobe.runs.manifest import (
     PER_RECORD,
     SIGNATURE,
     TEST_FIGURES,
+    WITH_COUNTS,
     Manifest,
 )
 
@@ -101,6 +102,8 @@ KEYS: Mapping[str, Proof] = {
     "per_owner_rows": Proof(STATED, ""),
     "class_weights": Proof(STATED, "names the classes"),
     "public_digest": Proof(STATED, "`--features` proves it"),
+    "class_counts": Proof(STATED, "needs the `class counts` release, whose noise is `std`; names the classes"),
+    "class_prior": Proof(STATED, "`uniform` needs `class_counts`"),
     "test_rows": Proof(STATED, "`private` has no figures without a `test accuracy` release; `none` has none"),
     "test_accuracy": Proof(STATED, "`test_figures.json`, or `test_counts`; `--features` proves it on public rows"),
     "test_accuracy_std": Proof(MATCHED, "the `test accuracy` release and `test_counts`; else null"),
@@ -153,7 +156,11 @@ def stated_in(manifest: Manifest, names: frozenset[str]) -> list[str]:
     Args:
         names: of the files in the folder.
     """
-    of_kind = {*(() if manifest.several_labels else OF_LABELS), *(() if manifest.test_rows == "private" else COUNTS)}
+    of_kind = {
+        *(() if manifest.several_labels else OF_LABELS),
+        *(() if manifest.test_rows == "private" else COUNTS),
+        *(WITH_COUNTS if manifest.class_counts is None else ()),
+    }
     keys = [key for key, proof in KEYS.items() if proof.by == STATED and (manifest.has(key) or key not in of_kind)]
     if PER_RECORD not in names and manifest.per_record_commitment is not None:
         keys.append("per_record_commitment")

@@ -266,6 +266,8 @@ def run_identity(settings: Settings, dataset: Dataset, *, precision: str, device
         "method": settings.method.name,
         **settings.parameters,
         "test epsilon": settings.test_epsilon,
+        "class counts": settings.class_counts,
+        "balanced": settings.balanced,
         "precision": precision,
         "device": device,
         "public rows": dataset.public_digest(),

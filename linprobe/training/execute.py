@@ -1,10 +1,10 @@
 """Execute a plan: private rows in, a model with its guarantee out.
 
     prepare  private and public rows to training space, around a noisy private mean if the plan releases one, and to the
-             back end that computes gradients
+             back end that computes gradients; noisy class counts if the plan releases them
     fit      the method: every release is in the ledger before its noise is drawn
-    finish   weights for raw rows; the noisy choice and accuracy that the plan pays for; the guarantee, recomputed from
-             the ledger
+    finish   weights for raw rows, balanced by the class counts; the noisy choice and accuracy that the plan pays for;
+             the guarantee, recomputed from the ledger
 
 Nothing here decides a release. A mean that is too short to subtract leads to the other budget of the plan.
 """
@@ -31,6 +31,7 @@ from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Fitted, Problem, Run
+from linprobe.methods.class_counts import CLASS_COUNTS, ClassCounts, class_shares, released_counts, shift_between
 from linprobe.methods.private_mean import MEAN, released_mean
 from linprobe.metrics.scores import count_private, right_and_wrong
 from linprobe.parallel.array_api import on_host
@@ -83,6 +84,7 @@ class Trained:
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
         tested: noisy numbers of correct and wrong predictions on private test rows; None if not released.
         selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
+        class_counts: noisy numbers of private rows by class; None if not released.
     """
 
     weights: NDArray[np.float32]
@@ -94,6 +96,7 @@ class Trained:
     losses: RecordLosses | None
     tested: NoisyTest | None = None
     selected: Selected | None = None
+    class_counts: ClassCounts | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class _Prepared:
     Attributes:
         plan: the plan, with the budget that the length of a private mean chose.
         preprocessing: the map to the training space.
-        n_tracked: units in this process whose losses are recorded.
+        n_tracked: units in this process whose losses are recorded. class_counts: released, or None.
     """
 
     plan: Plan
@@ -112,6 +115,7 @@ class _Prepared:
     run: Run
     source: NoiseSource
     n_tracked: int
+    class_counts: ClassCounts | None
 
 
 @blas_held_to_one_thread()
@@ -177,7 +181,7 @@ def _prepare(
             observer.budget(plan)
         rows = None  # frees their memory
         rows = private_rows(plan, dataset, preprocessing, runtime)
-    schedule = plan.schedule
+    schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
     problem = Problem(
         dataset.private.n_features + bool(preprocessing.intercept),
         dataset.n_classes,
@@ -191,7 +195,17 @@ def _prepare(
     sampler = observer.sampler(source, schedule.sampling_rate)
     run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
     n_tracked = rows.n_local if rows is not None and settings.per_record else 0
-    return _Prepared(plan, preprocessing, problem, run, source, n_tracked)
+    return _Prepared(plan, preprocessing, problem, run, source, n_tracked, counts)
+
+
+def _class_counts(
+    plan: Plan, dataset: Dataset, rows: Rows | None, mechanism: GaussianMechanism, group: Group, backend: Backend
+) -> ClassCounts | None:
+    """The noisy class counts, if the plan releases them."""
+    if not plan.settings.class_counts or rows is None:
+        return None
+    noise, several = plan.schedule.others[CLASS_COUNTS], dataset.several_labels
+    return released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
 
 
 def private_rows(plan: Plan, dataset: Dataset, preprocessing: Preprocessing, runtime: Runtime) -> Rows:
@@ -240,6 +254,9 @@ def _finish(
         selected = _select(prepared, fitted, dataset, group, backend)
         fitted = fitted.shrunk(selected.shrink)
     weights, bias = _folded(preprocessing, fitted)
+    if settings.balanced and prepared.class_counts is not None:
+        shares = class_shares(prepared.class_counts, plan.n_units)
+        bias = np.asarray(bias + shift_between(shares, np.full_like(shares, 1 / len(shares))), dtype=bias.dtype)
     tested = None
     if settings.test_epsilon is not None:
         tested = _test(weights, bias, dataset, mechanism, plan.schedule.others[TEST_ACCURACY], group, backend)
@@ -263,6 +280,7 @@ def _finish(
         losses,
         tested,
         selected,
+        prepared.class_counts,
     )
 
 

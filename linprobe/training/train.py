@@ -42,7 +42,7 @@ from linprobe.plans.settings import Settings, make_settings
 from linprobe.progress import Progress, Silent
 from linprobe.runs import run_folder, signature
 from linprobe.runs.claim import claimed
-from linprobe.runs.manifest import LEDGER, Manifest
+from linprobe.runs.manifest import LEDGER, TRAINED, UNIFORM, CountsByClass, Manifest
 from linprobe.runs.output import run_folder_of_group
 from linprobe.runs.per_record_file import PrivateRecords
 from linprobe.runs.test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
@@ -377,7 +377,7 @@ def manifest_of(
 ) -> Manifest:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
-    description, weights = features.description, dataset.weights
+    description, weights, counts = features.description, dataset.weights, trained.class_counts
     names = description.class_names
     return Manifest.of(
         trained.privacy,
@@ -404,5 +404,7 @@ def manifest_of(
         per_owner_rows=request.per_owner_rows,
         class_weights=None if weights is None else dict(zip(names, weights.by_class.tolist(), strict=True)),
         public_digest=dataset.public_digest(),
+        class_counts=counts and CountsByClass(dict(zip(names, counts.by_class.tolist(), strict=True)), counts.std),
+        class_prior=UNIFORM if settings.balanced else TRAINED,
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
     )

@@ -24,6 +24,7 @@ PATHS = {
     "train": ["train", *FEW, "--out", "a"],
     "samples": ["train", "--method", "dp-sgd", "--sampling-rate", "0.2", "--steps", "3", "--eps", "2", "--out", "a"],
     "private mean": ["train", "--method", "noisy-gd", "--steps", "3", "--eps", "2", "--out", "a"],
+    "class counts": ["train", *FEW, "--class-weight", "balanced", "--out", "a"],
     "shrink": ["tune", "--method", "adamix", "--steps", "2", "--eps", "2", "--shrink", "0,1", "--out", "a"],
     "grid": ["tune", *GRID, "--out", "a"],
     "compare": ["compare", *COMPARED, "--out", "a"],

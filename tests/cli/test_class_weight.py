@@ -67,8 +67,7 @@ def test_an_interrupted_run_does_not_resume_with_other_weights(
     ("words", "status", "told"),
     [
         ([*GD, "--class-weight", "cow=2"], 2, ["'cow'", "ant, bee, cat, dog"]),
-        ([*GD, "--class-weight", "ant=2,ant=3"], 2, ["LABEL=WEIGHT", "once"]),
-        ([*GD, "--class-weight", "balanced"], 2, ["'balanced'", "public"]),
+        ([*GD, "--class-weight", "ant=2,ant=3"], 2, ["LABEL=NUMBER", "once"]),
         ([*GD, "--class-weight", "ant=-1"], 2, ["0 or more"]),
         ([*GD, "--class-weight", "ant=nan"], 2, ["0 or more"]),
         ([*GD, "--class-weight", "ant=0,bee=0,cat=0,dog=0"], 2, ["above 0"]),

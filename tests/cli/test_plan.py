@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
+from linprobe.accounting.gaussian_dp import largest_mu
 from linprobe.cli import _terminal
+from linprobe.plans.rates import BANDS
 from tests.cli.outcomes import Cli, result_of
 
 PLAN = ["plan", "--eps", "3", "--delta", "1e-5", "--n", "60000"]
@@ -30,6 +34,41 @@ def test_plan_json_holds_every_row_and_the_recommended_one(cli: Cli) -> None:
     assert all(2.99 < row["epsilon"] <= 3 for row in planned["rows"])
     assert planned["recommended"] == planned["rows"][1]
     assert planned["why"].startswith("q = 0.16 ")
+
+
+def test_plan_says_what_to_expect_of_a_number_of_classes(cli: Cli) -> None:
+    words = ["--q", "1", "--classes"]
+    few, many = (result_of(cli(*PLAN, *words, classes, "--json")) for classes in ("10", "100000"))
+    assert few["signal_to_noise"] == pytest.approx(4315, rel=0.01)
+    assert few["expect"].startswith("near no privacy")
+    assert many["expect"].startswith("near the public rows alone")
+    assert many["percent_with_public"][1] < 20
+    assert many["expect"] in cli(*PLAN, *words, "100000").stderr
+
+
+def test_expectations_are_those_of_the_committed_figures() -> None:
+    sizes = {"digits": 1388 / 10, "flowers102": 6552 / 102, "classes-100": 100, "offset-10": 4000}  # rows per class
+    sizes |= {"fashion-pixels": 6000, "fashion-scattering": 6000}
+    path = Path(__file__).parents[2] / "benchmarks/accuracy/results.json"
+    rows = [row for row in json.loads(path.read_text())["results"] if row["data"] in sizes]
+    page = (Path(__file__).parents[2] / "docs/planning.md").read_text(encoding="utf-8")
+    mean = {(row["data"], row["shots"], row["row"], row["epsilon"]): fmean(row["accuracies"]) for row in rows}
+    best = {data: max(value for key, value in mean.items() if key[0] == data) for data in sizes}
+    classes = {"digits": 10, "flowers102": 102, "classes-100": 100}
+    for kind, (method, shots) in enumerate((("adamix", 2), ("noisy-gd", 0)), start=1):
+        found: dict[float, list[float]] = {}
+        for (data, of, row, epsilon), value in mean.items():
+            if row != method or of != shots or epsilon is None:
+                continue
+            start = mean[data, 2, "only-public", None] if shots else 1 / classes.get(data, 10)
+            g = largest_mu(epsilon, 1e-5) * sizes[data]
+            band = next(one for one in BANDS if g < one[0])
+            found.setdefault(band[0], []).append(100 * (value - start) / (best[data] - start))
+        assert len(found) == len(BANDS)
+        for band in BANDS:
+            least, largest = band[kind]
+            assert (math.floor(min(found[band[0]])), math.ceil(max(found[band[0]]))) == (least, largest)
+            assert f"{least} to {largest} %" in page
 
 
 def test_plan_prints_the_recommended_settings_on_stdout_and_the_table_on_stderr(cli: Cli) -> None:

@@ -13,6 +13,7 @@ from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import INHERITED
 from linprobe.cli import run
 from linprobe.methods import METHODS
+from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DPSGDFOptions
 from linprobe.plans.settings import SELECTION, TEST_ACCURACY
@@ -53,7 +54,7 @@ def test_every_purpose_of_a_release_is_explained() -> None:
     options.append((METHODS["dpsgd-f"], DPSGDFOptions(variant="theory")))
     shares = {share.purpose for method, chosen in options for share in method.shares(chosen)}
     assert {"mean", "covariance", "radius"} <= shares
-    for purpose in (GRADIENT, INHERITED, HISTOGRAM, MEAN, SELECTION, TEST_ACCURACY, *shares):
+    for purpose in (GRADIENT, INHERITED, HISTOGRAM, MEAN, CLASS_COUNTS, SELECTION, TEST_ACCURACY, *shares):
         assert f"`{purpose}`" in row[1]
 
 

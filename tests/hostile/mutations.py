@@ -25,8 +25,9 @@ from linprobe.runs.verify import verify
 from tests.hostile.runs import sealed
 
 KINDS = (
-    "plain", "sampled", "people", "shrunk", "selected", "private test rows", "private mean", "inherited",
-    "several labels", "covariance", "released clip norm", "public rows only", "histogram", "signed", "release",
+    "plain", "sampled", "people", "shrunk", "selected", "private test rows", "class counts", "private mean",
+    "inherited", "several labels", "covariance", "released clip norm", "public rows only", "histogram",
+    "signed", "release",
 )  # fmt: skip
 RANGES = 24  # ranges of bytes of each binary file
 

@@ -137,3 +137,14 @@ def test_a_model_that_is_no_better_than_the_commonest_class_is_told() -> None:
     assert tied["commonest_class"] == "a"  # of classes with equal numbers of rows, the first
     assert no_better_than_commonest(tied) is not None
     assert no_better_than_commonest(figures([[0.9, 0.1], [0.2, 0.8]], [0, 1])) is None
+
+
+@pytest.mark.parametrize(("found", "warned"), [(0.8, False), (0.1, True)])
+def test_a_model_for_balanced_use_is_not_said_to_guess(found: float, warned: bool) -> None:
+    rare, common = 40, 960
+    shares = np.zeros((rare + common, 2))
+    shares[:, 1] = np.concatenate([np.arange(rare) < found * rare, np.arange(common) < 0.1 * common])
+    shares[:, 0] = 1 - shares[:, 1]
+    made = figures(0.98 * shares + 0.01, [1] * rare + [0] * common)
+    assert made["test_accuracy"] < made["commonest_share"]
+    assert (no_better_than_commonest(made) is not None) == warned

@@ -15,7 +15,7 @@ from linprobe.parallel import available_memory
 from tests.replay.conftest import BASE
 from tests.replay.people import ABSENT, PEOPLE
 from tests.replay.replay import Played, compare, play
-from tests.replay.test_replay import CASES, DEFAULTS, MEAN, named, words_of
+from tests.replay.test_replay import CASES, COUNTS, DEFAULTS, MEAN, named, words_of
 
 HUGE, MANY, LAST = PEOPLE
 
@@ -33,8 +33,8 @@ def people_words(case: tuple[str, str]) -> list[str]:
     return words
 
 
-PEOPLE_CASES = [case for case in CASES if takes_people(case)]
-PARTS = [("dp-sgd", "--no-per-record"), ("fully-private", MEAN)]
+PEOPLE_CASES = [case for case in (*CASES, COUNTS) if takes_people(case)]
+PARTS = [("dp-sgd", "--no-per-record"), ("fully-private", MEAN), COUNTS]
 
 
 def replay(datasets: Any, case: tuple[str, str], neighbours: Collection[str] = (HUGE,), **how: Any) -> Played:
@@ -51,7 +51,7 @@ def replay(datasets: Any, case: tuple[str, str], neighbours: Collection[str] = (
 
 @pytest.mark.parametrize("case", PEOPLE_CASES, **named)
 def test_a_neighbour_publishes_the_same_bits(case, datasets) -> None:
-    base = replay(datasets, case, PEOPLE if case in DEFAULTS else (HUGE, LAST))
+    base = replay(datasets, case, PEOPLE if case in (*DEFAULTS, COUNTS) else (HUGE, LAST))
     assert base.published["manifest.json: unit"] == "owner"
 
 

@@ -23,6 +23,7 @@ from linprobe.methods import noisy_gd
 from linprobe.methods._base import Run
 from linprobe.methods._descent import Descent
 from linprobe.methods._iterates import Iterates
+from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.plans import plan
 from linprobe.training import execute
 from linprobe.training import train as train_command
@@ -55,6 +56,17 @@ def spied_rows(patch: Patch, look: Callable[[Any, Any], None]) -> None:
 def private_mean(patch: Patch) -> None:
     """Rows are centred on the private mean."""
     patch.setattr(plan, "_preprocessing", lambda _, dataset: Preprocessing.centred_on(raw_rows(dataset.private)))
+
+
+def exact_class_counts(patch: Patch) -> None:
+    """Scores are balanced by the numbers of private rows of each class, without noise."""
+    release = GaussianMechanism.release
+
+    def exact(self: Any, clipped: Any, *given: Any, **named: Any) -> Release:
+        released = release(self, clipped, *given, **named)
+        return replace(released, value=clipped.value) if named["purpose"] == CLASS_COUNTS else released
+
+    patch.setattr(GaussianMechanism, "release", exact)
 
 
 def private_largest_norm(patch: Patch) -> None:
@@ -223,6 +235,7 @@ def warning_of_private_rows(patch: Patch) -> None:
 SUM, OUTSIDE = r"moved by \S+ sensitivities", "outside the sample"
 PLANTED = [
     (private_mean, "noisy-gd", HUGE, "published model.npz"),
+    (exact_class_counts, "noisy-gd --class-weight balanced", RELABELLED, "published model.npz"),
     (private_largest_norm, "noisy-gd", HUGE, SUM),
     (realised_batch_size, "dp-sgd", LAST, "published model.npz"),
     (early_stopping, "noisy-gd", LAST, "published model.npz"),
@@ -247,7 +260,8 @@ PLANTED = [
 @pytest.mark.parametrize(("plant", "method", "name", "finding"), PLANTED, ids=[case[0].__name__ for case in PLANTED])
 def test_a_planted_leak_is_found(plant, method, name, finding, datasets, monkeypatch) -> None:
     plant(monkeypatch)
-    words, place, empty = words_of(method, ""), NEIGHBOURS[name].place, empty_places("private")
+    method, _, options = method.partition(" ")
+    words, place, empty = words_of(method, options), NEIGHBOURS[name].place, empty_places("private")
     base = play(datasets / "private" / BASE, words, empty)
     other = play(datasets / "private" / name, words, empty - {place}, forced=base)
     with pytest.raises(LeakError, match=finding):

@@ -12,6 +12,7 @@ from linprobe.data import blocks
 from linprobe.data.rows import Rows
 from linprobe.gradients import clipped_sum, second_order, unit_sums
 from linprobe.gradients.unit_sums import UnitClip
+from linprobe.methods import class_counts
 from linprobe.methods._descent import Descent
 from linprobe.training import execute
 from linprobe.training import train as train_command
@@ -20,7 +21,7 @@ from tests.replay.conftest import BASE
 from tests.replay.people import ABSENT, PEOPLE
 from tests.replay.replay import LeakError, compare, play
 from tests.replay.test_people import people_words
-from tests.replay.test_replay import MEAN
+from tests.replay.test_replay import COUNTS, MEAN
 
 Patch = pytest.MonkeyPatch
 HUGE, MANY, LAST = PEOPLE
@@ -37,6 +38,12 @@ def sum_in_place_of_mean(patch: Patch) -> None:
     means = unit_sums.unit_means
     patch.setattr(clipped_sum, "unit_means", lambda block, x: means(block, x) * np.diff(block.bounds)[:, None])
     patch.setattr(clipped_sum, "SMALLEST_MARGIN", -9.0)
+
+
+def counts_of_rows(patch: Patch) -> None:
+    """Class counts are of rows, not of people."""
+    means = class_counts.unit_means
+    patch.setattr(class_counts, "unit_means", lambda block, x: means(block, x) * np.diff(block.bounds)[:, None])
 
 
 def second_moment_of_rows(patch: Patch) -> None:
@@ -88,6 +95,7 @@ PLANTED = [
     (clip_by_row, ("dp-sgd", ""), MANY, SUM),
     (no_products_of_pairs, ("noisy-gd", "--init zero"), LAST, SUM),
     (sum_in_place_of_mean, ("noisy-gd", f"{MEAN} --public-shots 0 --init zero"), HUGE, SUM),
+    (counts_of_rows, COUNTS, MANY, SUM),
     (second_moment_of_rows, ("dp-ls", ""), MANY, SUM),
     (rows_sampled_with_people, ("dp-sgd", ""), LAST, OUTSIDE),
     (sums_of_all_people, ("dp-sgd", ""), HUGE, OUTSIDE),

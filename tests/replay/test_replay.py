@@ -55,6 +55,10 @@ FURTHER = [
     ("dp-sgd", "--class-weight bee=5 --loss softmax"),
     ("dp-sgd", "--class-weight bee=5 --no-per-record"),
     ("fully-private", "--class-weight dog=9"),
+    ("noisy-gd", "--class-weight balanced --precision bfloat16"),
+    ("dp-sgd", "--class-weight balanced --no-per-record --output vote --ensemble 2"),
+    ("fully-private", f"{MEAN} --class-weight balanced"),
+    ("dp-ls", "--class-counts yes"),
     ("only-public", ""),
     ("zero-shot", ""),
 ]
@@ -80,7 +84,8 @@ CASES = [
     *FURTHER,
 ]
 DEFAULTS = [(method.name, "") for method in METHODS.values() if method.spends]
-PARTS = [("dp-sgd", "--no-per-record"), ("dpsgd-f", "--variant theory"), ("fully-private", MEAN)]
+COUNTS = ("noisy-gd", "--class-weight balanced")
+PARTS = [("dp-sgd", "--no-per-record"), ("dpsgd-f", "--variant theory"), ("fully-private", MEAN), COUNTS]
 named = {"ids": lambda case: " ".join(case).strip()}
 
 
@@ -131,7 +136,7 @@ def test_a_neighbour_publishes_the_same_bits_in_two_processes(case, datasets, mo
 
 
 @pytest.mark.parametrize(
-    "case", [*(case for case in DEFAULTS if METHODS[case[0]].on_device), ("fully-private", MEAN)], **named
+    "case", [*(case for case in DEFAULTS if METHODS[case[0]].on_device), ("fully-private", MEAN), COUNTS], **named
 )
 def test_a_neighbour_publishes_the_same_bits_on_a_device(case, datasets, monkeypatch) -> None:
     torch = pytest.importorskip("torch")
@@ -147,7 +152,9 @@ def test_a_neighbour_publishes_the_same_bits_where_training_rows_become_public(c
     assert base.published["manifest.json: n_public"] == 12
 
 
-@pytest.mark.parametrize("case", [("noisy-gd", ""), ("adamix", ""), ("dp-sgd", "--no-per-record")], **named)
+@pytest.mark.parametrize(
+    "case", [("noisy-gd", "--class-counts yes"), ("adamix", ""), ("dp-sgd", "--no-per-record")], **named
+)
 def test_a_neighbour_publishes_the_same_bits_where_rows_have_several_labels(case, datasets) -> None:
     base = replay(datasets, case, ENDS, kind="labels")
     assert base.published["manifest.json: task"] == "multilabel"

@@ -501,12 +501,15 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
                 made.add(block, labels[start : start + len(block)])
             yield block
 
-    # float16 represents float16, 8-bit integers and booleans exactly
-    small = x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1)
-    dtype: type[np.floating] = np.float16 if small else np.float32
     names_of_rows = (str(name) for name in (made.names if ids is None else ids))
     people = None if owners is None else owners.tolist()
-    writer.write_group(group, len(x), int(np.prod(x.shape[1:])), blocks(), labels, names_of_rows, dtype, people)
+    writer.write_group(group, len(x), int(np.prod(x.shape[1:])), blocks(), labels, names_of_rows, _stored_as(x), people)
+
+
+def _stored_as(x: NDArray[Any]) -> type[np.floating]:
+    """float16 if it represents every value exactly (float16, 8-bit integers, booleans), else float32."""
+    exact = x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1)
+    return np.float16 if exact else np.float32
 
 
 def _blocks(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import hashlib
+import json
 import platform
 import shutil
 import subprocess
@@ -16,7 +18,7 @@ import pytest
 from linprobe import native
 from linprobe.mechanisms.grid import EXTRA_BITS, UNSURE, nearest_cell
 from linprobe.mechanisms.noise import NoiseSource
-from tests.narrow_kernel import SOURCE, needs_compiler
+from tests.narrow_kernel import SOURCE, narrow_kernel, needs_compiler
 
 UPWARD, DOWNWARD, TO_ZERO = 0x800, 0x400, 0xC00  # of fesetround on x86-64
 on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="sets registers of x86-64")
@@ -83,6 +85,23 @@ def test_known_answers_cost_little() -> None:
         seconds.append(time.perf_counter() - start)
         assert all(right)
     assert min(seconds) < 0.005
+
+
+def test_the_manifest_names_the_kernel_and_its_vectors(trained_run: Path) -> None:
+    named = json.loads((trained_run / "manifest.json").read_text())["software"]["arithmetic"]
+    if native.LIBRARY is None:
+        assert named == "numpy"
+        return
+    digest = hashlib.sha256(native.PATH.read_bytes()).hexdigest()
+    assert named == f"kernel {digest}, vectors of {native.LIBRARY.linprobe_lanes()} floats"
+
+
+@needs_compiler
+@pytest.mark.parametrize("widest", [4, 8])
+def test_a_narrow_kernel_says_how_wide_its_vectors_are(widest: int, tmp_path: Path) -> None:
+    library = narrow_kernel(widest, tmp_path)
+    assert library is not None
+    assert library.linprobe_lanes() in {4, widest}
 
 
 @on_x86

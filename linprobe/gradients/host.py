@@ -13,13 +13,12 @@ from linprobe.data.sources import BLOCK_ROWS
 from linprobe.gradients.backend import NumpyProducts, Products
 from linprobe.gradients.kernel import FusedProducts, KernelProducts, PackedWeights
 from linprobe.mechanisms.noise import NoiseSource
-from linprobe.native import LIBRARY, digest
+from linprobe.native import LIBRARY
 from linprobe.parallel.threads import n_threads
 
 FEW_CLASSES = 32  # with more classes, runs are as fast as groups; at most MOST of clipped_sum.c
 WORK_PER_THREAD = 1 << 23  # least number of multiplications
-# what the bits of a sum depend on
-ARITHMETIC = "numpy" if LIBRARY is None else f"kernel {digest()}, {LIBRARY.linprobe_lanes()} floats in a vector"
+ARITHMETIC = "numpy" if LIBRARY is None else "kernel"
 
 
 def products(weights: NDArray[np.float32]) -> Products:

@@ -12,7 +12,8 @@
 #include <string.h>
 
 /* The proofs need each float operation rounded as it is written. */
-#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || FLT_EVAL_METHOD
+#define WIDER (FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2) /* than the type, as x87 has it */
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || WIDER
 #error "compile without -ffast-math, -ffinite-math-only and x87 arithmetic: the noise and the sums would be wrong"
 #endif
 #if defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)

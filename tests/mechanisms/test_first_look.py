@@ -15,9 +15,11 @@ from linprobe import native
 from linprobe.mechanisms import grid as module
 from linprobe.mechanisms.grid import DEEP, GRID_BITS, UNSURE, first_look, grid_step, normals
 from linprobe.mechanisms.noise import NoiseSource
+from tests.docs.scripts import load_script
 from tests.narrow_kernel import narrow_kernel, needs_compiler
 
 STD = 1.7
+CERTIFY = Path(__file__).parents[2] / "benchmarks/ndtri/certify.py"
 Words = NDArray[np.uint64]
 needs_kernel = pytest.mark.skipif(native.LIBRARY is None, reason="the kernel is not built")
 
@@ -88,6 +90,26 @@ def test_the_bound_of_the_first_look_holds_with_a_factor_to_spare(
             off = abs(float(tail - arb(u) * arb(2) ** -64))
             worst = max(worst, off * math.sqrt(2 * math.pi) * math.exp(found**2 / 2))
     assert worst * 2.0 ** (GRID_BITS + 1) < UNSURE / 4
+
+
+@pytest.mark.skipif(not CERTIFY.exists(), reason="no benchmarks here")
+def test_the_inverse_normal_distribution_is_certified_on_its_whole_range(capsys: pytest.CaptureFixture[str]) -> None:
+    certify = load_script(CERTIFY)
+    assert certify.main() == 0
+    assert "kernel: off by at most" in capsys.readouterr().out
+    source = certify.SOURCE.read_text()
+    for before, after in (
+        ("3.3871328727963666080e0", "3.3871328727966e0"),
+        ("4.63033784615654529590e0", "4.630337846157e0"),
+    ):
+        assert sum(certify.certify(certify.kernel(source.replace(before, after)))) > certify.NEEDED
+    for before, after in (
+        ("q = u[i] - 0.5", "q = u[i] - 0.4"),
+        ("below = below * r + 1;", "below = below * r - 1;"),
+    ):
+        assert before in source
+        with pytest.raises(AssertionError, match=r"noise\.h has"):
+            certify.kernel(source.replace(before, after))
 
 
 @pytest.mark.usefixtures("path")

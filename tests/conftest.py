@@ -7,9 +7,11 @@ import contextlib
 import functools
 import importlib.metadata
 import io
+import itertools
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -149,10 +151,26 @@ def _every_manifest_fits_its_schema() -> Iterator[None]:
         yield
 
 
+NUMBERS = itertools.count()
+
+
+def new_folder(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A new folder. `mktemp` reads the names of all earlier ones: 30 ms a test after 2,000 tests."""
+    folder = factory.getbasetemp() / f"{name}-{next(NUMBERS)}"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A folder of this test, as of pytest."""
+    return new_folder(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:30])
+
+
 @pytest.fixture(autouse=True)
 def own_books(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the budget books of this test."""
-    state = tmp_path_factory.mktemp("state")
+    state = new_folder(tmp_path_factory, "state")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     monkeypatch.setattr(spending, "FITS", spending.Fits())
     return state / "linprobe"

@@ -45,6 +45,7 @@ SHOWN = [
 MORE = (
     "train features.h5 --method noisy-gd --eps 3 --delta 0.002 --steps 3 --book book.jsonl",
     "train features.h5 --method noisy-gd --eps 3 --steps 3 --noise-seed 1 --insecure-seed",
+    "train patients.h5 --method noisy-gd --eps 3 --steps 3 --unit record",
     "train twice.h5 --method noisy-gd --eps 3 --steps 3",
     "train features.h5 --method non-private",
     "tune features.h5 --method noisy-gd --eps 3 --delta 0.002 --grid score-noise=0.3,1 --steps 3",
@@ -85,9 +86,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with (folder / f"{group}.csv").open("w") as stream:
             stream.write("a,b,species\n")
             stream.writelines(f"{g.normal()},{g.normal()},{('setosa', 'virginica')[label]}\n" for label in labels)
-    np.savez(folder / "arrays.npz", **arrays, owner_train=np.arange(240) // 2)
+    np.savez(folder / "arrays.npz", **arrays)
+    np.savez(folder / "owned.npz", **arrays, owner_train=np.arange(240) // 2)
     np.savez(folder / "twice.npz", **{**arrays, "X_train": np.repeat(arrays["X_train"][::2], 2, axis=0)})
-    for name, source in dict.fromkeys(("features", "later", "new"), "arrays").items() | {("twice", "twice")}:
+    made = {"features": "arrays", "later": "arrays", "new": "arrays", "patients": "owned", "twice": "twice"}
+    for name, source in made.items():
         assert run(["import", str(folder / f"{source}.npz"), "--out", str(folder / f"{name}.h5")]) == 0
     words = ["--method", "noisy-gd", "--eps", "3", "--steps", "3", "--book", str(folder / "book.jsonl")]
     assert run(["train", str(folder / "features.h5"), *words, "--out", str(folder / "runs" / "first")]) == 0

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import settings
 from jsonschema import Draft202012Validator
@@ -32,6 +33,7 @@ from linprobe.cli import _terminal, run
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.gradients import host
+from linprobe.plans import settings as plan_settings
 from linprobe.runs.manifest import Manifest
 
 # no test measures time, so a busy machine must not fail one
@@ -45,8 +47,25 @@ os.fsync = lambda descriptor: None
 importlib.metadata.version = functools.cache(importlib.metadata.version)
 
 
-def remember_divergences() -> None:
-    """Keep the Renyi divergences of one sampled release, a third of all accounting, from run to run."""
+def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, called once for equal arguments."""
+    found: dict[str, Any] = {}
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        key = repr((args, kwargs))
+        if key not in found:
+            found[key] = function(*args, **kwargs)
+        return found[key]
+
+    return called
+
+
+def remember_accounting() -> None:
+    """Keep budgets of training runs, and divergences and distributions of sampled releases, from run to run."""
+    plan_settings.calibrate = remembered(plan_settings.calibrate)
+    distribution = privacy_loss_distribution.from_gaussian_mechanism
+    privacy_loss_distribution.from_gaussian_mechanism = functools.lru_cache(maxsize=200)(distribution)
     real = rdp_privacy_accountant._compute_rdp_poisson_subsampled_gaussian
 
     @functools.cache
@@ -55,13 +74,13 @@ def remember_divergences() -> None:
         found.flags.writeable = False
         return found
 
-    def remembered(q: float, noise_multiplier: float, orders: Any) -> Any:
+    def divergences(q: float, noise_multiplier: float, orders: Any) -> Any:
         return computed(q, noise_multiplier, tuple(orders))
 
-    rdp_privacy_accountant._compute_rdp_poisson_subsampled_gaussian = remembered
+    rdp_privacy_accountant._compute_rdp_poisson_subsampled_gaussian = divergences
 
 
-remember_divergences()
+remember_accounting()
 SHARED_BOOKS = Path(os.environ["XDG_STATE_HOME"]) / "linprobe"
 atexit.register(shutil.rmtree, SHARED_BOOKS.parent, ignore_errors=True)
 

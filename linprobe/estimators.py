@@ -390,14 +390,25 @@ def load_run(folder: str | os.PathLike[str]) -> TrainedProbe:
 
     Raises:
         DataError: not a run folder, a manifest of another format, or a damaged model file.
+
+    >>> _ = linprobe.train(method="adamix", epsilon=3, out="six")
+    >>> linprobe.load_run("six").predict(load_digits().data[:2]).shape
+    (2,)
     """
     return TrainedProbe(folder).fit()
 
 
 def _documentation(method: Method) -> str:
-    """The docstring of the method's module, and every argument."""
+    """The docstring of the method's module, every argument, and an example with the rows that the method needs."""
     arguments = [f"    {name}: {option.documentation}" for name, option in arguments_of(method.options).items()]
-    return "\n".join([method.documentation.rstrip(), "", "Args (all by keyword):", *arguments, ""])
+    made = f"{estimator_name(method.options)}({'epsilon=3, ' if method.spends else ''}classes=range(10))"
+    given = {"public": ", X_public=X[:100], y_public=y[:100]", "text": ", text_weights=np.eye(64, 10)"}
+    example = [
+        ">>> X, y = load_digits(return_X_y=True)",
+        f">>> probe = linprobe.{made}.fit(X[100:], y[100:]{''.join(given.get(need, '') for need in method.needs)})",
+        *(['>>> probe.privacy_["epsilon"] <= 3', "True"] if method.spends else [">>> probe.coef_.shape", "(10, 64)"]),
+    ]
+    return "\n".join([method.documentation.rstrip(), "", "Args (all by keyword):", *arguments, "", *example, ""])
 
 
 def _estimator(method: Method) -> type[LinearProbe]:

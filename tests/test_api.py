@@ -1,4 +1,4 @@
-"""The functions of `linprobe`: their examples run, and they refuse what the commands refuse."""
+"""The functions of `linprobe` refuse what the commands refuse; examples of functions and estimators run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from sklearn.datasets import load_digits
 
 import linprobe
-from linprobe import api
+from linprobe import api, estimators
 from linprobe.errors import ArgumentError, LinprobeError
 
-EXAMPLES = [test for test in doctest.DocTestFinder().find(api) if test.examples]
+EXAMPLES = [test for home in (api, estimators) for test in doctest.DocTestFinder().find(home) if test.examples]
+NOT_CALLED = {"PrivacyWarning", "__version__"}
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +29,8 @@ def test_an_example_runs_as_it_says(example: doctest.DocTest) -> None:
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
-def test_every_function_has_an_example() -> None:
-    assert {test.name.rpartition(".")[2] for test in EXAMPLES} == set(linprobe._COMMANDS)
+def test_every_function_and_estimator_has_an_example() -> None:
+    assert {test.name.rpartition(".")[2] for test in EXAMPLES} == set(linprobe.__all__) - NOT_CALLED
 
 
 def test_an_option_of_the_method_and_one_of_the_run() -> None:

@@ -45,6 +45,7 @@ from linprobe.data.sources import ArraySource, Source
 from linprobe.errors import ParameterError, PrivacyError, UsageError
 from linprobe.evaluation.audit_bounds import Trials, lower_bounds
 from linprobe.gradients.host import ARITHMETIC
+from linprobe.gradients.second_order import parts_of
 from linprobe.mechanisms.clipping import ClippedSum
 from linprobe.mechanisms.gaussian import GaussianMechanism, Projection, Release
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource
@@ -291,6 +292,7 @@ class _Adversary(GaussianMechanism):
 
     def __init__(self, inner: GaussianMechanism, planted: Planted) -> None:
         self._inner, self._directions = inner, planted.directions
+        self._n_features = planted.dataset.private.n_features
         last = planted.first + planted.n_canaries
         self._columns, self._spare = slice(planted.first, last), slice(last, last + SPARE)
         self._shares = np.zeros((planted.n_canaries, SPARE))  # of the rows of the spare columns
@@ -312,7 +314,9 @@ class _Adversary(GaussianMechanism):
         released = self._inner.release(clipped, noise_multiplier, purpose=purpose, projection=projection)
         std = clipped.sensitivity * noise_multiplier
         if purpose == GRADIENT:
-            value = on_host(released.value)
+            value, n_classes = on_host(released.value), self._directions.shape[1]
+            if value.shape[1] != n_classes:  # dp-newton releases it in one column with the Hessians
+                value, _ = parts_of(value, self._n_features, n_classes)
             cleared = value[self._columns] - self._shares @ value[self._spare]
             along = np.einsum("ic,ic->i", cleared, self._directions)
             self.scores.append(along / (std * np.sqrt(1 + np.square(self._shares).sum(axis=1))))

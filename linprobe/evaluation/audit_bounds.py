@@ -145,6 +145,8 @@ def mu_lower_bound(inside: NDArray[np.float64], outside: NDArray[np.float64], co
     Returns: at least 0, at most `LARGEST_MU`; 0 if a group has fewer than two values.
     """
     n_in, n_out = inside.size, outside.size
+    if n_in:  # or the means of equal values would differ by their rounding
+        inside, outside = inside - inside.flat[0], outside - inside.flat[0]
     gap = float(inside.mean() - outside.mean()) if min(n_in, n_out) > 1 else 0.0
     if gap <= 0:
         return 0.0

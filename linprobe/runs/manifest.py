@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, replace
+from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
 
 from linprobe._version import __version__
@@ -182,9 +183,6 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-_HINTS: dict[type, dict[str, Any]] = {}
-
-
 class DamagedManifestError(DataError):
     """The manifest is no JSON, lacks a key, or holds a value of another kind."""
 
@@ -254,9 +252,10 @@ class PrivacyStatement:
     absent: frozenset[str] = frozenset()
 
     @classmethod
+    @cache
     def keys(cls) -> dict[str, Kind]:
         """The keys of the JSON object, in order, and the kinds of their values."""
-        hints = _HINTS.setdefault(cls, get_type_hints(cls, include_extras=True))
+        hints = get_type_hints(cls, include_extras=True)
         return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
     @classmethod

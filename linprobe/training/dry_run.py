@@ -39,7 +39,7 @@ from linprobe.runs.guarantee import NOUNS
 from linprobe.training.charge import preview
 from linprobe.training.runtime import Runtime
 from linprobe.training.train import Ready, checked_rows, opened, with_method
-from linprobe.training.tune import candidates_of, tunable_rows
+from linprobe.training.tune import candidates_of, tunable_rows, warnings_of_selection
 
 ON_HOST = "cpu"
 
@@ -89,7 +89,7 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
 def _one_selection(ready: Ready, dataset: Dataset, tuning: Tuning, tuned: Selection, progress: Progress) -> DryRun:
     request, mean = ready.request, tuning.mean_repetitions
     previewed = preview_of_selection(request, tuning, tuned, dataset)
-    warnings = ready.warnings(tuned.plans[0], dataset, delta=tuned.delta)
+    warnings = warnings_of_selection(ready, tuned, dataset, mean)
     book = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
     spent = preview(book, [previewed.entry], request.cap)
     plans = [

@@ -29,7 +29,7 @@ from linprobe.mechanisms.correct_predictions import private_selection
 from linprobe.methods import ChosenMethod, find_method
 from linprobe.options.requests import TrainRequest
 from linprobe.plans.settings import Settings
-from linprobe.plans.tuning import Tuning, check_start, selection_of, settings_of
+from linprobe.plans.tuning import Selection, Tuning, check_start, selection_of, settings_of
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 from linprobe.runs.guarantee import selected
@@ -68,10 +68,7 @@ def tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[str,
         LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
     request, choice, candidates = candidates_of(request, tuning)
-    method = find_method(str(request.method))
-    if tuning.grid and request.out is None:  # the time between name and files would tell the number of runs
-        request = replace(request, out=default_out(request, timed=False))
-    with opened(request, method, progress) as ready:
+    with opened(request, find_method(str(request.method)), progress) as ready:
         return tune_on(replace(ready, choice=choice), tuning, candidates, progress)
 
 
@@ -89,6 +86,8 @@ def candidates_of(request: TrainRequest, tuning: Tuning) -> tuple[TrainRequest, 
     if request.resume or request.insecure_seed or request.noise_seed is not None:
         raise UsageError("tune neither resumes nor takes a seed; leave them out, or use linprobe train")
     request, choice = with_method(request)
+    if tuning.grid and request.out is None:  # the time between name and files would tell the number of runs
+        request = replace(request, out=default_out(request, timed=False))
     return request, choice, settings_of(request, tuning)
 
 
@@ -123,6 +122,15 @@ def tunable_rows(ready: Ready, tuning: Tuning, candidates: Sequence[Settings]) -
     return dataset
 
 
+def warnings_of_selection(ready: Ready, selection: Selection, dataset: Dataset, mean: int) -> list[str]:
+    """What is noted before a private selection of `mean` runs on average."""
+    return [
+        *ready.warnings(selection.plans[0], dataset, delta=selection.delta),
+        f"choosing among {len(selection.plans)} settings by private selection, with {mean} runs on average. Their "
+        "number is secret: no progress is shown, and the time that this takes should not be published",
+    ]
+
+
 def _select(
     ready: Ready, dataset: Dataset, tuning: Tuning, candidates: Sequence[Settings], progress: Progress
 ) -> dict[str, Any]:
@@ -133,7 +141,7 @@ def _select(
     runtime = Runtime(request.precision, request.device)
     for plan in selection.plans:
         runtime.check(plan.settings.options)
-    said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
+    said = warnings_of_selection(ready, selection, dataset, mean)
     book = checked_rows(ready, selection.plans[0], dataset, said, progress)
 
     def run(index: int) -> tuple[float, tuple[int, Trained | None]]:
@@ -148,10 +156,6 @@ def _select(
             run_folder.new_run_folder(out) as folder,
             charged_selection(book, folder, out, selection.entry(), request.cap, progress) as run_id,
         ):
-            progress.note(
-                f"choosing among {len(candidates)} settings by private selection, with {mean} runs on average. Their "
-                "number is secret: no progress is shown, and the time that this takes should not be published"
-            )
             ledger = folder / LEDGER
             record_selection(ledger, selection.event)
             with warnings.catch_warnings():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from linprobe.methods._iterates import Iterates
 from tests.extraction.conftest import images, offline
+from tests.hostile.kinds import write_runs
 
 __all__ = ["images", "offline"]
 
@@ -24,3 +26,9 @@ def interrupted_at_the_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
         move(self, *given, **more)
 
     monkeypatch.setattr(Iterates, "move", breaks)
+
+
+@pytest.fixture(scope="session")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of each kind, beside the feature files of all. Do not change them."""
+    return write_runs(tmp_path_factory.mktemp("kinds"))

@@ -16,7 +16,7 @@ from linprobe.atomic_files import json_text
 from linprobe.errors import DataError
 from linprobe.runs.manifest import Manifest, fits
 from tests.cli.outcomes import Cli
-from tests.hostile.kinds import random_edit, write_runs
+from tests.hostile.kinds import random_edit
 from tests.hostile.runs import ABSENT, VALUES, sealed
 
 READING = (
@@ -33,19 +33,11 @@ READING = (
     ("train", "rows.h5", "--method", "noisy-gd", "--init", "r", "--steps", "1", "--eps", "5", "--out", "next"),
 )
 KINDS = ("plain", "people", "selected", "private test rows")
-READ = (*KINDS, "shrunk", "seeded", "not private", "public rows only")
 EDITS = 12  # of each kind of run
 
 
-@pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path]]:
-    """A folder with feature files, and a run of each kind in it. Do not change them."""
-    folder = tmp_path_factory.mktemp("kinds")
-    return folder, write_runs(folder, READ)
-
-
-def test_a_manifest_that_is_read_and_written_is_the_same(kinds: tuple[Path, dict[str, Path]]) -> None:
-    for run in kinds[1].values():
+def test_a_manifest_that_is_read_and_written_is_the_same(kinds: dict[str, Path]) -> None:
+    for run in kinds.values():
         content = (run / "manifest.json").read_bytes()
         assert json_text(Manifest.read(content).to_json()).encode() == content
 
@@ -63,18 +55,18 @@ def test_a_manifest_that_is_read_and_written_is_the_same(kinds: tuple[Path, dict
     ],
 )
 def test_the_decoder_refuses_what_json_or_a_reader_could_take_for_something_else(
-    kinds: tuple[Path, dict[str, Path]], edit: Callable[[str], str], said: str
+    kinds: dict[str, Path], edit: Callable[[str], str], said: str
 ) -> None:
-    text = (kinds[1]["shrunk"] / "manifest.json").read_text()
+    text = (kinds["shrunk"] / "manifest.json").read_text()
     assert edit(text) != text
     with pytest.raises(DataError, match=re.escape(said)):
         Manifest.read(edit(text).encode())
 
 
 def test_a_value_of_another_kind_is_refused_by_the_name_of_its_key(
-    kinds: tuple[Path, dict[str, Path]],
+    kinds: dict[str, Path],
 ) -> None:
-    for run in kinds[1].values():
+    for run in kinds.values():
         manifest = json.loads((run / "manifest.json").read_text())
         for key, kind in Manifest.keys().items():
             wrong = [value for value in VALUES if not fits(kind, value)]
@@ -86,16 +78,15 @@ def test_a_value_of_another_kind_is_refused_by_the_name_of_its_key(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_edit_ends_a_reading_command_without_a_reason(
-    cli: Cli, kinds: tuple[Path, dict[str, Path]], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, kinds: dict[str, Path], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, runs = kinds
     rng = np.random.default_rng([*kind.encode()])
-    manifest: dict[str, Any] = json.loads((runs[kind] / "manifest.json").read_text())
+    manifest: dict[str, Any] = json.loads((kinds[kind] / "manifest.json").read_text())
     (tmp_path / "images").mkdir()
-    (tmp_path / "rows.h5").symlink_to(folder / "rows.h5")
+    (tmp_path / "rows.h5").symlink_to(kinds[kind].parent / "rows.h5")
     monkeypatch.chdir(tmp_path)
     for number in range(EDITS):
-        shutil.copytree(runs[kind], tmp_path / "r")
+        shutil.copytree(kinds[kind], tmp_path / "r")
         key = list(manifest)[rng.integers(len(manifest))]
         sealed(tmp_path / "r", **{key: random_edit(manifest[key], rng, VALUES)})
         _outcome_is_said(cli, READING[number % len(READING)], tmp_path)

@@ -10,16 +10,9 @@ import pytest
 
 from linprobe.runs.manifest import Manifest
 from linprobe.runs.specification import KEYS, MEANINGS
-from tests.hostile.kinds import write_runs
 from tests.hostile.mutations import KINDS, Mutation, judged
 
 SAMPLE = 6  # mutations of each kind of run
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of each kind."""
-    return write_runs(tmp_path_factory.mktemp("kinds"), KINDS)
 
 
 def _sample(mutations: list[Mutation]) -> list[Mutation]:
@@ -30,8 +23,8 @@ def _sample(mutations: list[Mutation]) -> list[Mutation]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mutation_is_refused_or_listed(runs: dict[str, Path], kind: str) -> None:
-    found = list(judged(runs[kind], _sample))
+def test_a_mutation_is_refused_or_listed(kinds: dict[str, Path], kind: str) -> None:
+    found = list(judged(kinds[kind], _sample))
     assert [mutation.name for mutation, outcome in found if outcome == "missed"] == []
     assert any(outcome == "refused" for _, outcome in found)
 
@@ -55,8 +48,8 @@ def _edits() -> list[Mutation]:
     ]
 
 
-def test_what_needs_a_release_is_refused_without_it(runs: dict[str, Path]) -> None:
-    found = {mutation.name: outcome for mutation, outcome in judged(runs["plain"], lambda _: _edits())}
+def test_what_needs_a_release_is_refused_without_it(kinds: dict[str, Path]) -> None:
+    found = {mutation.name: outcome for mutation, outcome in judged(kinds["plain"], lambda _: _edits())}
     assert found == dict.fromkeys(found, "refused")
     assert len(found) == len(_edits())
 
@@ -68,10 +61,10 @@ NAMED = (
 )  # fmt: skip
 
 
-def test_edits_that_version_0_2_accepted_are_refused(runs: dict[str, Path]) -> None:
+def test_edits_that_version_0_2_accepted_are_refused(kinds: dict[str, Path]) -> None:
     found = {
         mutation.name: outcome
-        for mutation, outcome in judged(runs["signed"], lambda every: [one for one in every if one.name in NAMED])
+        for mutation, outcome in judged(kinds["signed"], lambda every: [one for one in every if one.name in NAMED])
     }
     assert found == dict.fromkeys(NAMED, "refused")
 

@@ -9,22 +9,24 @@ import math
 import os
 import re
 import shutil
+import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from linprobe.accounting.accountants import AUTODP
 from linprobe.accounting.figures import rounded_up
+from linprobe.cli import run
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from tests.cli.outcomes import NOISY, Cli, result_of, weights_of
+from tests.processes import ended, start_copy
 
 
 def test_seeded_noise_is_reproducible_and_not_private(cli: Cli, features_file: Path, tmp_path: Path) -> None:
@@ -419,13 +421,12 @@ def test_a_publication_that_was_killed_is_charged_and_leaves_the_run_as_it_was(
     cli: Cli, run_copy: Path, features_file: Path, moment: str
 ) -> None:
     before = result_of(cli("budget", features_file, "--json"))["epsilon"]
-    program = (
-        "import os, signal, sys; from unittest import mock; from linprobe.cli import run\n"
-        f"with mock.patch({KILLED[moment]!r}, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)):\n"
-        f"    run(['pdp-report', {str(run_copy)!r}, '--publish-epsilon', '0.5'])"
-    )
-    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert killed.returncode == -9, killed
+
+    def killed() -> int:
+        with mock.patch(KILLED[moment], side_effect=lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)):
+            return run(["pdp-report", str(run_copy), "--publish-epsilon", "0.5"])
+
+    assert ended(start_copy(killed)) == -signal.SIGKILL
     (partial,) = run_copy.parent.glob(f".{run_copy.name}.published-1.*.partial")
     assert '"purpose": "histogram"' in (partial / "ledger.jsonl").read_text()
     assert cli("verify", run_copy).status == 0

@@ -41,6 +41,8 @@ def test_bound_on_mu_of_values_without_spread_is_the_largest_and_of_too_few_is_z
     assert LARGEST_MU / 2 < mu_lower_bound(ones, zeros, 0.99) < LARGEST_MU
     assert mu_lower_bound(zeros, zeros, 0.99) == mu_lower_bound(zeros, ones, 0.99) == 0
     assert mu_lower_bound(ones[:1], zeros, 0.99) == mu_lower_bound(ones, zeros[:0], 0.99) == 0
+    equal = np.full(120, -27.725887222397816)
+    assert all(mu_lower_bound(equal[:n], equal[n:], 0.99) == 0 for n in range(2, 119))
 
 
 def test_pattern_of_a_canary_never_in_or_never_out_weighs_all_steps_alike() -> None:

@@ -72,6 +72,7 @@ def write_runs(folder: Path, kinds: Iterable[str] = tuple(WORDS)) -> dict[str, P
     made = {}
     for kind in kinds:
         command, source, *words = WORDS[kind]
+        words += ["--unit", "record"] if command in ("train", "tune") and "--unit" not in words else []
         words = [str(folder / word) if word in ("plain", "key.pem") else word for word in words]
         made[kind] = folder / ("plain.published-1" if kind == "histogram" else kind.replace(" ", "-"))
         words += [] if kind == "histogram" else ["--out", str(made[kind])]

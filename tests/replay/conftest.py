@@ -1,19 +1,17 @@
-"""The data sets of the replays, and a cache of public figures that many short runs share."""
+"""The data sets of the replays, and a cache of Renyi tables that many short runs share."""
 
 from __future__ import annotations
 
-import functools
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from linprobe import cli
 from linprobe.accounting import per_instance
 from linprobe.parallel.threads import blas_held_to_one_thread
-from linprobe.plans import settings
+from tests.conftest import remembered
 from tests.replay.datasets import FEATURES, KINDS, NEIGHBOURS, write
 from tests.replay.people import PEOPLE, write_people
 
@@ -21,25 +19,10 @@ BASE = "base"
 FIRST = "first"
 
 
-def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, called once for equal arguments."""
-    found: dict[str, Any] = {}
-
-    @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        key = repr((args, kwargs))
-        if key not in found:
-            found[key] = function(*args, **kwargs)
-        return found[key]
-
-    return called
-
-
 @pytest.fixture(scope="package", autouse=True)
 def _computed_once() -> Iterator[None]:
-    """Keep budgets, Renyi tables and the count of threads from run to run."""
+    """Keep Renyi tables and the count of threads from run to run."""
     with pytest.MonkeyPatch.context() as patch, blas_held_to_one_thread():
-        patch.setattr(settings, "calibrate", remembered(settings.calibrate))
         patch.setattr(per_instance, "renyi_table", remembered(per_instance.renyi_table))
         yield
 

@@ -30,7 +30,6 @@ from linprobe.mechanisms.gaussian import Contributed
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.methods import METHODS
 from linprobe.options.requests import TrainRequest
-from linprobe.plans.settings import Settings
 from linprobe.progress import Silent
 from linprobe.runs.run_folder import CHECKPOINT
 from linprobe.runs.verify import verify
@@ -41,7 +40,6 @@ from tests.conftest import Outcome
 from tests.processes import ended, start_copy
 
 STEPS = 7
-BUDGETS: dict[str, Any] = {}
 SAMPLED = {"sampling_rate": 0.3, "accountant": "rdp"}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "noisy-gd": [
@@ -69,25 +67,6 @@ every_case = pytest.mark.parametrize(
     CASES,
     ids=[f"{name}{''.join(f'-{k}={v}' for k, v in given.items())}" for name, given in CASES],
 )
-
-
-@pytest.fixture(autouse=True)
-def calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibrate once: calibration takes most of the time of such small runs, and its result is the same."""
-    remember_budgets(monkeypatch)
-
-
-def remember_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cache calibrated budgets."""
-    real = Settings.budget
-
-    def remembered(self: Settings, n_private: int, inherited: Any = (), **facts: Any) -> Any:
-        wanted = repr((self.method.name, self.parameters, n_private, inherited, facts))
-        if wanted not in BUDGETS:
-            BUDGETS[wanted] = real(self, n_private, inherited, **facts)
-        return BUDGETS[wanted]
-
-    monkeypatch.setattr(Settings, "budget", remembered)
 
 
 class Stops(Silent):

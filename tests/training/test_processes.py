@@ -35,7 +35,7 @@ from linprobe.training.checkpoint import Checkpoints
 from linprobe.training.train import train
 from tests.conftest import gaussian_rows
 from tests.processes import ended, free_port, start_copy
-from tests.training.test_checkpoint import SAMPLED, check_equal, remember_budgets, unfinished
+from tests.training.test_checkpoint import SAMPLED, check_equal, unfinished
 
 N_PRIVATE = 3 * SHARD_ROWS + 700
 N_PUBLIC, WIDTH, STEPS, DIES_AT = 9, 8, 3, 2
@@ -94,7 +94,6 @@ def take_part(folder: Path, number: int) -> int:
     import torch.distributed as dist
 
     patch = pytest.MonkeyPatch()
-    remember_budgets(patch)
     patch.setattr(noise.os, "urandom", lambda n: bytes([1 + number]) * n)
     drawn = counted_noise(patch)
     for size in range(max(2, number + 1), 5):
@@ -117,7 +116,6 @@ def run_as(folder: Path, number: int, port: str) -> int:
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     os.environ |= {"RANK": str(number % 2), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     patch = pytest.MonkeyPatch()
-    remember_budgets(patch)
     patch.setattr(noise.os, "urandom", lambda n: bytes([1 + number]) * n)
     if number == 1:
         left = [DIES_AT]
@@ -163,7 +161,6 @@ class GroupRuns:
     def expect(self) -> None:
         """Make the reference runs in one process."""
         with pytest.MonkeyPatch.context() as patch:
-            remember_budgets(patch)
             patch.setattr(noise.os, "urandom", lambda n: bytes([1]) * n)
             drawn = counted_noise(patch)
             for name in CASES:

@@ -2,8 +2,8 @@
 
 `GAUSSIAN` is Gaussian differential privacy, whose composition is exact. It is the accountant of record if all sums are
 over all rows: `gaussian_dp.py` has the formula and proven bounds.
-`PLD` is the distribution of the privacy loss on a grid, with proven bounds: `loss_distribution.py`. It is the accountant
-of record if any sum is over a Poisson sample. `RENYI` uses dp-accounting's Renyi bounds, which are looser and need no
+`PLD` is the distribution of the privacy loss on a grid, a proven bound: `loss_distribution.py`. It is the accountant of
+record if any sum is over a Poisson sample. `RENYI` uses dp-accounting's Renyi bounds, which are looser and need no
 grid. A second accountant cross-checks every epsilon of record. `AUTODP` gives a third opinion on sums over all rows,
 `GOOGLE`, dp-accounting's privacy-loss distribution, on sums over samples.
 """
@@ -30,7 +30,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.gaussian_dp import LARGEST_MU, composed_mu, composed_rho, delta_of, epsilon_of, largest_mu
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds
-from linprobe.accounting.loss_plan import Kind
+from linprobe.accounting.loss_grid import Kind, renyi_epsilon
 from linprobe.errors import ParameterError, PrivacyError
 
 AGREEMENT_RELATIVE = 2e-3
@@ -41,6 +41,8 @@ FINENESS, ROUGH_FINENESS = 0.008, 0.03  # of the grid of `PLD`
 PARTS = 16  # equal releases that stand for all sums over all rows on the grid
 LEAST_RATE = 1e-9  # smaller sampling rates, and multipliers above `MAX_SIGMA`, cost what these do
 GOOGLE_GRID = 3e-5  # grid step of `GOOGLE`, relative to epsilon
+GOOGLE_AGREEMENT = 5e-3
+LEAST_SHARE_OF_DELTA = 1e-14  # of a release, that `GOOGLE` resolves
 SMALLEST_DIVERGENCE = 1e-13
 RENYI_ROUNDING = 1e-15
 RENYI_RELATIVE = 1e-9  # added to dp-accounting's divergences, for their rounding
@@ -269,13 +271,25 @@ class _DPAccounting(Accountant):
 
 
 class _GooglePLD(_DPAccounting):
-    """dp-accounting's distribution of the privacy loss. Its rounding is not bounded, so it is an opinion and no bound."""
+    """dp-accounting's distribution of the privacy loss. Its rounding is not bounded, so it is an opinion, no bound."""
 
     name, words = "dp-accounting", "privacy-loss distribution (dp-accounting)"
 
     def covers(self, releases: Sequence[Releases]) -> bool:
         """Sums over samples; others have Gaussian DP."""
         return not _all_full(releases)
+
+    def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
+        """Epsilon; NaN if delta is so small that the rounding of the composition may hide it."""
+        resolved = delta >= LEAST_SHARE_OF_DELTA * sum(release.count for release in releases)
+        return super().epsilon(releases, delta) if resolved else math.nan
+
+    def agrees(self, record: float, cross_check: float) -> bool:
+        """Whether `cross_check`, dp-accounting's epsilon, confirms the epsilon of record, or is NaN: no opinion.
+
+        Measured at 300 random settings (q 10^-4 to 1, 1 to 10^5 steps): the two differ by at most 0.2 %.
+        """
+        return math.isnan(cross_check) or abs(record - cross_check) <= GOOGLE_AGREEMENT * record + AGREEMENT_ABSOLUTE
 
     def compose(self, kinds: Kinds, delta: float) -> Any:
         from dp_accounting.pld import PLDAccountant
@@ -360,12 +374,18 @@ def choose_accountant(name: str, releases: Sequence[Releases]) -> Accountant:
     return ACCOUNTANTS[name]
 
 
-def third_opinion(accountant: Accountant, releases: Sequence[Releases], delta: float) -> float | None:
-    """autodp's epsilon of releases that `accountant` judges; None where it has no opinion: beside `GAUSSIAN` only."""
-    if accountant is not GAUSSIAN or not AUTODP.covers(releases):
+def third_opinion(
+    accountant: Accountant, releases: Sequence[Releases], delta: float
+) -> tuple[Accountant, float] | None:
+    """The epsilon of a library of its own on releases that `accountant` judges, and whose it is; None without one.
+
+    It is autodp's beside `GAUSSIAN`, and dp-accounting's beside `PLD`.
+    """
+    judge = {GAUSSIAN.name: AUTODP, PLD.name: GOOGLE}.get(accountant.name)
+    if judge is None or not judge.covers(releases):
         return None
-    epsilon = AUTODP.epsilon(releases, delta)
-    return None if math.isnan(epsilon) else epsilon
+    epsilon = judge.epsilon(releases, delta)
+    return None if math.isnan(epsilon) else (judge, epsilon)
 
 
 def gdp_mu(releases: Sequence[Releases]) -> float:
@@ -560,6 +580,12 @@ def _root(epsilon_at: Callable[[float], float], epsilon: float, guess: float) ->
             f"no noise multiplier found for epsilon {rounded_up(epsilon)}; give --sigma; please report this"
         )
     return float(root)
+
+
+def renyi_estimate(releases: Sequence[Releases], delta: float) -> float:
+    """Epsilon of all `releases` together by Renyi divergences, integrated in float64, without any library."""
+    kinds = _kinds(releases)
+    return math.inf if _unresolved(kinds) else renyi_epsilon(_on_grid(kinds), delta)
 
 
 def renyi_table(

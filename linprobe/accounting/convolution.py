@@ -77,7 +77,7 @@ def _transform(values: Complexes) -> Complexes:
         half, done = part.shape[0] // 2, part.shape[1]
         turned = roots[:: length // (2 * done)][:done] * part[half:]
         part = np.concatenate([part[:half] + turned, part[:half] - turned], axis=1)
-    return part[0]
+    return np.asarray(part[0])
 
 
 @lru_cache(maxsize=2)
@@ -96,11 +96,11 @@ def _few_roots(length: int, stride: int, count: int) -> Complexes:
         return np.array([complex(acb(fmpq(-2 * stride * place, length)).exp_pi_i()) for place in range(count)])
 
 
-def exponentials(rate: float, count: int) -> Reals:
-    """exp(rate i) for i below `count`, relative error at most 8 `UNIT`; infinity or 0 beyond float64."""
+def exponentials(rate: float, count: int, start: int = 0) -> Reals:
+    """exp(rate i) for `count` indices from `start`, relative error at most 8 `UNIT`; infinity or 0 beyond float64."""
     fine = _fine(count)
     with np.errstate(over="ignore"):
-        return _outer(_table(rate, fine, -(-count // fine)), _table(rate, 1, fine))[:count]
+        return _outer(_table(rate, fine, -(-count // fine), start), _table(rate, 1, fine))[:count]
 
 
 def gains(step: float, count: int) -> Reals:
@@ -119,10 +119,10 @@ def _outer(coarse: Reals, small: Reals) -> Reals:
     return np.asarray(np.multiply.outer(coarse, small).ravel())
 
 
-def _table(rate: float, stride: int, count: int, less_one: bool = False) -> Reals:
-    """exp(rate stride i), or that less one, for i below `count`, within 2 `UNIT`."""
+def _table(rate: float, stride: int, count: int, start: int = 0, less_one: bool = False) -> Reals:
+    """exp(rate (start + stride i)), or that less one, for i below `count`, within 2 `UNIT`."""
     from flint import arb, ctx
 
     with ctx.workprec(80):
-        exponents = [arb(rate) * (stride * place) for place in range(count)]
+        exponents = [arb(rate) * (start + stride * place) for place in range(count)]
         return np.array([float(one.expm1() if less_one else one.exp()) for one in exponents])

@@ -2,9 +2,9 @@
 
 A release with noise multiplier sigma and rate q is dominated by P = (1 - q) N(0, sigma^2) + q N(1, sigma^2) and
 Q = N(0, sigma^2), in both directions. The privacy loss log dP/dQ is spread over a grid so that no delta(epsilon) falls
-(Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022), with masses in ball arithmetic. Masses are tilted by an exponential,
-which moves the losses near epsilon to the middle and so keeps their digits, and are composed by `convolution`.
-What float64 decides alone, `planned`, is where grids and windows lie: a bad choice makes the bound larger, not wrong.
+(Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022), with masses in ball arithmetic. Masses are tilted by an
+exponential, which moves losses near epsilon to the middle and so keeps their digits, and composed by `convolution`.
+What float64 decides alone, `grid_for`, is where grids and windows lie: a bad choice makes the bound larger, not wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from linprobe.accounting.convolution import Reals, convolved, exponentials, gains
 from linprobe.accounting.gaussian_dp import upper_float
-from linprobe.accounting.loss_plan import Kind, Plan, Window, Plan, Window, planned
+from linprobe.accounting.loss_grid import LARGEST_EXPONENT, Grid, Kind, Window, grid_for
 
 BITS = 192
 MOST_BITS = 3072
@@ -55,7 +56,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Composed:
-    """All releases composed, in one direction. Fields as in `Measure` and `Plan`, on the coarse grid.
+    """All releases composed, in one direction. Fields as in `Measure` and `Grid`, on the coarse grid.
 
     Attributes:
         weights: exp(-tilt i) (1 - exp(-step i)) for i from 1, shape (n,).
@@ -120,43 +121,43 @@ def epsilon_of_kinds(kinds: Sequence[Kind], delta: float, fineness: float) -> fl
         kinds: at least one. delta: in (0, 1).
         fineness: of the grid, in standard deviations of a release's loss; the excess of epsilon grows with its square.
     """
-    plans = _plans(kinds, delta, fineness)
-    largest = max((plan.guess for plan in plans if plan is not None), default=math.inf)
+    grids = _grids(kinds, delta, fineness)
+    largest = max((grid.guess for grid in grids if grid is not None), default=math.inf)
     found = 0.0
-    for plan in sorted(plans, key=lambda one: -math.inf if one is None else -one.guess):
-        if plan is None:
+    for grid in sorted(grids, key=lambda one: -math.inf if one is None else -one.guess):
+        if grid is None:
             return math.inf
         bound = math.inf
-        if plan.guess < SIMILAR * largest:  # a rougher bound is likely to be below the other direction's
-            rough = planned(kinds, delta, max(ROUGHEST, fineness), plan.reverse)
+        if grid.guess < SIMILAR * largest:  # a rougher bound is likely to be below the other direction's
+            rough = grid_for(kinds, delta, max(ROUGHEST, fineness), grid.reverse)
             bound = math.inf if rough is None else _epsilon(kinds, rough, delta)
-        found = max(found, bound if bound <= found else _epsilon(kinds, plan, delta))
+        found = max(found, bound if bound <= found else _epsilon(kinds, grid, delta))
     return found
 
 
-def _epsilon(kinds: Sequence[Kind], plan: Plan, delta: float) -> float:
+def _epsilon(kinds: Sequence[Kind], grid: Grid, delta: float) -> float:
     try:
-        return composed(kinds, plan).epsilon(delta)
+        return total_loss(kinds, grid).epsilon(delta)
     except UnresolvedError:
         return math.inf
 
 
-def _plans(kinds: Sequence[Kind], delta: float, fineness: float) -> list[Plan | None]:
-    """One plan for each direction; one is enough for sums over all rows, whose directions mirror one another."""
+def _grids(kinds: Sequence[Kind], delta: float, fineness: float) -> list[Grid | None]:
+    """One grid for each direction; one is enough for sums over all rows, whose directions mirror one another."""
     ways = (False,) if all(kind.rate == 1 for kind in kinds) else (False, True)
-    return [planned(kinds, delta, fineness, reverse) for reverse in ways]
+    return [grid_for(kinds, delta, fineness, reverse) for reverse in ways]
 
 
 def deltas_of_kinds(kinds: Sequence[Kind], epsilons: Sequence[float], delta: float, fineness: float) -> Reals:
     """delta(epsilon) of all releases together, upper bounds, shape (len(epsilons),); resolved best near `delta`."""
     curves = []
     for power in TILTS:
-        plans = _plans(kinds, delta**power, fineness)
+        grids = _grids(kinds, delta**power, fineness)
         try:
-            ways = [composed(kinds, plan) for plan in plans]
+            ways = [total_loss(kinds, grid) for grid in grids]
         except UnresolvedError:
             continue
-        curves.append((max(plan.guess for plan in plans if plan is not None), ways))
+        curves.append((max(grid.guess for grid in grids if grid is not None), ways))
     curves.sort(key=lambda curve: curve[0])
     guesses = [guess for guess, _ in curves]
     bounds = np.ones(len(epsilons))
@@ -167,61 +168,61 @@ def deltas_of_kinds(kinds: Sequence[Kind], epsilons: Sequence[float], delta: flo
     return bounds
 
 
-def composed(kinds: Sequence[Kind], plan: Plan | None) -> Composed:
+def total_loss(kinds: Sequence[Kind], grid: Grid | None) -> Composed:
     """All releases in one direction. Losses above the window count as infinite, by Chernoff's bound."""
     from flint import arb
 
-    if plan is None:
+    if grid is None:
         raise UnresolvedError
     parts: list[tuple[Measure, int]] = []
-    for kind, points, groups in zip(kinds, plan.points, plan.groups, strict=True):
-        one = spread(kind, plan, points)
-        parts += [(_grouped(one, members, window, plan), count) for members, count, window in groups]
-        parts += [(one, kind.count)] if plan.ratio == 1 else []
-    tilt, step, window = plan.tilt * plan.ratio, plan.step * plan.ratio, plan.final
+    for kind, points, groups in zip(kinds, grid.points, grid.groups, strict=True):
+        one = loss_of(kind, grid, points)
+        parts += [(_grouped(one, members, window, grid), count) for members, count, window in groups]
+        parts += [(one, kind.count)] if grid.ratio == 1 else []
+    tilt, step, window = grid.tilt * grid.ratio, grid.step * grid.ratio, grid.final
     held = _convolved(parts, window)
     scale = sum((count * one.scale for one, count in parts), arb(0))
     above = sum((count * _log_transform(one, window.above) for one, count in parts), scale)
-    over = (above - (arb(tilt) + arb(window.above)) * (window.start + window.size)).exp()
+    over = (above - (arb(tilt) + arb(window.above)) * (window.start + window.kept)).exp()
     infinite = sum((count * arb(one.infinite) for one, count in parts), over)
     weights = (exponentials(-tilt, window.size + 1) * gains(step, window.size + 1))[1:]
     return Composed(window.start, held, scale, upper_float(infinite), tilt, step, weights)
 
 
-def spread(kind: Kind, plan: Plan, points: NDArray[np.int64]) -> Measure:
+def loss_of(kind: Kind, grid: Grid, points: NDArray[np.int64]) -> Measure:
     """The loss of one release on the fine grid: masses in balls, rounded up.
 
     Each loss is divided between the two points around it, in the one way that is linear in exp(loss). Under Q, a point
     holds the change of slope of delta(a) = P(loss > log a) - a Q(loss > log a), a = exp(epsilon), interpolated between
-    points; under P, a times that. The lowest point takes all losses below. Losses above the highest are infinite in part.
+    points; under P, a times that. The lowest point takes all losses below; above the highest, a part is infinite.
     """
     bits = BITS
     while bits <= MOST_BITS:
-        found = _spread(kind, plan, points, bits)
+        found = _spread(kind, grid, points, bits)
         if found is not None:
             return found
         bits *= 2
     raise UnresolvedError
 
 
-def _spread(kind: Kind, plan: Plan, points: NDArray[np.int64], bits: int) -> Measure | None:
+def _spread(kind: Kind, grid: Grid, points: NDArray[np.int64], bits: int) -> Measure | None:
     from flint import arb, ctx
 
     with ctx.workprec(bits):
-        curve = _curve(kind, plan.step, points.tolist())
+        curve = _curve(kind, grid.step, points.tolist())
         if curve is None:
             return None
         places, above, below = curve
-        # delta(a) falls with slope -1 and no curvature far below, so `below`, delta(a) - (1 - a), keeps the digits there
+        # far below, delta(a) is nearly 1 - a, so `below`, the difference, keeps the digits there
         zero = points.tolist().index(0)
-        widths = [after - before for before, after in zip(places, places[1:], strict=False)]
+        widths = [after - before for before, after in pairwise(places)]
         left = [(below[place + 1] - below[place]) / widths[place] for place in range(zero)]
         right = [(above[place + 1] - above[place]) / widths[place] for place in range(zero, len(widths))]
         left, right = [below[0] / places[0], *left], [*right, arb(0)]
-        under_q = [after - before for before, after in zip(left, left[1:], strict=False)]
+        under_q = [after - before for before, after in pairwise(left)]
         under_q += [right[0] + 1 - left[-1]]
-        under_q += [after - before for before, after in zip(right, right[1:], strict=False)]
-        sign, rate = (-1, arb(plan.tilt)) if plan.reverse else (1, arb(plan.tilt) + arb(plan.step))
+        under_q += [after - before for before, after in pairwise(right)]
+        sign, rate = (-1, arb(grid.tilt)) if grid.reverse else (1, arb(grid.tilt) + arb(grid.step))
         indices = sign * points
         balls = [mass * (rate * index).exp() for mass, index in zip(under_q, indices.tolist(), strict=True)]
         total = sum(balls, arb(0))
@@ -230,13 +231,14 @@ def _spread(kind: Kind, plan: Plan, points: NDArray[np.int64], bits: int) -> Mea
         scale = arb(float(total.log()))
         masses, start = np.zeros(int(np.ptp(indices)) + 1), int(indices.min())
         masses[indices - start] = [max(0.0, upper_float(ball / scale.exp())) for ball in balls]
-        infinite = below[0] / places[0] if plan.reverse else above[-1]
+        infinite = below[0] / places[0] if grid.reverse else above[-1]
         return Measure(start, masses, scale, max(0.0, upper_float(infinite)))
 
 
 def _curve(kind: Kind, step: float, points: list[int]) -> tuple[list[Any], list[Any], list[Any]] | None:
-    """a = exp(step point), and delta(a) for points from 0 on, delta(a) - (1 - a) for points up to 0; None if unresolved.
+    """a = exp(step point), delta(a) for points from 0 on, and delta(a) - (1 - a) for points up to 0.
 
+    None if the number of bits does not resolve them.
     With x the place at which the loss is log a: delta(a) = P(X > x) - a Q(X > x), and q P(X > x | joined) - (a - 1 + q)
     Q(X > x) is the same. Losses are above log(1 - q).
     """
@@ -244,7 +246,9 @@ def _curve(kind: Kind, step: float, points: list[int]) -> tuple[list[Any], list[
 
     sigma, rate, half = arb(kind.multiplier), arb(kind.rate), arb(1) / 2
     variance, root = sigma**2, sigma * arb(2).sqrt()
-    places, above, below = [], [], []
+    places: list[Any] = []
+    above: list[Any] = []
+    below: list[Any] = []
     for point in points:
         loss = arb(step) * point
         excess = loss.expm1() + rate
@@ -266,14 +270,15 @@ def _log_transform(measure: Measure, rate: float) -> Any:
     """Logarithm of a bound on sum(mass exp(rate index)), a ball."""
     from flint import arb
 
-    with np.errstate(all="ignore"):
-        total = float(measure.masses @ exponentials(rate, len(measure.masses))) * SUMS + TINY
+    length = len(measure.masses)
+    anchor = max(0, length - int(LARGEST_EXPONENT / rate)) if rate > 0 else 0  # exponents rise to the largest at most
+    total = float(measure.masses @ exponentials(rate, length, -anchor)) * SUMS + TINY
     if not math.isfinite(total):
         raise UnresolvedError
-    return arb(total).log() + arb(rate) * measure.start
+    return arb(total).log() + arb(rate) * (measure.start + anchor)
 
 
-def _grouped(one: Measure, members: int, window: Window, plan: Plan) -> Measure:
+def _grouped(one: Measure, members: int, window: Window, grid: Grid) -> Measure:
     """`members` releases of a kind together, on the coarse grid.
 
     Losses above the window count as infinite, those below as its lowest point: both by Chernoff's bound.
@@ -281,21 +286,23 @@ def _grouped(one: Measure, members: int, window: Window, plan: Plan) -> Measure:
     from flint import arb
 
     above = members * (one.scale + _log_transform(one, window.above))
-    over = (above - (arb(plan.tilt) + arb(window.above)) * (window.start + window.size)).exp()
-    under = (members * _log_transform(one, -window.below) + arb(window.below) * window.start).exp()
+    over = (above - (arb(grid.tilt) + arb(window.above)) * (window.start + window.kept)).exp()
+    under = arb(0)
+    if window.start > members * one.start:
+        under = (members * _log_transform(one, -window.below) + arb(window.below) * window.start).exp()
     if not (over < 1 and under < 1):
         raise UnresolvedError
     held = _convolved([(one, members)], window)
     held[0] += upper_float(under)
     infinite = upper_float(members * arb(one.infinite) + over)
-    return Measure(window.start // plan.ratio, _coarser(held * SUMS, plan), members * one.scale, infinite)
+    return Measure(window.start // grid.ratio, _coarser(held * SUMS, grid), members * one.scale, infinite)
 
 
-def _coarser(masses: Reals, plan: Plan) -> Reals:
-    """Masses of the fine grid, spread over the coarse one as in `spread`; the first point lies on both."""
+def _coarser(masses: Reals, grid: Grid) -> Reals:
+    """Masses of the fine grid, spread over the coarse one as in `loss_of`; the first point lies on both."""
     from flint import arb
 
-    step, rate, ratio = arb(plan.step), arb(plan.tilt) + arb(plan.step), plan.ratio
+    step, rate, ratio = arb(grid.step), arb(grid.tilt) + arb(grid.step), grid.ratio
     shares = [(step * place).expm1() / (step * ratio).expm1() for place in range(ratio)]
     down = [upper_float((-rate * place).exp() * (1 - share)) for place, share in enumerate(shares)]
     up = [upper_float((rate * (ratio - place)).exp() * share) for place, share in enumerate(shares)]
@@ -307,12 +314,12 @@ def _coarser(masses: Reals, plan: Plan) -> Reals:
 
 
 def _convolved(parts: Sequence[tuple[Measure, int]], window: Window) -> Reals:
-    """Bounds on the masses of the sum of all losses at the indices of a window, shape (size,).
+    """Bounds on the masses of the sum of all losses at the indices of a window, shape (kept,).
 
     Indices that differ by a multiple of the size are one, so a mass outside the window is added to one inside.
     """
     sums, error = convolved([(_folded(one, window.size), count) for one, count in parts])
-    return np.maximum(np.roll(sums, -window.start % window.size) + error, 0.0)
+    return np.maximum(np.roll(sums, -window.start % window.size)[: window.kept] + error, 0.0)
 
 
 def _folded(measure: Measure, size: int) -> Reals:

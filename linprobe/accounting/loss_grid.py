@@ -20,14 +20,31 @@ PER_DEVIATION = 6
 MOST_PLACES = 12000
 LARGEST_TILT = 50.0  # in multiples of sigma / q
 TRUNCATED = 1e-9  # share of delta that is given to each kind of truncation
-WRAPPED = 18.0  # nats: tilted mass below a window, which is added within
-STANDARD = (0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)  # deviations at which lower tails are bounded
+WRAPPED = 25.0  # nats: share of the tilted mass outside a window, which is added within
+STANDARD = (
+    0.003,
+    0.01,
+    0.03,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    3.0,
+    4.0,
+    6.0,
+    8.0,
+    12.0,
+)  # deviations at which lower tails are bounded
 MANY = 512  # releases that are composed in two stages
-MOST_SIZE = 1 << 17
+LARGEST = 2100.0  # product of fineness and the length of a transform
+MOST_POINTS = 20000
 SIZE_OF_POINT = 16  # in ball arithmetic, a point takes as long as several values of a transform
 MOST_TRIES = 20
+TILTED = 0.7  # of the tilt of Chernoff's bound, which is too large where losses are skewed
 COARSENING = 1.5  # spacing of points at losses far from 0, relative to the spacing near it
 LARGEST_EXPONENT = 600.0
+ERROR_EXPONENT = 15.0  # by which the error of a group's masses may grow in a bound on the mass above a window
 
 
 @dataclass(frozen=True)
@@ -41,16 +58,20 @@ class Kind:
 
 @dataclass(frozen=True)
 class Window:
-    """`size` indices from `start`. `above` and `below` are the exponents per index that bound the mass on either side."""
+    """`size` indices from `start`, of which `kept` are kept.
+
+    `above` and `below` are exponents per index with which Chernoff's method bounds the mass on either side of these.
+    """
 
     start: int
     size: int
+    kept: int
     above: float
     below: float = 0.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class Grid:
     """Grids and windows for one direction.
 
     Attributes:
@@ -94,7 +115,9 @@ class _Shape:
         if self.rate == 1:
             return exponent
         small = np.log1p(self.rate * np.expm1(np.minimum(exponent, 30)))
-        large = math.log(self.rate) + exponent + np.log1p((1 - self.rate) / self.rate * np.exp(-np.maximum(exponent, 30)))
+        large = (
+            math.log(self.rate) + exponent + np.log1p((1 - self.rate) / self.rate * np.exp(-np.maximum(exponent, 30)))
+        )
         return np.where(exponent < 30, small, large)
 
     def cumulants(self, orders: Reals) -> Reals:
@@ -109,12 +132,14 @@ class _Shape:
                 exponents < 1, np.expm1(exponents) * self.weights, np.exp(np.minimum(heights, 700)) - self.weights
             )
             less = np.where(
-                self.losses < 1, self.ratios * self.weights, np.exp(np.minimum(self.losses + self.logs, 700)) - self.weights
+                self.losses < 1,
+                self.ratios * self.weights,
+                np.exp(np.minimum(self.losses + self.logs, 700)) - self.weights,
             )
             exact = np.log1p(np.maximum((gain - np.multiply.outer(orders, less)).sum(axis=1), -0.999))
             found = np.where(np.abs(direct) < 0.1, exact, direct)
             beyond = orders * self._loss(orders) - (orders / self.sigma) ** 2 / 2  # a second peak outside the places
-        return np.where(orders > self.places[-1], np.maximum(found, beyond), found)
+        return np.asarray(np.where(orders > self.places[-1], np.maximum(found, beyond), found))
 
     def variance(self, order: float) -> float:
         """Variance of the loss, tilted by exp(order loss)."""
@@ -147,22 +172,30 @@ class _Sum:
         order = -tilt if self.reverse else tilt + 1
         return math.sqrt(sum(count * shape.variance(order) for shape, count in self.parts))
 
-    def tilt(self, delta: float) -> tuple[float, float]:
-        """Chernoff's bound on epsilon at `delta`, and the tilt at which it is least."""
-        tilts = np.geomspace(1e-4, LARGEST_TILT * max(max(shape.sigma, 1.0) / shape.rate for shape, _ in self.parts), 80)
-        bounds = (self.cumulants(tilts) - math.log(delta)) / tilts
-        tilts = tilts[np.nanargmin(bounds)] * np.geomspace(0.7, 1.4, 9)
-        bounds = (self.cumulants(tilts) - math.log(delta)) / tilts
-        best = int(np.nanargmin(bounds))
-        return float(bounds[best]), float(tilts[best])
+    def tilt(self, delta: float, *, tight: bool = False) -> tuple[float, float]:
+        """Chernoff's bound on epsilon at `delta`, or one that is a little tighter, and the tilt where it is least."""
+        tilts = np.geomspace(
+            1e-4, LARGEST_TILT * max(max(shape.sigma, 1.0) / shape.rate for shape, _ in self.parts), 80
+        )
+        for _ in range(2):
+            less = (1 + tilts) * np.log1p(tilts) - tilts * np.log(tilts) if tight else 0.0
+            bounds = (self.cumulants(tilts) - math.log(delta) - less) / tilts
+            best = int(np.nanargmin(bounds))
+            found = float(bounds[best]), float(tilts[best])
+            tilts = tilts[best] * np.geomspace(0.7, 1.4, 9)
+        return found
 
-    def upper(self, tilt: float, mass: float, most: float = math.inf) -> tuple[float, float]:
-        """A loss above which there is at most `mass`, and what the tilt that shows it best has above `tilt`."""
-        tilts = tilt * np.geomspace(1, 1e4, 60)
-        tilts = tilts[tilts <= tilt + most]
-        bounds = (self.cumulants(tilts) - math.log(mass)) / tilts
+    def upper(self, tilt: float, mass: float, most: float = math.inf) -> tuple[float, float, float]:
+        """Where losses end: above the first loss there is at most `mass`, above the second also little tilted mass.
+
+        Third, what the tilt that shows the former best has above `tilt`: at most `most`.
+        """
+        rises = tilt * np.array([0.0, *np.geomspace(1e-3, 1e4, 70)])
+        values = self.cumulants(tilt + rises)
+        further = float(np.nanmin((values[1:] - values[0] + WRAPPED) / rises[1:]))
+        bounds = np.where(rises <= most, (values - math.log(mass)) / (tilt + rises), math.inf)
         best = int(np.nanargmin(bounds))
-        return float(bounds[best]), float(tilts[best]) - tilt
+        return float(bounds[best]), max(float(bounds[best]), further), float(rises[best])
 
     def lower(self, tilt: float, nats: float, width: float, least: float = 0.0) -> tuple[float, float]:
         """A loss below which there is exp(-nats) of the tilted mass, and the exponent above `least` that shows it.
@@ -176,48 +209,58 @@ class _Sum:
         return float(bounds[best]), float(exponents[best])
 
 
-def planned(kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool) -> Plan | None:
+def grid_for(kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool) -> Grid | None:
     """Grids for the epsilon of all releases at `delta`; None if they would be too large. Arguments as in the caller."""
+    most = LARGEST / fineness
     for _ in range(MOST_TRIES):
-        plan = _planned(kinds, delta, fineness, reverse)
-        sizes = [window.size for groups in plan.groups for _, _, window in groups]
-        points = [max(SIZE_OF_POINT * len(one), int(np.ptp(one)) // 4) for one in plan.points]
-        if max(plan.final.size, *sizes, *points) <= MOST_SIZE:
-            return plan
+        grid = _grid(kinds, delta, fineness, reverse)
+        sizes = [window.size for groups in grid.groups for _, _, window in groups]
+        points = [max(SIZE_OF_POINT * len(one), int(np.ptp(one)) // 4) for one in grid.points]
+        if max(grid.final.size, *sizes, *points) <= most:
+            return grid
         fineness *= 2
     return None
 
 
-def _planned(kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool) -> Plan:
+def _grid(kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool) -> Grid:
     whole = _Sum([(kind, kind.count) for kind in kinds], reverse)
     total, least = sum(kind.count for kind in kinds), TRUNCATED * delta
-    guess, tilt = whole.tilt(delta)
+    guess, best = whole.tilt(delta)
+    tilt = TILTED * best
     ratio = 1 if total <= MANY else 2 ** round(math.log2(total) / 4)
-    target = fineness * whole.deviation(tilt) / math.sqrt(total * (1 if ratio == 1 else 2))
-    target = max(target, fineness**2 * guess / total / 12)
+    # a grid adds at most step^2 / 4 to the variance of a loss, so (tilt + 1) step^2 total / 8 to epsilon
+    target = fineness * math.sqrt(guess / (best + 1) / total / (1 if ratio == 1 else 2))
     ranges = [_range(kind, reverse, tilt, least / total, target) for kind in kinds]
-    high, low = whole.upper(tilt, least)[0], whole.lower(tilt, WRAPPED, target)[0]
-    most = LARGEST_EXPONENT / max(high - low if ratio > 1 else 0, *(end - start for start, end in ranges))
-    high, above = whole.upper(tilt, least, most)
+    bounds, low = [], whole.lower(tilt, WRAPPED, target)[0]
+    low = max(low, sum(kind.count * (first - 3 * target) for kind, (first, _) in zip(kinds, ranges, strict=True)))
+    most = math.inf if ratio > 1 else LARGEST_EXPONENT / max(last - first for first, last in ranges)
+    for kind, (first, last) in zip(kinds, ranges, strict=True):
+        members = [(ratio**2, kind.count // ratio**2), (kind.count % ratio**2, 1)] if ratio > 1 else []
+        found = []
+        for count, times in (one for one in members if min(one)):
+            part = _Sum([(kind, count)], reverse)
+            above = part.upper(tilt, least / times, LARGEST_EXPONENT / (last - first))
+            below = part.lower(tilt, WRAPPED + math.log(times), target, least=tilt)
+            most = min(most, ERROR_EXPONENT / max(above[0], target))
+            found.append((count, times, above, below))
+        bounds.append(found)
+    end, high, rise = whole.upper(tilt, least, most)
     size = _two_power((high - low) / target / ratio + 4)
     coarse = (high - low) / (size - 4)
     step = coarse / ratio
+    points = tuple(_points(limits, reverse, best, step, fineness) for limits in ranges)
     groups = []
-    for kind, (start, end) in zip(kinds, ranges, strict=True):
-        members = [(ratio**2, kind.count // ratio**2), (kind.count % ratio**2, 1)] if ratio > 1 else []
-        windows = []
-        for count, times in members:
-            if count and times:
-                part = _Sum([(kind, count)], reverse)
-                top, over = part.upper(tilt, least / times, LARGEST_EXPONENT / (end - start))
-                bottom, under = part.lower(tilt, WRAPPED + math.log(times), target, least=tilt)
-                first = math.floor(bottom / coarse) * ratio
-                window = Window(first, _two_power(top / step - first), over * step, under * step)
-                windows.append((count, times, window))
+    for found, own in zip(bounds, points, strict=True):
+        windows, lowest = [], -int(own[-1]) if reverse else int(own[0])
+        for count, times, (top, further, over), (bottom, under) in found:
+            start = math.floor(max(bottom / step, count * lowest) / ratio) * ratio
+            kept = max(1, math.ceil(top / coarse)) * ratio - start
+            size_of_group = _two_power(max(further / step - start, kept))
+            windows.append((count, times, Window(start, size_of_group, kept, over * step, under * step)))
         groups.append(tuple(windows))
-    points = tuple(_points(limits, reverse, tilt, step, fineness) for limits in ranges)
-    final = Window(math.floor(low / coarse), size, above * coarse)
-    return Plan(reverse, step, ratio, tilt * step, points, tuple(groups), final, guess)
+    start = math.floor(low / coarse)
+    final = Window(start, size, min(size, math.ceil(end / coarse) + 1 - start), rise * coarse)
+    return Grid(reverse, step, ratio, tilt * step, points, tuple(groups), final, guess)
 
 
 def _range(kind: Kind, reverse: bool, tilt: float, mass: float, width: float) -> tuple[float, float]:
@@ -228,15 +271,23 @@ def _range(kind: Kind, reverse: bool, tilt: float, mass: float, width: float) ->
     return (min(low, 0.0), min(high, bound)) if reverse else (max(min(low, 0.0), -bound), high)
 
 
-def _points(
-    limits: tuple[float, float], reverse: bool, tilt: float, step: float, fineness: float
-) -> NDArray[np.int64]:
-    """Indices for the loss of one release: next to one another near 0, further apart where losses are large and rare."""
+def renyi_epsilon(kinds: Sequence[Kind], delta: float) -> float:
+    """Epsilon of all releases together at `delta` by Renyi divergences: an estimate of an upper bound, in float64.
+
+    Canonne, Kamath, Steinke 2020, Proposition 12.
+    """
+    wholes = [_Sum([(kind, kind.count) for kind in kinds], reverse) for reverse in (False, True)]
+    return max(0.0, *(whole.tilt(delta, tight=True)[0] for whole in wholes))
+
+
+def _points(limits: tuple[float, float], reverse: bool, tilt: float, step: float, fineness: float) -> NDArray[np.int64]:
+    """Indices for the loss of one release: side by side near 0, further apart where losses are large and rare."""
     growth = min(0.3, COARSENING * fineness)
 
     def away(end: float, tilt: float) -> list[int]:
-        found, last, widest = [], math.ceil(max(0.0, end) / step) + 2, growth / (1 + tilt) / step
-        while (not found or found[-1] < last) and len(found) <= MOST_SIZE / SIZE_OF_POINT:
+        found: list[int] = []
+        last, widest = math.ceil(max(0.0, end) / step) + 2, growth / (1 + tilt) / step
+        while (not found or found[-1] < last) and len(found) <= MOST_POINTS:
             here = found[-1] if found else 0
             found.append(here + max(1, int(min(growth * here, widest))))
         return found

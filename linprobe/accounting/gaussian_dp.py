@@ -43,7 +43,7 @@ def _of_squared_mu(terms: Iterable[tuple[int, float]], function: Callable[[Any],
             if multiplier == 0:
                 return math.inf
             squared += arb(count) / arb(multiplier) ** 2
-        return _rounded_up(function(squared))
+        return upper_float(function(squared))
 
 
 def delta_of(epsilon: float, mu: float) -> float:
@@ -59,7 +59,7 @@ def delta_of(epsilon: float, mu: float) -> float:
         with ctx.workprec(bits):
             delta = _delta(epsilon, mu)
             if delta.rel_accuracy_bits() > 64 or bits >= MOST_BITS:
-                return min(1.0, _rounded_up(delta))
+                return min(1.0, upper_float(delta))
         bits *= 2
 
 
@@ -125,7 +125,7 @@ def _least(condition: Callable[[float], bool], high: float) -> float:
             low = middle
 
 
-def _rounded_up(ball: Any) -> float:
+def upper_float(ball: Any) -> float:
     """The least float64 that is no smaller than any number in `ball`, or the next."""
     from flint import arb
 

@@ -44,8 +44,9 @@ def _verify(request: VerifyRequest) -> None:
     if request.as_json:
         return
     signed = "" if result["signature"] is None else f"; signature {result['signature']}"
-    opinion = "" if result["epsilon_autodp"] is None else f", autodp {rounded_up(result['epsilon_autodp'])}"
-    checks = f"cross-check {rounded_up(result['epsilon_cross_check'])}{opinion}"
+    asked = {"autodp": result["epsilon_autodp"], "dp-accounting": result["epsilon_dp_accounting"]}
+    opinions = "".join(f", {name} {rounded_up(found)}" for name, found in asked.items() if found is not None)
+    checks = f"cross-check {rounded_up(result['epsilon_cross_check'])}{opinions}"
     _terminal.note(
         f"epsilon {rounded_up(result['epsilon'])} ({checks}) at delta {rounded_up(result['delta'])}, "
         f"{gaussian_words(result['gdp_mu'], result['zcdp_rho'])}; {result['releases']} releases; data "

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
-from linprobe.accounting.accountants import AUTODP, PLD, gaussian_figures, third_opinion
+from linprobe.accounting.accountants import AUTODP, GOOGLE, PLD, RENYI, gaussian_figures, third_opinion
 from linprobe.accounting.calibrate import GRADIENT
 from linprobe.accounting.events import INHERITED, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import rounded_up
@@ -76,12 +76,14 @@ class Recomputed:
     """What the ledger of a run costs by all accountants, as computed now.
 
     Attributes:
-        epsilon_autodp: a third opinion; None where autodp has none. releases: their number.
+        epsilon_autodp, epsilon_dp_accounting: a third opinion, the second on samples; None where the library has none.
+        releases: their number.
     """
 
     epsilon: float | None
     epsilon_cross_check: float | None
     epsilon_autodp: float | None
+    epsilon_dp_accounting: float | None
     gdp_mu: float | None
     zcdp_rho: float | None
     releases: int
@@ -168,7 +170,7 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: Sele
                 "the ledger holds sampled releases, which the manifest's accountant does not cover; do not trust it"
             )
         epsilon, opinion = accountant.epsilon(releases, delta), third_opinion(accountant, releases, delta)
-        checker, judge = accountant.cross_check.words, accountant
+        checker, judge, agree = accountant.cross_check.words, accountant, accountant.agrees
         cross_check = accountant.cross_check.epsilon(releases, delta)
         insecure = not manifest.private
         guarantee = guarantee_text(stated, delta, releases, insecure=insecure, unit=manifest.unit)
@@ -177,7 +179,7 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: Sele
         figures = {"gdp_mu": None, "zcdp_rho": None}
         epsilon, opinion = selection_epsilon(selection, delta, accountant), None
         # both figures are upper bounds, as for sampled sums
-        checker, judge = SELECTION_CROSS_CHECK, PLD
+        checker, judge, agree = SELECTION_CROSS_CHECK, PLD, RENYI.agrees
         cross_check = selection_cross_check(selection, delta)
         guarantee = selected_guarantee(stated, delta, manifest.unit)
     if stated < epsilon * (1 - judge.tolerance):
@@ -192,21 +194,25 @@ def _recomputed(manifest: Manifest, events: list[GaussianEvent], selection: Sele
         raise PrivacyError(
             f"the manifest's guarantee ({manifest.guarantee!r}) does not follow from the ledger; do not trust it"
         )
-    if not judge.agrees(stated, cross_check):
+    if not agree(stated, cross_check):
         raise PrivacyError(
             f"{checker} finds epsilon {rounded_up(cross_check)}, the manifest says {rounded_up(stated)}; do not trust "
             "it"
         )
-    if opinion is not None and not AUTODP.agrees(epsilon, opinion):
+    if opinion is not None and not opinion[0].agrees(epsilon, opinion[1]):
         raise PrivacyError(
-            f"{AUTODP.words} finds epsilon {rounded_up(opinion, 9)}, the ledger costs {rounded_up(epsilon, 9)}; do not "
-            "trust it"
+            f"{opinion[0].words} finds epsilon {rounded_up(opinion[1], 9)}, the ledger costs {rounded_up(epsilon, 9)}; "
+            "do not trust it"
         )
     if stated > (manifest.epsilon_target or 0.0):
         raise PrivacyError(
             f"epsilon {rounded_up(stated, 9)} is above the target, {manifest.epsilon_target:.9g}; do not trust it"
         )
-    return Recomputed(epsilon, cross_check, opinion, **figures, releases=len(events) if selection is None else 1)
+    by_autodp, by_google = (
+        opinion[1] if opinion is not None and opinion[0] is one else None for one in (AUTODP, GOOGLE)
+    )
+    count = len(events) if selection is None else 1
+    return Recomputed(epsilon, cross_check, by_autodp, by_google, **figures, releases=count)
 
 
 def _nothing_released(run: RunFolder, events: Sequence[GaussianEvent]) -> Recomputed:
@@ -222,7 +228,7 @@ def _nothing_released(run: RunFolder, events: Sequence[GaussianEvent]) -> Recomp
         raise PrivacyError(f"method {manifest.method} releases sums with noise, the ledger is empty; do not trust it")
     for key, value in without_noise(method.private).items():
         _same(manifest, key, value)
-    return Recomputed(manifest.epsilon, manifest.epsilon, None, manifest.gdp_mu, manifest.zcdp_rho, 0)
+    return Recomputed(manifest.epsilon, manifest.epsilon, None, None, manifest.gdp_mu, manifest.zcdp_rho, 0)
 
 
 def ledger_of(run: RunFolder) -> bytes:

@@ -17,6 +17,7 @@ FINDINGS = (
     "epsilon",
     "epsilon_cross_check",
     "epsilon_autodp",
+    "epsilon_dp_accounting",
     "delta",
     "gdp_mu",
     "zcdp_rho",
@@ -45,11 +46,11 @@ def verify(
         public_key: file of the key that must have signed the run.
         max_epsilon, max_delta: the most that the guarantee may state, 0 or more.
 
-    Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp (a third opinion, None where autodp
-        has none), delta, gdp_mu, zcdp_rho, releases, data, signature and per_record (what was checked, in words),
-        not_covered (pages that no digest and so no signature covers),
-        stated_not_checked (keys of the manifest and files that nothing in the folder proves), refused (why it is not
-        verified). Figures that were not verified are None.
+    Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp and epsilon_dp_accounting (third
+        opinions on sums over all rows and over samples; None where the library has none), delta, gdp_mu, zcdp_rho,
+        releases, data, signature and per_record (what was checked, in words), not_covered (pages that no digest and so
+        no signature covers), stated_not_checked (keys of the manifest and files that nothing in the folder proves),
+        refused (why it is not verified). Figures that were not verified are None.
 
     Raises:
         ParameterError: a limit that is not allowed. DataError: not a run folder, or an unreadable key or feature file.

@@ -1,0 +1,330 @@
+"""Epsilon of Gaussian releases on Poisson samples, composed: a proven upper bound (docs/proofs/sampled.md).
+
+A release with noise multiplier sigma and rate q is dominated by P = (1 - q) N(0, sigma^2) + q N(1, sigma^2) and
+Q = N(0, sigma^2), in both directions. The privacy loss log dP/dQ is spread over a grid so that no delta(epsilon) falls
+(Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022), with masses in ball arithmetic. Masses are tilted by an
+exponential, which moves losses near epsilon to the middle and so keeps their digits, and composed by `convolution`.
+What float64 decides alone, `grid_for`, is where grids and windows lie: a bad choice makes the bound larger, not wrong.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linprobe.accounting.convolution import Reals, convolved, exponentials, gains
+from linprobe.accounting.gaussian_dp import upper_float
+from linprobe.accounting.loss_grid import LARGEST_EXPONENT, Grid, Kind, Window, grid_for
+
+BITS = 192
+MOST_BITS = 3072
+ACCURATE = 2.0**-45  # relative width of all masses together
+SUMS = 1 + 2.0**-32  # covers the rounding of a sum of at most 2^20 positive numbers, and of its terms
+TINY = 1e-280  # more than all underflow in such a sum
+TILTS = (1.0, 0.5, 0.1, 2.0)  # powers of delta at which a whole curve is resolved
+ROUGHEST = 0.1  # fineness for a direction that is not the larger one
+SIMILAR = 0.9
+
+
+class UnresolvedError(ArithmeticError):
+    """The numbers are beyond what the grid or float64 holds."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Losses of a group of releases.
+
+    Attributes:
+        start: index on the grid of the first mass.
+        masses: upper bounds of the masses times exp(tilt index - scale), shape (n,).
+        scale: a logarithm that was taken out of the masses, a ball.
+        infinite: a bound on the mass of infinite losses.
+    """
+
+    start: int
+    masses: Reals
+    scale: Any
+    infinite: float
+
+
+@dataclass(frozen=True)
+class Composed:
+    """All releases composed, in one direction. Fields as in `Measure` and `Grid`, on the coarse grid.
+
+    Attributes:
+        weights: exp(-tilt i) (1 - exp(-step i)) for i from 1, shape (n,).
+    """
+
+    start: int
+    masses: Reals
+    scale: Any
+    infinite: float
+    tilt: float
+    step: float
+    weights: Reals
+
+    def delta_at(self, index: int) -> float:
+        """A bound on delta(epsilon) for epsilon = index step; 1 below the window."""
+        from flint import arb
+
+        if index < self.start:
+            return 1.0
+        above = self.masses[index - self.start + 1 :]
+        total = float(above @ self.weights[: len(above)]) * SUMS + TINY
+        exact = arb(total) * (self.scale - arb(self.tilt) * index).exp() + self.infinite
+        return min(1.0, upper_float(exact)) if exact.is_finite() else 1.0
+
+    def delta(self, epsilon: float) -> float:
+        """A bound on delta(`epsilon`): between two points of the grid, it is linear in exp(epsilon)."""
+        from flint import arb
+
+        low = math.floor(epsilon / self.step)
+        while arb(self.step) * low > arb(epsilon):
+            low -= 1
+        while arb(self.step) * (low + 1) <= arb(epsilon):
+            low += 1
+        first, then = self.delta_at(low), self.delta_at(low + 1)
+        share = (arb(epsilon) - arb(self.step) * low).expm1() / arb(self.step).expm1()
+        return min(first, upper_float(first - (first - arb(then)) * share.lower())) if then < first else first
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon at which the bound is at most `delta`: the least, up to rounding."""
+        from flint import arb
+
+        low, high = max(self.start, 0) - 1, self.start + len(self.masses)
+        if self.delta_at(high) > delta:
+            return math.inf
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.delta_at(middle) > delta:
+                low = middle
+            else:
+                high = middle
+        if low < max(self.start, 0):
+            return upper_float(arb(self.step) * high)
+        first, then = arb(self.delta_at(low)), arb(self.delta_at(high))
+        share = (first - arb(delta)) / (first - then)
+        return upper_float(arb(self.step) * low + (share * arb(self.step).expm1()).log1p())
+
+
+def epsilon_of_kinds(kinds: Sequence[Kind], delta: float, fineness: float) -> float:
+    """Epsilon of all releases together at `delta`, an upper bound; infinite if it cannot be resolved.
+
+    Args:
+        kinds: at least one. delta: in (0, 1).
+        fineness: of the grid, in standard deviations of a release's loss; the excess of epsilon grows with its square.
+    """
+    grids = _grids(kinds, delta, fineness)
+    largest = max((grid.guess for grid in grids if grid is not None), default=math.inf)
+    found = 0.0
+    for grid in sorted(grids, key=lambda one: -math.inf if one is None else -one.guess):
+        if grid is None:
+            return math.inf
+        bound = math.inf
+        if grid.guess < SIMILAR * largest:  # a rougher bound is likely to be below the other direction's
+            rough = grid_for(kinds, delta, max(ROUGHEST, fineness), grid.reverse)
+            bound = math.inf if rough is None else _epsilon(kinds, rough, delta)
+        found = max(found, bound if bound <= found else _epsilon(kinds, grid, delta))
+    return found
+
+
+def _epsilon(kinds: Sequence[Kind], grid: Grid, delta: float) -> float:
+    try:
+        return total_loss(kinds, grid).epsilon(delta)
+    except UnresolvedError:
+        return math.inf
+
+
+def _grids(kinds: Sequence[Kind], delta: float, fineness: float) -> list[Grid | None]:
+    """One grid for each direction; one is enough for sums over all rows, whose directions mirror one another."""
+    ways = (False,) if all(kind.rate == 1 for kind in kinds) else (False, True)
+    return [grid_for(kinds, delta, fineness, reverse) for reverse in ways]
+
+
+def deltas_of_kinds(kinds: Sequence[Kind], epsilons: Sequence[float], delta: float, fineness: float) -> Reals:
+    """delta(epsilon) of all releases together, upper bounds, shape (len(epsilons),); resolved best near `delta`."""
+    curves = []
+    for power in TILTS:
+        grids = _grids(kinds, delta**power, fineness)
+        try:
+            ways = [total_loss(kinds, grid) for grid in grids]
+        except UnresolvedError:
+            continue
+        curves.append((max(grid.guess for grid in grids if grid is not None), ways))
+    curves.sort(key=lambda curve: curve[0])
+    guesses = [guess for guess, _ in curves]
+    bounds = np.ones(len(epsilons))
+    for place, epsilon in enumerate(epsilons):
+        last = bisect.bisect(guesses, epsilon)
+        for _, ways in curves[max(last - 1, 0) : last + 1]:
+            bounds[place] = min(bounds[place], max(way.delta(epsilon) for way in ways))
+    return bounds
+
+
+def total_loss(kinds: Sequence[Kind], grid: Grid | None) -> Composed:
+    """All releases in one direction. Losses above the window count as infinite, by Chernoff's bound."""
+    from flint import arb
+
+    if grid is None:
+        raise UnresolvedError
+    parts: list[tuple[Measure, int]] = []
+    for kind, points, groups in zip(kinds, grid.points, grid.groups, strict=True):
+        one = loss_of(kind, grid, points)
+        parts += [(_grouped(one, members, window, grid), count) for members, count, window in groups]
+        parts += [(one, kind.count)] if grid.ratio == 1 else []
+    tilt, step, window = grid.tilt * grid.ratio, grid.step * grid.ratio, grid.final
+    held = _convolved(parts, window)
+    scale = sum((count * one.scale for one, count in parts), arb(0))
+    above = sum((count * _log_transform(one, window.above) for one, count in parts), scale)
+    over = (above - (arb(tilt) + arb(window.above)) * (window.start + window.kept)).exp()
+    infinite = sum((count * arb(one.infinite) for one, count in parts), over)
+    weights = (exponentials(-tilt, window.size + 1) * gains(step, window.size + 1))[1:]
+    return Composed(window.start, held, scale, upper_float(infinite), tilt, step, weights)
+
+
+def loss_of(kind: Kind, grid: Grid, points: NDArray[np.int64]) -> Measure:
+    """The loss of one release on the fine grid: masses in balls, rounded up.
+
+    Each loss is divided between the two points around it, in the one way that is linear in exp(loss). Under Q, a point
+    holds the change of slope of delta(a) = P(loss > log a) - a Q(loss > log a), a = exp(epsilon), interpolated between
+    points; under P, a times that. The lowest point takes all losses below; above the highest, a part is infinite.
+    """
+    bits = BITS
+    while bits <= MOST_BITS:
+        found = _spread(kind, grid, points, bits)
+        if found is not None:
+            return found
+        bits *= 2
+    raise UnresolvedError
+
+
+def _spread(kind: Kind, grid: Grid, points: NDArray[np.int64], bits: int) -> Measure | None:
+    from flint import arb, ctx
+
+    with ctx.workprec(bits):
+        curve = _curve(kind, grid.step, points.tolist())
+        if curve is None:
+            return None
+        places, above, below = curve
+        # far below, delta(a) is nearly 1 - a, so `below`, the difference, keeps the digits there
+        zero = points.tolist().index(0)
+        widths = [after - before for before, after in pairwise(places)]
+        left = [(below[place + 1] - below[place]) / widths[place] for place in range(zero)]
+        right = [(above[place + 1] - above[place]) / widths[place] for place in range(zero, len(widths))]
+        left, right = [below[0] / places[0], *left], [*right, arb(0)]
+        under_q = [after - before for before, after in pairwise(left)]
+        under_q += [right[0] + 1 - left[-1]]
+        under_q += [after - before for before, after in pairwise(right)]
+        sign, rate = (-1, arb(grid.tilt)) if grid.reverse else (1, arb(grid.tilt) + arb(grid.step))
+        indices = sign * points
+        balls = [mass * (rate * index).exp() for mass, index in zip(under_q, indices.tolist(), strict=True)]
+        total = sum(balls, arb(0))
+        if not total > 0 or sum((ball.rad() for ball in balls), arb(0)) > ACCURATE * total:
+            return None
+        scale = arb(float(total.log()))
+        masses, start = np.zeros(int(np.ptp(indices)) + 1), int(indices.min())
+        masses[indices - start] = [max(0.0, upper_float(ball / scale.exp())) for ball in balls]
+        infinite = below[0] / places[0] if grid.reverse else above[-1]
+        return Measure(start, masses, scale, max(0.0, upper_float(infinite)))
+
+
+def _curve(kind: Kind, step: float, points: list[int]) -> tuple[list[Any], list[Any], list[Any]] | None:
+    """a = exp(step point), delta(a) for points from 0 on, and delta(a) - (1 - a) for points up to 0.
+
+    None if the number of bits does not resolve them.
+    With x the place at which the loss is log a: delta(a) = P(X > x) - a Q(X > x), and q P(X > x | joined) - (a - 1 + q)
+    Q(X > x) is the same. Losses are above log(1 - q).
+    """
+    from flint import arb
+
+    sigma, rate, half = arb(kind.multiplier), arb(kind.rate), arb(1) / 2
+    variance, root = sigma**2, sigma * arb(2).sqrt()
+    places: list[Any] = []
+    above: list[Any] = []
+    below: list[Any] = []
+    for point in points:
+        loss = arb(step) * point
+        excess = loss.expm1() + rate
+        places.append(loss.exp())
+        if excess <= 0:
+            above.append(None)
+            below.append(arb(0))
+            continue
+        if not excess > 0:
+            return None
+        x = variance * (excess / rate).log() + half
+        absent, present = x / root, (x - 1) / root
+        above.append((rate * present.erfc() - excess * absent.erfc()) / 2 if point >= 0 else None)
+        below.append((excess * (-absent).erfc() - rate * (-present).erfc()) / 2 if point <= 0 else None)
+    return places, above, below
+
+
+def _log_transform(measure: Measure, rate: float) -> Any:
+    """Logarithm of a bound on sum(mass exp(rate index)), a ball."""
+    from flint import arb
+
+    length = len(measure.masses)
+    anchor = max(0, length - int(LARGEST_EXPONENT / rate)) if rate > 0 else 0  # exponents rise to the largest at most
+    total = float(measure.masses @ exponentials(rate, length, -anchor)) * SUMS + TINY
+    if not math.isfinite(total):
+        raise UnresolvedError
+    return arb(total).log() + arb(rate) * (measure.start + anchor)
+
+
+def _grouped(one: Measure, members: int, window: Window, grid: Grid) -> Measure:
+    """`members` releases of a kind together, on the coarse grid.
+
+    Losses above the window count as infinite, those below as its lowest point: both by Chernoff's bound.
+    """
+    from flint import arb
+
+    above = members * (one.scale + _log_transform(one, window.above))
+    over = (above - (arb(grid.tilt) + arb(window.above)) * (window.start + window.kept)).exp()
+    under = arb(0)
+    if window.start > members * one.start:
+        under = (members * _log_transform(one, -window.below) + arb(window.below) * window.start).exp()
+    if not (over < 1 and under < 1):
+        raise UnresolvedError
+    held = _convolved([(one, members)], window)
+    held[0] += upper_float(under)
+    infinite = upper_float(members * arb(one.infinite) + over)
+    return Measure(window.start // grid.ratio, _coarser(held * SUMS, grid), members * one.scale, infinite)
+
+
+def _coarser(masses: Reals, grid: Grid) -> Reals:
+    """Masses of the fine grid, spread over the coarse one as in `loss_of`; the first point lies on both."""
+    from flint import arb
+
+    step, rate, ratio = arb(grid.step), arb(grid.tilt) + arb(grid.step), grid.ratio
+    shares = [(step * place).expm1() / (step * ratio).expm1() for place in range(ratio)]
+    down = [upper_float((-rate * place).exp() * (1 - share)) for place, share in enumerate(shares)]
+    up = [upper_float((rate * (ratio - place)).exp() * share) for place, share in enumerate(shares)]
+    blocks = masses.reshape(-1, ratio)
+    result = np.zeros(len(blocks) + 1)
+    result[:-1] += blocks @ np.array(down)
+    result[1:] += blocks @ np.array(up)
+    return result * SUMS
+
+
+def _convolved(parts: Sequence[tuple[Measure, int]], window: Window) -> Reals:
+    """Bounds on the masses of the sum of all losses at the indices of a window, shape (kept,).
+
+    Indices that differ by a multiple of the size are one, so a mass outside the window is added to one inside.
+    """
+    sums, error = convolved([(_folded(one, window.size), count) for one, count in parts])
+    return np.maximum(np.roll(sums, -window.start % window.size)[: window.kept] + error, 0.0)
+
+
+def _folded(measure: Measure, size: int) -> Reals:
+    """Masses at indices modulo `size`."""
+    turns = -(-len(measure.masses) // size)
+    padded = np.concatenate([measure.masses, np.zeros(turns * size - len(measure.masses))])
+    total = padded.reshape(turns, size).sum(axis=0) * (SUMS if turns > 1 else 1.0)
+    return np.asarray(np.roll(total, measure.start % size))

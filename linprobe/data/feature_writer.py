@@ -149,6 +149,7 @@ class FeatureWriter:
         converted: str,
         skipped: Sequence[tuple[str, str]],
         keys: Mapping[str, NDArray[np.uint8]],
+        source_keys: Mapping[str, NDArray[np.uint8]],
     ) -> None:
         """Store private facts about the images of an extraction.
 
@@ -156,12 +157,14 @@ class FeatureWriter:
             fingerprint: digest of the images. converted: number of images by conversion, as JSON.
             skipped: id and reason of each skipped image.
             keys: for each group the digest of every image's pixels, shape (n_rows, bytes); zero for augmented views.
+            source_keys: the digest of every image before the transform, in the same shape.
         """
         group = self._file.create_group(PRIVATE_LOG)
         group.attrs["fingerprint"] = fingerprint
         group.attrs["converted"] = converted
         for name, digests in keys.items():
             group.create_dataset(f"{name}_key", data=digests)
+            group.create_dataset(f"{name}_source_key", data=source_keys[name])
         text = h5py.string_dtype("utf-8")
         group.create_dataset("skipped_id", data=[name for name, _ in skipped], dtype=text)
         group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)

@@ -27,7 +27,7 @@ from torchvision.transforms import functional as transforms
 
 from linprobe.data.owners import id_hash
 from linprobe.errors import ParameterError
-from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, SKIPPED
+from linprobe.extraction.partial import CONVERTED, DONE, KEY_BYTES, PIXEL_KEY, SKIPPED, SOURCE_KEY
 from linprobe.extraction.sources.base import Members, UnreadableImage
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO")
@@ -230,8 +230,9 @@ def _array(image: Image.Image) -> NDArray[np.uint8]:
 
 Batch = tuple[int, Tensor, Tensor, Tensor, list[tuple[int, str]]]
 """Batch number; pixels (rows, channels, height, width), status (rows,) and keys (rows, KEY_BYTES), all uint8; and
-(row, reason) for each unreadable image. The key is a digest of the pixels that identifies copies of an image; it is
-zero for augmented views."""
+(row, reason) for each unreadable image. The first half of a key is a digest of the pixels after the transform, which
+identifies copies of an image; it is zero for augmented views. The second half is a digest of the image before the
+transform, so it does not depend on the network."""
 
 
 class Batches(Dataset[Batch]):
@@ -274,26 +275,28 @@ class Batches(Dataset[Batch]):
         unread: list[tuple[int, str]] = []
         for place, row in enumerate(rows):
             try:
-                pixels[place], conversions = self.row(row)
+                content = self.members.read(row // self.views)
+                pixels[place], conversions = self._pixels(row, content)
                 status[place] += CONVERTED * conversions
+                keys[place, SOURCE_KEY] = _key_of(
+                    content if isinstance(content, bytes) else np.ascontiguousarray(content).data
+                )
                 if row % self.views == 0:
-                    digest = hashlib.blake2b(pixels[place].data, digest_size=KEY_BYTES).digest()
-                    keys[place] = np.frombuffer(digest, dtype=np.uint8)
+                    keys[place, PIXEL_KEY] = _key_of(pixels[place].data)
             except UnreadableImage as error:
                 status[place] = SKIPPED
                 unread.append((row, str(error)))
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         return batch, images, torch.from_numpy(status), torch.from_numpy(keys), unread
 
-    def row(self, row: int) -> tuple[NDArray[np.uint8], int]:
+    def _pixels(self, row: int, content: Any) -> tuple[NDArray[np.uint8], int]:
         """Pixels of one row, uint8 (height, width, channels), and the bit mask of conversions.
 
         Raises:
             UnreadableImage: the image cannot be decoded, or its size after the transform is not `size`.
         """
-        image_row, view = divmod(row, self.views)
-        image, conversions = decode(self.members.read(image_row), self.transform.mode)
-        if view:
+        image, conversions = decode(content, self.transform.mode)
+        if row % self.views:
             pixels = self.transform.augmented(image, self.size, id_hash(self.row_id(row), 0) >> 1)
         else:
             pixels = self.transform.pixels(image)
@@ -304,6 +307,11 @@ class Batches(Dataset[Batch]):
                 "give --resize and --crop"
             )
         return pixels, conversions
+
+
+def _key_of(content: bytes | memoryview) -> NDArray[np.uint8]:
+    """A digest of the content of an image file, or of its pixels."""
+    return np.frombuffer(hashlib.blake2b(content, digest_size=KEY_BYTES // 2).digest(), dtype=np.uint8)
 
 
 def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.Image]:

@@ -33,7 +33,9 @@ from linprobe.extraction.partial import (
     CONVERTED,
     DONE,
     PENDING,
+    PIXEL_KEY,
     SETTINGS,
+    SOURCE_KEY,
     Partial,
     locked,
     outcome,
@@ -318,7 +320,9 @@ def assemble(plan: ExtractionPlan) -> str | None:
                 writer.write_text_weights(np.load(plan.folder / TEXT))
             skipped = [(name, reason) for _, name, reason in partial.skipped()]
             keys = {group: partial.keys(group) for group in plan.batches}
-            writer.write_private_log(fingerprint, json.dumps(_conversions(partial)), skipped, keys)
+            pixels = {group: of_group[:, PIXEL_KEY] for group, of_group in keys.items()}
+            sources = {group: of_group[:, SOURCE_KEY] for group, of_group in keys.items()}
+            writer.write_private_log(fingerprint, json.dumps(_conversions(partial)), skipped, pixels, sources)
     made.replace(plan.out)
     shutil.rmtree(plan.folder)
     return writer.note
@@ -334,7 +338,7 @@ def _conversions(partial: Partial) -> dict[str, int]:
 
 def _refuse_shared_rows(plan: ExtractionPlan, partial: Partial) -> None:
     """PrivacyError if an image is both private and public: its pixels are equal after the transform."""
-    if "public" in plan.sizes and common_keys(partial.keys("train"), partial.keys("public")):
+    if "public" in plan.sizes and common_keys(*(partial.keys(group)[:, PIXEL_KEY] for group in ("train", "public"))):
         raise PrivacyError(
             f"{plan.source.name}: some public images are private too; a private image cannot be public; "
             "take them out of the public images"

@@ -121,7 +121,7 @@ def _counted_together(found: dict[str, Any]) -> Iterator[str]:
     if not compared:
         yield "this book counts by itself, whatever rows its runs have, and is compared with no other book"
     elif "images" not in compared:
-        unknown = "unless their owners have the same names" if "owners" in compared else "the file has no fingerprints"
-        yield f"features of the same images from another backbone are not recognised, {unknown}; keep one --book for both"
+        unknown = "unless owners have equal names" if "owners" in compared else "as the file has no fingerprints"
+        yield f"not recognised: features of the same images from another backbone, {unknown}; keep one --book for both"
     if found["not_compared"]:
-        yield f"not compared: {found['not_compared']} books without row keys; run linprobe budget on their feature files"
+        yield f"not compared: {found['not_compared']} books without row keys; run linprobe budget on their files"

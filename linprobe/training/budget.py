@@ -90,7 +90,11 @@ def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
         "cap": None if cap is None else cap.epsilon,
         "cap_delta": None if cap is None else cap.delta,
         "entries": entries,
-        "shared": [{"book": str(other.path), "runs": len(other.contents.counted), **other.common} for other in shared],
+        "shared": [
+            {"book": str(other.path), "runs": len(other.contents.counted), **other.common}
+            for other in shared
+            if other.contents.counted
+        ],
         "compared": [] if account is None or account.keys is None else account.keys.kinds,
         "not_compared": 0 if account is None else account.not_compared(),
     }

@@ -111,12 +111,18 @@ def _budget(request: BudgetRequest) -> None:
 
 
 def _counted_together(found: dict[str, Any]) -> Iterator[str]:
-    """What else is in the figures, and what cannot be, a line each."""
+    """What else is in the figures, what cannot be, and what the cap promises, a line each."""
+    from linprobe.cli._figures import rounded_up
+
     for other in found["shared"]:
         common = ", ".join(f"{other[kind]:,} {kind}" for kind in ("rows", "images", "owners") if other[kind])
         yield f"counted together with {other['book']}: {other['runs']} runs; {common} in common"
     if found["book"] is None:
         return
+    if found["cap_raised_from"] is not None:
+        yield f"the first cap, epsilon {rounded_up(found['cap_raised_from'])}, was raised after runs were made under it"
+    elif found["cap_runs"]:
+        yield f"the cap was set after {found['cap_runs']} runs: it was no promise when their results were seen"
     compared = found["compared"]
     if not compared:
         yield "this book counts by itself, whatever rows its runs have, and is compared with no other book"

@@ -13,7 +13,7 @@ from linprobe.accounting.row_keys import Account, with_shared
 from linprobe.accounting.spending import rows_of_a_person, spending, together
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
-from linprobe.errors import DataError, ParameterError
+from linprobe.errors import DataError, ParameterError, UsageError
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.options.requests import BudgetRequest
@@ -26,14 +26,19 @@ def budget(request: BudgetRequest) -> dict[str, Any]:
     Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, relation (the neighbours that
         the figures compare), epsilon (None if it has no bound), delta, gdp_mu, zcdp_rho, accountant, epsilon_by_unit
         (epsilon for each unit that any run protects), epsilon_by_rows (epsilon for a person with at most so many rows),
-        cap, cap_delta (None without a cap), entries (one object for each run: run, name, method, created (None for a
-        private selection), unit, private, epsilon, delta, book), shared (one object for each other book that counts
-        together with this one: book, runs, and the number of rows, images and owners in common), compared (by what
-        other files are recognised; empty for a book given by hand), not_compared (number of books without row keys).
+        cap, cap_delta (None without a cap), cap_runs (number of runs that were recorded before it was set),
+        cap_raised_from (epsilon of the first cap, if it was raised after a run; else None), entries (one object for
+        each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap, book),
+        shared (one object for each other book that counts together with this one: book, runs, and the number of rows,
+        images and owners in common), compared (by what other files are recognised; empty for a book given by hand),
+        not_compared (number of books without row keys).
 
     Raises:
         DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
+        PrivacyError: a cap raised after a run without `raise_cap`. UsageError: `raise_cap` without a cap.
     """
+    if request.raise_cap and request.cap is None:
+        raise UsageError("--raise-cap was given without --set-cap; give the new cap, for example --set-cap 8")
     if request.delta is not None and not 0 < request.delta < 1:
         raise ParameterError(f"delta is {request.delta}; allowed: a number above 0 and below 1")
     if request.cap is not None:
@@ -42,7 +47,8 @@ def budget(request: BudgetRequest) -> dict[str, Any]:
     if request.cap is not None and account is not None:
         contents = with_shared(read_book(account.path), account.shared())
         deltas = [entry.delta for entry in contents.counted if entry.delta is not None]
-        set_cap(account.path, Cap(request.cap, request.delta or max(deltas, default=DEFAULT_DELTA)))
+        delta = request.delta or max(deltas, default=DEFAULT_DELTA)
+        set_cap(account.path, Cap(request.cap, delta, len(contents.counted)), may_raise=request.raise_cap)
     return _described(account, request.delta)
 
 
@@ -75,7 +81,7 @@ def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
         epsilon = None
         if entry.private and entry.delta is not None:
             epsilon = _finite(together([entry], entry.delta, entry.relation)[0])
-        stated = {name: getattr(entry, name) for name in ("run", "name", "method", "created", "unit", "private")}
+        stated = {name: getattr(entry, name) for name in ("run", "name", "method", "created", "unit", "private", "cap")}
         entries.append({**stated, "epsilon": epsilon, "delta": entry.delta, "book": str(place)})
     cap = contents.cap
     by_rows = rows_of_a_person([entry for entry in contents.counted if entry.private], spent.delta)
@@ -89,6 +95,8 @@ def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
         "epsilon_by_rows": {str(rows): _finite(epsilon) for rows, epsilon in by_rows.items()},
         "cap": None if cap is None else cap.epsilon,
         "cap_delta": None if cap is None else cap.delta,
+        "cap_runs": None if cap is None else cap.runs,
+        "cap_raised_from": None if own.first_cap is None else own.first_cap.epsilon,
         "entries": entries,
         "shared": [
             {"book": str(other.path), "runs": len(other.contents.counted), **other.common}

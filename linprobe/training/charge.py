@@ -238,7 +238,7 @@ class RunCharge:
         if not self.run or self._account is None or (plan.budget is None and plan.method.private):
             return  # another rank writes, or no private row is used
         again = self._charged is not None
-        entry = plan.entry(self.run, str(self._out.absolute()))
+        entry = replace(plan.entry(self.run, str(self._out.absolute())), cap=self._cap)
         with _charging(self._account) as shared:
             check = None if again else _check_caps(self._account, shared, self._cap, plan.settings.delta)
             others = book.charge(self._account.path, entry, check, started_from=_first(plan))
@@ -271,7 +271,7 @@ def charged_selection(
     """
     assert account is not None  # noqa: S101 - a selection spends, so its book was found
     run = run_folder.run_id(folder)
-    entry = replace(entry, run=run, name=str(out.absolute()), created=None)
+    entry = replace(entry, run=run, name=str(out.absolute()), created=None, cap=cap)
     with _charging(account) as shared:
         others = book.charge(account.path, entry, _check_caps(account, shared, cap, entry.delta or 0.0))
     try:
@@ -368,6 +368,11 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
         noun = "run" if spent.not_private_runs == 1 else "runs"
         text += f", and no epsilon covers {spent.not_private_runs} {noun} without privacy on these rows"
     progress.note(f"{text} (budget book {path})")
+    if entry.cap is not None and others.cap is None and any(one.private and one.cap != entry.cap for one in together):
+        progress.note(
+            f"--cap {entry.cap:g} was not the cap of every earlier run, so it promises nothing for runs chosen after "
+            "results; a cap that is kept for all runs is set with linprobe budget --set-cap before the first"
+        )
 
 
 def charge_histogram(

@@ -53,6 +53,7 @@ class Entry:
             that it started from.
         further: what was released from it afterwards.
         selection: the private selection that chose it, which states all that it released; None for an ordinary run.
+        cap: the epsilon that `--cap` of this run allowed all runs together; None without.
         created: when it began, UTC; None for a selection, whose duration is secret.
     """
 
@@ -65,6 +66,7 @@ class Entry:
     releases: tuple[Releases, ...]
     further: tuple[Releases, ...] = ()
     selection: SelectionEvent | None = None
+    cap: float | None = None
     created: str | None = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
@@ -85,18 +87,33 @@ class Entry:
 
 @dataclass(frozen=True)
 class Cap:
-    """The largest epsilon, at `delta`, that all runs of a book may cost together."""
+    """The largest epsilon, at `delta`, that all runs of a book may cost together.
+
+    Attributes:
+        runs: number of runs that were recorded when it was set. A cap holds for runs chosen after results if it is 0.
+    """
 
     epsilon: float
     delta: float
+    runs: int = field(default=0, compare=False)
+
+    def exceeds(self, other: Cap) -> bool:
+        """Whether it allows what the other cap does not."""
+        return self.epsilon > other.epsilon or self.delta > other.delta
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a book holds: entries by run id, in the order of their first lines, and the cap if one is set."""
+    """What a book holds.
+
+    Attributes:
+        entries: by run id, in the order of their first lines. cap: None if none is set.
+        first_cap: the cap that the first raise replaced; None if no cap was raised after a run.
+    """
 
     entries: dict[str, Entry] = field(default_factory=dict)
     cap: Cap | None = None
+    first_cap: Cap | None = None
 
     @property
     def counted(self) -> list[Entry]:
@@ -140,7 +157,7 @@ def charge(path: Path, entry: Entry, check: Check | None = None, *, started_from
         if first is not None:
             entry = replace(entry, releases=_without(entry.releases, first.total))
         before = contents.entries.get(entry.run)
-        others = Contents({run: other for run, other in contents.entries.items() if run != entry.run}, contents.cap)
+        others = replace(contents, entries={run: one for run, one in contents.entries.items() if run != entry.run})
         if before is not None:
             for name in ("method", "unit", "private", "delta"):
                 was, now = getattr(before, name), getattr(entry, name)
@@ -179,7 +196,7 @@ def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | No
     with _opened(path) as (lines, contents):
         known = contents.entries.get(entry.run)
         entry = entry if known is None else known
-        others = Contents({run: other for run, other in contents.entries.items() if run != entry.run}, contents.cap)
+        others = replace(contents, entries={run: one for run, one in contents.entries.items() if run != entry.run})
         if check is not None:
             check(others, replace(entry, further=(*entry.further, *further)))
         if known is None:
@@ -187,12 +204,23 @@ def add(path: Path, entry: Entry, further: Sequence[Releases], check: Check | No
         _append(lines, {"entry": "more", "run": entry.run, "releases": _listed(further)})
 
 
-def set_cap(path: Path, cap: Cap) -> None:
+def set_cap(path: Path, cap: Cap, *, may_raise: bool = False) -> None:
     """State the cap of a book, in place of an earlier one.
 
-    Raises: as `charge`.
+    Args:
+        may_raise: allow a cap that exceeds the earlier one although runs were recorded.
+
+    Raises:
+        PrivacyError: such a cap without `may_raise`. LinprobeError: as `charge`.
     """
-    with _opened(path) as (lines, _):
+    with _opened(path) as (lines, contents):
+        before = contents.cap
+        if before is not None and cap.runs and cap.exceeds(before) and not may_raise:
+            raise PrivacyError(
+                f"set-cap is epsilon {cap.epsilon:.9g} at delta {cap.delta:.3g}; allowed: at most the cap of epsilon "
+                f"{before.epsilon:.9g} at delta {before.delta:.3g}, under which {cap.runs} runs were recorded; a cap "
+                "raised after results is a new promise, and the book keeps both; give --raise-cap too to make it"
+            )
         _append(lines, _cap_line(cap))
 
 
@@ -263,6 +291,8 @@ def _run_line(entry: Entry) -> dict[str, Any]:
     selection = entry.selection
     left_out = () if selection is None else ("created", "private")
     named = {name: getattr(entry, name) for name in RUN_FIELDS if name not in left_out}
+    if entry.cap is not None:
+        named["cap"] = entry.cap
     if selection is not None:
         return {"entry": "selection", **named, "selection": selection.as_dict()}
     return {"entry": "run", **named, "releases": _listed(entry.releases)}
@@ -323,7 +353,7 @@ def _refuse_special(path: Path) -> None:
 def _parsed(path: Path, written: bytes) -> Contents:
     """The contents of the complete lines of a book."""
     entries: dict[str, Entry] = {}
-    cap = None
+    cap = first_cap = None
     if not whole_lines(written) and not FIRST_LINE.startswith(written):  # no book whose first line is torn
         raise DataError(NO_BOOK.format(path))
     for number, line in enumerate(whole_lines(written).splitlines(), start=1):
@@ -342,7 +372,9 @@ def _parsed(path: Path, written: bytes) -> Contents:
                 before = entries[fields["run"]]
                 entries[fields["run"]] = replace(before, further=(*before.further, *_releases(fields)))
             elif fields["entry"] == "cap":
-                cap = Cap(_number(fields["epsilon"], 0, 1e300), _number(fields["delta"], 0, 1))
+                before_it, cap = cap, _cap(fields)
+                if before_it is not None and cap.runs and cap.exceeds(before_it):
+                    first_cap = first_cap or before_it
             else:
                 raise ValueError(f"entry {str(fields['entry'])[:40]!r} is not known to this version")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -351,7 +383,15 @@ def _parsed(path: Path, written: bytes) -> Contents:
                 f"budget book {path} line {number} cannot be read ({reason[:120]}); without it no epsilon can be "
                 "proved; restore the file, or give --book another"
             ) from None
-    return Contents(entries, cap)
+    return Contents(entries, cap, first_cap)
+
+
+def _cap(fields: dict[str, Any]) -> Cap:
+    """Inverse of `_cap_line`; books of 0.2 do not say how many runs there were."""
+    runs = fields.get("runs", 0)
+    if not isinstance(runs, int) or isinstance(runs, bool) or not 0 <= runs <= MOST_EQUAL_RELEASES:
+        raise ValueError(f"runs is {str(runs)[:40]}")
+    return Cap(_number(fields["epsilon"], 0, 1e300), _number(fields["delta"], 0, 1), runs)
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
@@ -361,6 +401,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"{name} is {text!r}")
+    texts["cap"] = _number(fields["cap"], 0, 1e300) if "cap" in fields else None
     if texts["unit"] not in UNITS:
         raise ValueError(f"unit is {texts['unit'][:40]!r}; allowed: {', '.join(UNITS)}")
     if chosen:

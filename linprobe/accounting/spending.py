@@ -227,13 +227,20 @@ def _divergence(entry: Entry, relation: Relation, order: int) -> float:
 
 
 def refuse_above(
-    cap: Cap, others: Contents, entry: Entry, finished: Entry | None = None, *, unit: str | None = None
+    cap: Cap,
+    others: Contents,
+    entry: Entry,
+    finished: Entry | None = None,
+    *,
+    unit: str | None = None,
+    whose: str = "these rows",
 ) -> None:
     """Raise PrivacyError if `entry` and all other entries of a book cost more than `cap` together.
 
     Args:
         finished: the entry before a histogram of its run was added; None for a new run.
         unit: what the cap protects; None for every unit that any of the runs protects.
+        whose: the rows under the cap, for the message.
     """
     if not entry.private:
         raise PrivacyError(
@@ -252,7 +259,7 @@ def refuse_above(
         runs = f"{before.runs} run{'' if before.runs == 1 else 's'}"
         after = rounded_up(costs[above]) + (f" for {ONE[above]}" if len(costs) > 1 else "")
         raise PrivacyError(
-            f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; what these rows have spent is "
+            f"cap is epsilon {cap.epsilon:.9g} at delta {rounded_up(cap.delta)}; what {whose} have spent is "
             f"{rounded_up(before.epsilon)} in {runs}, with {added} it would be {after}; nothing was spent; give a "
             f"smaller {flag}, or raise the cap"
         )

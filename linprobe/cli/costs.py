@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import typer
 
 from linprobe.cli._command import command
@@ -86,6 +89,8 @@ def _budget(request: BudgetRequest) -> None:
         at = "" if entry["delta"] is None else f" at delta {rounded_up(entry['delta'])}"
         created = entry["created"] or "private selection, time secret"
         _terminal.note(f"{created}  {entry['method']}, epsilon {epsilon}{at}, unit {entry['unit']}")
+    for line in _counted_together(found):
+        _terminal.note(line)
     by_unit = found["epsilon_by_unit"]
     if len(by_unit) > 1:
         _terminal.note(commands.NO_PERSON)
@@ -106,3 +111,26 @@ def _budget(request: BudgetRequest) -> None:
     )
     with printing(made, "epsilon"):
         typer.echo(rounded_up(found["epsilon"]))
+
+
+def _counted_together(found: dict[str, Any]) -> Iterator[str]:
+    """What else is in the figures, what cannot be, and what the cap promises, a line each."""
+    from linprobe.accounting.figures import rounded_up
+
+    for other in found["shared"]:
+        common = ", ".join(f"{other[kind]:,} {kind}" for kind in ("rows", "images", "owners") if other[kind])
+        yield f"counted together with {other['book']}: {other['runs']} runs; {common} in common"
+    if found["book"] is None:
+        return
+    if found["cap_raised_from"] is not None:
+        yield f"the first cap, epsilon {rounded_up(found['cap_raised_from'])}, was raised after runs were made under it"
+    elif found["cap_runs"]:
+        yield f"the cap was set after {found['cap_runs']} runs: it was no promise when their results were seen"
+    compared = found["compared"]
+    if not compared:
+        yield "this book counts by itself, whatever rows its runs have, and is compared with no other book"
+    elif "images" not in compared:
+        unknown = "unless owners have equal names" if "owners" in compared else "as the file has no fingerprints"
+        yield f"not recognised: features of the same images from another backbone, {unknown}; keep one --book for both"
+    if found["not_compared"]:
+        yield f"not compared: {found['not_compared']} books without row keys; run linprobe budget on their files"

@@ -245,13 +245,20 @@ class FeatureFile(FeatureReader):
 
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
         """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
+        return self._keys(f"{group}_key", self.sizes[group])
+
+    def source_keys(self, group: str) -> NDArray[np.uint8] | None:
+        """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
+        return self._keys(f"{group}_source_key", self.sizes[group])
+
+    def _keys(self, name: str, n_rows: int) -> NDArray[np.uint8] | None:
         with self._reading(PRIVATE_LOG):
-            keys = data_set(self._file, self.path, f"{PRIVATE_LOG}/{group}_key")
+            keys = data_set(self._file, self.path, f"{PRIVATE_LOG}/{name}")
             if keys is None:
                 return None
-            if keys.ndim != 2 or len(keys) != self.sizes[group] or keys.dtype != np.uint8:
+            if keys.ndim != 2 or len(keys) != n_rows or keys.dtype != np.uint8:
                 raise DataError(
-                    f"{self.path}: {PRIVATE_LOG}/{group}_key has shape {keys.shape} and type {keys.dtype}; allowed: "
+                    f"{self.path}: {PRIVATE_LOG}/{name} has shape {keys.shape} and type {keys.dtype}; allowed: "
                     "bytes for each row; make the file again"
                 )
             return np.asarray(keys[:])

@@ -154,6 +154,10 @@ class FeatureReader(ABC):
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
         """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
 
+    @abstractmethod
+    def source_keys(self, group: str) -> NDArray[np.uint8] | None:
+        """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
+
     def blocks(
         self, group: str, keep: NDArray[np.bool_] | None = None, block_rows: int = BLOCK_ROWS
     ) -> Iterator[tuple[NDArray[np.floating], NDArray[np.int64]]]:
@@ -254,6 +258,7 @@ class LoadedFeatures(FeatureReader):
         self._ids = {group: features.ids(group) for group in self.sizes}
         self._owners = {group: features.owners(group) for group in self.sizes if features.has_owners(group)}
         self._keys = {group: features.image_keys(group) for group in self.sizes}
+        self._source_keys = {group: features.source_keys(group) for group in self.sizes}
         self._text = features.text_weights()
 
     def rows(self, group: str, part: slice) -> NDArray[np.floating]:
@@ -283,6 +288,10 @@ class LoadedFeatures(FeatureReader):
     def image_keys(self, group: str) -> NDArray[np.uint8] | None:
         """Digest of every image's pixels, shape (n_rows, bytes); None if `extract` did not make the file. Private."""
         return self._keys[group]
+
+    def source_keys(self, group: str) -> NDArray[np.uint8] | None:
+        """Digest of every image before the transform, shape (n_rows, bytes); None if the file has none. Private."""
+        return self._source_keys[group]
 
 
 def extraction_of(description: Description) -> dict[str, Any]:

@@ -148,17 +148,20 @@ class FeatureWriter:
         fingerprint: str,
         skipped: Sequence[tuple[str, str]],
         keys: Mapping[str, NDArray[np.uint8]],
+        source_keys: Mapping[str, NDArray[np.uint8]],
     ) -> None:
         """Store private facts about the images of an extraction.
 
         Args:
             fingerprint: digest of the images. skipped: id and reason of each skipped image.
             keys: for each group the digest of every image's pixels, shape (n_rows, bytes).
+            source_keys: the digest of every image before the transform, in the same shape.
         """
         group = self._file.create_group(PRIVATE_LOG)
         group.attrs["fingerprint"] = fingerprint
         for name, digests in keys.items():
             group.create_dataset(f"{name}_key", data=digests)
+            group.create_dataset(f"{name}_source_key", data=source_keys[name])
         text = h5py.string_dtype("utf-8")
         group.create_dataset("skipped_id", data=[name for name, _ in skipped], dtype=text)
         group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from linprobe.data.feature_reader import BY_CHANCE, EqualRows, FeatureReader, GroupDigest, common_keys
 from linprobe.data.owners import refuse_both_sides
-from linprobe.data.row_digests import Commitment, RawRows, RowSet
+from linprobe.data.row_digests import Commitment, Numbers, RawRows, RowSet, name_keys
 from linprobe.data.sources import RawBlocks
 from linprobe.errors import DataError, PrivacyError, UsageError
 from linprobe.parallel.threads import behind
@@ -72,6 +72,23 @@ class GroupRows:
         """Digests of the images' pixels, shape (n_rows, bytes); None if the file has none. Private."""
         keys = self.features.image_keys(self.group)
         return keys if keys is None or self.keep is None else keys[self.keep]
+
+    def name_keys(self, key: bytes) -> dict[str, Numbers]:
+        """Keyed digests of the `images` and the `owners` of these rows, without those that the file does not have."""
+        found: dict[str, Numbers] = {}
+        pixels, sources = self.image_keys(), self.features.source_keys(self.group)
+        if sources is not None and self.keep is not None:
+            sources = sources[self.keep]
+        images = [
+            name_keys((row.tobytes() for row in digests if row.any()), key, kind)
+            for kind, digests in (("pixels", pixels), ("source", sources))
+            if digests is not None
+        ]
+        if images:
+            found["images"] = np.concatenate(images)
+        if self.features.has_owners(self.group):
+            found["owners"] = name_keys((name.encode() for name in dict.fromkeys(self.owners())), key, "owner")
+        return found
 
     def digest(self) -> str:
         """SHA-256 of these rows, their labels and ids, and the class names."""

@@ -9,6 +9,8 @@ belong to the same people. Every row counts, repeated rows too. Training divides
 factor is the same row. Here the factor is a power of 2: no rounding depends on it. Norms would depend on the order in
 which a NumPy version adds squares, and a book must be found after an update.
 
+`Commitment.row_keys` and `name_keys` tell which sets have rows, images or people in common.
+
 `RowHashes` are for one process: fast, and with a secret that never leaves it.
 """
 
@@ -117,6 +119,7 @@ class Commitment:
     def __init__(self, key: bytes, *, scaled: bool = True) -> None:
         self._key, self._scaled = key, scaled
         self._total, self._n_rows = np.zeros(LANES, dtype=np.uint64), 0
+        self._keys = [np.empty(0, dtype=np.uint64)]
 
     def add(self, rows: RawRows) -> None:
         """Add the rows (b, n_features)."""
@@ -124,13 +127,26 @@ class Commitment:
         for start in range(0, len(rows), HASHED_ROWS):
             part = of_part(rows[start : start + HASHED_ROWS])
             digests = b"".join(hashlib.blake2b(row, key=self._key, digest_size=8 * LANES).digest() for row in part)
-            self._total += np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES).sum(axis=0, dtype=np.uint64)
+            lanes = np.frombuffer(digests, dtype=np.uint64).reshape(-1, LANES)
+            self._total += lanes.sum(axis=0, dtype=np.uint64)
+            self._keys.append(lanes[:, 0].copy())
         self._n_rows += len(rows)
+
+    def row_keys(self) -> Numbers:
+        """8 bytes of the digest of each row so far, shape (n,): equal for rows that are the same."""
+        return np.concatenate(self._keys)
 
     def value(self) -> str:
         """The commitment to all rows so far, as 32 hexadecimal digits."""
         content, form = self._total.tobytes() + str(self._n_rows).encode(), b"scaled rows" if self._scaled else b""
         return hashlib.blake2b(content, key=self._key, digest_size=16, person=form).hexdigest()
+
+
+def name_keys(names: Iterable[bytes], key: bytes, kind: str) -> Numbers:
+    """8 keyed bytes for each of the `names`, shape (n,). Equal names of another `kind` have other keys."""
+    form = kind.encode()
+    digests = b"".join(hashlib.blake2b(name, key=key, digest_size=8, person=form).digest() for name in names)
+    return np.frombuffer(digests, dtype=np.uint64)
 
 
 class RowHashes:

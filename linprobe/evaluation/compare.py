@@ -112,7 +112,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened))
         missing = [run for run in planned if not run.folder.exists()]
         if missing:
-            charged = book_of(opened, request.book).absolute()  # read the rows once for all runs
+            charged = book_of(opened, request.book).path.absolute()  # read the rows once for all runs
             missing = [replace(run, request=replace(run.request, book=charged)) for run in missing]
             for warning in _warnings(missing, found):
                 progress.note(warning)
@@ -372,8 +372,8 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> DryRun
         spending = [entry for entry in entries if entry.private and entry.counts]
         finder = BookFinder(request.book, make=False)
         check_rows(found.reader, commitments=finder.commitments)
-        book = finder.path()
-        spent = preview(book, spending)
+        account = finder.account(found.reader)
+        book, spent = None if account is None else account.path, preview(account, spending)
         timed = [(one.seconds, number) for one, number in zip(previews, numbers, strict=True) if one.seconds]
         facts = {
             **{name: value for name, value in about.items() if name not in ("method", "why")},

@@ -26,7 +26,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as transforms
 
 from linprobe.errors import ParameterError
-from linprobe.extraction.partial import DONE, KEY_BYTES, SKIPPED
+from linprobe.extraction.partial import DONE, KEY_BYTES, PIXEL_KEY, SKIPPED, SOURCE_KEY
 from linprobe.extraction.sources.base import Members, UnreadableImage
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO")
@@ -199,7 +199,9 @@ class ImageTransform:
 
 Batch = tuple[int, Tensor, Tensor, Tensor, list[tuple[int, str]]]
 """Batch number; pixels (rows, channels, height, width), status (rows,) and keys (rows, KEY_BYTES), all uint8; and
-(row, reason) for each unreadable image. The key is a digest of the pixels that identifies copies of an image."""
+(row, reason) for each unreadable image. The first half of a key is a digest of the pixels after the transform, which
+identifies copies of an image. The second half is a digest of the image before the transform, so it does not depend on
+the network."""
 
 
 class Batches(Dataset[Batch]):
@@ -231,22 +233,25 @@ class Batches(Dataset[Batch]):
         unread: list[tuple[int, str]] = []
         for place, row in enumerate(rows):
             try:
-                pixels[place] = self.row(row)
-                digest = hashlib.blake2b(pixels[place].data, digest_size=KEY_BYTES).digest()
-                keys[place] = np.frombuffer(digest, dtype=np.uint8)
+                content = self.members.read(row)
+                pixels[place] = self._pixels(content)
+                keys[place, SOURCE_KEY] = _key_of(
+                    content if isinstance(content, bytes) else np.ascontiguousarray(content).data
+                )
+                keys[place, PIXEL_KEY] = _key_of(pixels[place].data)
             except UnreadableImage as error:
                 status[place] = SKIPPED
                 unread.append((row, str(error)))
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         return batch, images, torch.from_numpy(status), torch.from_numpy(keys), unread
 
-    def row(self, row: int) -> NDArray[np.uint8]:
+    def _pixels(self, content: Any) -> NDArray[np.uint8]:
         """Pixels of one row, uint8 (height, width, channels).
 
         Raises:
             UnreadableImage: the image cannot be decoded, or its size after the transform is not `size`.
         """
-        pixels = self.transform.pixels(decode(self.members.read(row), self.transform.mode))
+        pixels = self.transform.pixels(decode(content, self.transform.mode))
         height, width = pixels.shape[:2]
         if (height, width) != self.size:
             raise UnreadableImage(
@@ -254,6 +259,11 @@ class Batches(Dataset[Batch]):
                 "give --resize and --crop"
             )
         return pixels
+
+
+def _key_of(content: bytes | memoryview) -> NDArray[np.uint8]:
+    """A digest of the content of an image file, or of its pixels."""
+    return np.frombuffer(hashlib.blake2b(content, digest_size=KEY_BYTES // 2).digest(), dtype=np.uint8)
 
 
 def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.Image]:

@@ -26,7 +26,9 @@ from linprobe.atomic_files import PRIVATE_FOLDER, held, open_private, read_text,
 from linprobe.errors import UsageError
 
 PENDING, DONE, SKIPPED = 0, 1, 2
-KEY_BYTES = 16
+PIXEL_KEY = slice(0, 16)  # of the bytes of a key: the digest of the pixels after the transform
+SOURCE_KEY = slice(16, 32)  # the digest of the image before the transform
+KEY_BYTES = SOURCE_KEY.stop
 SYNC_SECONDS = 1.0
 _OURS = re.compile(
     r"lock|settings\.json|\.settings\.json\..*|text\.npy.*|.*\.(rows|status|keys)|skipped-\d+\.jsonl|\.?made\.h5.*"

@@ -26,7 +26,7 @@ from linprobe.errors import DataError, LinprobeError, PrivacyError, UsageError, 
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batches
 from linprobe.extraction.network import Network, extract_group
-from linprobe.extraction.partial import DONE, SETTINGS, SKIPPED, Partial, locked, shown
+from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, SOURCE_KEY, Partial, locked, shown
 from linprobe.extraction.plan import ExtractionPlan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractOutcome, ExtractRequest, Recipe, read_lines
 from linprobe.extraction.sources import open_source
@@ -288,7 +288,9 @@ def assemble(plan: ExtractionPlan) -> str | None:
                 writer.write_text_weights(np.load(plan.folder / TEXT))
             skipped = [(name, reason) for _, name, reason in partial.skipped()]
             keys = {group: partial.keys(group) for group in plan.batches}
-            writer.write_private_log(fingerprint, skipped, keys)
+            pixels = {group: of_group[:, PIXEL_KEY] for group, of_group in keys.items()}
+            sources = {group: of_group[:, SOURCE_KEY] for group, of_group in keys.items()}
+            writer.write_private_log(fingerprint, skipped, pixels, sources)
     made.replace(plan.out)
     shutil.rmtree(plan.folder)
     return writer.note
@@ -296,7 +298,7 @@ def assemble(plan: ExtractionPlan) -> str | None:
 
 def _refuse_shared_rows(plan: ExtractionPlan, partial: Partial) -> None:
     """PrivacyError if an image is both private and public: its pixels are equal after the transform."""
-    if "public" in plan.sizes and common_keys(partial.keys("train"), partial.keys("public")):
+    if "public" in plan.sizes and common_keys(*(partial.keys(group)[:, PIXEL_KEY] for group in ("train", "public"))):
         raise PrivacyError(
             f"{plan.source.name}: some public images are private too; a private image cannot be public; "
             "take them out of the public images"

@@ -767,6 +767,7 @@ class BudgetRequest(
         asked="set_cap",
         metavar="E",
     )
+    raise_cap: bool = option(False, "Let --set-cap exceed the cap under which runs were made. The book keeps both.")
 
 
 @dataclass(frozen=True)

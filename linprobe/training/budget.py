@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from linprobe.accounting.book import Cap, Contents, read_book, set_cap
 from linprobe.accounting.figures import NO_PERSON as NO_PERSON
 from linprobe.accounting.figures import rounded_up as rounded_up
+from linprobe.accounting.row_keys import Account, with_shared
 from linprobe.accounting.spending import rows_of_a_person, spending, together
 from linprobe.data.dataset import DIGITS, open_features
 from linprobe.data.feature_file import is_hdf5
-from linprobe.errors import DataError, ParameterError
+from linprobe.errors import DataError, ParameterError, UsageError
 from linprobe.options import DEFAULT_DELTA, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.options.requests import BudgetRequest
@@ -26,49 +26,63 @@ def budget(request: BudgetRequest) -> dict[str, Any]:
     Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, relation (the neighbours that
         the figures compare), epsilon (None if it has no bound), delta, gdp_mu, zcdp_rho, accountant, epsilon_by_unit
         (epsilon for each unit that any run protects), epsilon_by_rows (epsilon for a person with at most so many rows),
-        cap, cap_delta (None without a cap), entries (one object for each run: run, name, method, created (None for a
-        private selection), unit, private, epsilon, delta).
+        cap, cap_delta (None without a cap), cap_runs (number of runs that were recorded before it was set),
+        cap_raised_from (epsilon of the first cap, if it was raised after a run; else None), entries (one object for
+        each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap, book),
+        shared (one object for each other book that counts together with this one: book, runs, and the number of rows,
+        images and owners in common), compared (by what other files are recognised; empty for a book given by hand),
+        not_compared (number of books without row keys).
 
     Raises:
         DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
+        PrivacyError: a cap raised after a run without `raise_cap`. UsageError: `raise_cap` without a cap.
     """
+    if request.raise_cap and request.cap is None:
+        raise UsageError("--raise-cap was given without --set-cap; give the new cap, for example --set-cap 8")
     if request.delta is not None and not 0 < request.delta < 1:
         raise ParameterError(f"delta is {request.delta}; allowed: a number above 0 and below 1")
     if request.cap is not None:
         declared(RunOptions)["cap"].check(request.cap)
-    path = _book(request)
-    contents = Contents() if path is None else read_book(path)
-    if request.cap is not None and path is not None:
+    account = _account(request)
+    if request.cap is not None and account is not None:
+        contents = with_shared(read_book(account.path), account.shared())
         deltas = [entry.delta for entry in contents.counted if entry.delta is not None]
-        set_cap(path, Cap(request.cap, request.delta or max(deltas, default=DEFAULT_DELTA)))
-        contents = read_book(path)
-    return _described(path, contents, request.delta)
+        delta = request.delta or max(deltas, default=DEFAULT_DELTA)
+        set_cap(account.path, Cap(request.cap, delta, len(contents.counted)), may_raise=request.raise_cap)
+    return _described(account, request.delta)
 
 
-def _book(request: BudgetRequest) -> Path | None:
+def _account(request: BudgetRequest) -> Account | None:
     """The book of the request; to set a cap, a new one if need be."""
     source = request.source
     if is_hdf5(source) or (str(source) == DIGITS and not source.exists()):
         if request.book is not None:
-            return request.book
+            return Account.at(request.book)
         with open_features(source, whole=False) as features:
             return existing_book(features) if request.cap is None else book_of(features)
     if not source.exists():
         raise DataError(f"{source} does not exist; give a feature file, or a budget book")
     if request.book is not None:
         raise DataError(f"{source} is not a feature file, and --book is for one; give the book alone")
-    return source
+    return Account.at(source)
 
 
-def _described(path: Path | None, contents: Contents, delta: float | None) -> dict[str, Any]:
+def _described(account: Account | None, delta: float | None) -> dict[str, Any]:
+    path = None if account is None else account.path
+    own = Contents() if path is None else read_book(path)
+    shared = [] if account is None else account.shared()
+    contents = with_shared(own, shared)
     spent = spending(contents.counted, delta)
     entries = []
-    for entry in contents.counted:
+    places = [path] * len(own.entries) + [other.path for other in shared for _ in other.contents.entries]
+    for entry, place in zip(contents.entries.values(), places, strict=True):
+        if not entry.counts:
+            continue
         epsilon = None
         if entry.private and entry.delta is not None:
             epsilon = _finite(together([entry], entry.delta, entry.relation)[0])
-        stated = {name: getattr(entry, name) for name in ("run", "name", "method", "created", "unit", "private")}
-        entries.append({**stated, "epsilon": epsilon, "delta": entry.delta})
+        stated = {name: getattr(entry, name) for name in ("run", "name", "method", "created", "unit", "private", "cap")}
+        entries.append({**stated, "epsilon": epsilon, "delta": entry.delta, "book": str(place)})
     cap = contents.cap
     by_rows = rows_of_a_person([entry for entry in contents.counted if entry.private], spent.delta)
     return {
@@ -81,7 +95,16 @@ def _described(path: Path | None, contents: Contents, delta: float | None) -> di
         "epsilon_by_rows": {str(rows): _finite(epsilon) for rows, epsilon in by_rows.items()},
         "cap": None if cap is None else cap.epsilon,
         "cap_delta": None if cap is None else cap.delta,
+        "cap_runs": None if cap is None else cap.runs,
+        "cap_raised_from": None if own.first_cap is None else own.first_cap.epsilon,
         "entries": entries,
+        "shared": [
+            {"book": str(other.path), "runs": len(other.contents.counted), **other.common}
+            for other in shared
+            if other.contents.counted
+        ],
+        "compared": [] if account is None or account.keys is None else account.keys.kinds,
+        "not_compared": 0 if account is None else account.not_compared(),
     }
 
 

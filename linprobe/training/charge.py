@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +15,11 @@ from linprobe.accounting.book import Cap, Check, Contents, Entry
 from linprobe.accounting.events import Releases, grouped
 from linprobe.accounting.figures import cost_in_words
 from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.row_keys import BOOK_SUFFIX, Account, RowKeys, SharedBook, keys_file, with_shared
 from linprobe.accounting.spending import Spending, refuse_above, spending
 from linprobe.atomic_files import alone, replace_when_complete
 from linprobe.data.feature_reader import FeatureReader
+from linprobe.data.row_checks import GroupRows
 from linprobe.data.row_digests import Commitment
 from linprobe.errors import DataError, LinprobeError
 from linprobe.parallel.process_group import ALONE, Group
@@ -25,7 +27,7 @@ from linprobe.plans.plan import Plan
 from linprobe.progress import Progress
 from linprobe.runs import run_folder
 
-KEY, SUFFIX = "key", ".jsonl"
+KEY = "key"
 KEY_BYTES = 32
 
 
@@ -46,10 +48,11 @@ class BookFinder:
     The name of a default book is a keyed commitment to all training rows, public shots among them included, in any
     order, with any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else
     whether a set of rows was used. The book takes over the one of format 1, whose name is a commitment to the rows as
-    they are.
+    they are. Beside the book lie the keys of its rows, which tell which other books count together with it.
 
     Args:
-        given: the book; None for the default one. make: make the key of default books, if there is none yet.
+        given: the book; None for the default one. make: make the key of default books, and the keys of the rows, if
+            there are none yet.
 
     Attributes:
         commitments: to add the training rows to, with `check_rows`.
@@ -59,12 +62,12 @@ class BookFinder:
     """
 
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
-        self._given, self.commitments = given, list[Commitment]()
+        self._given, self._make, self.commitments = given, make, list[Commitment]()
+        self._folder = books_folder() if given is None else keys_file(given).parent
         if given is not None:
             return
-        self._folder = books_folder()
         try:
-            books = list(self._folder.glob(f"*{SUFFIX}"))
+            books = list(self._folder.glob(f"*{BOOK_SUFFIX}"))
             if not make and not books and not (self._folder / KEY).exists():
                 return
         except OSError as error:
@@ -73,17 +76,48 @@ class BookFinder:
         old = any(book.is_old(path) for path in books)
         self.commitments = [Commitment(key), *([Commitment(key, scaled=False)] if old else [])]
 
-    def path(self) -> Path | None:
-        """The book, after the rows were added; None if there is no book of any rows yet and none is to be made."""
-        if self._given is not None or not self.commitments:
-            return self._given
-        path, *old = (self._folder / f"{commitment.value()}{SUFFIX}" for commitment in self.commitments)
+    def account(self, features: FeatureReader, protected: Sequence[GroupRows] = ()) -> Account | None:
+        """The book with the keys of its rows, after the training rows of `features` were added.
+
+        Args:
+            protected: rows that a run protects besides the training rows: public ones, and private test rows.
+
+        Returns: None if there is no book of any rows yet and none is to be made.
+
+        Raises:
+            DataError: damaged keys. LinprobeError: keys that cannot be written.
+        """
+        if self._given is None and not self.commitments:
+            return None
+        path, old = self._given, None
+        if path is None:
+            path, *old = (self._folder / f"{commitment.value()}{BOOK_SUFFIX}" for commitment in self.commitments)
+        elif not keys_file(path).exists():
+            return Account(path)
         if old and book.is_old(old[0]):
             book.take_over(path, old[0])
-        return path
+        account = Account.at(path, self._keys(features, protected))
+        if self._make or (path.exists() and not keys_file(path).exists()):
+            with account.charging():
+                pass
+        return account
+
+    def _keys(self, features: FeatureReader, protected: Iterable[GroupRows]) -> RowKeys:
+        """Keys of the training rows, if they were added, and of the `protected` rows."""
+        key = _key(self._folder)
+        keys = RowKeys()
+        if self.commitments:
+            train = {"rows": self.commitments[0].row_keys(), **GroupRows(features, "train").name_keys(key)}
+            keys = RowKeys.of(train)
+        for more in protected:
+            added = Commitment(key)
+            for x, _ in more.blocks():
+                added.add(x)
+            keys = keys.joined(RowKeys.of({"rows": added.row_keys(), **more.name_keys(key)}))
+        return keys
 
 
-def existing_book(features: FeatureReader, given: Path | None = None, *, make: bool = False) -> Path | None:
+def existing_book(features: FeatureReader, given: Path | None = None, *, make: bool = False) -> Account | None:
     """The budget book of a feature file: `given`, or by default the book of its training rows, which are read.
 
     Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
@@ -95,21 +129,21 @@ def existing_book(features: FeatureReader, given: Path | None = None, *, make: b
     for x, _ in features.blocks("train") if finder.commitments else ():
         for commitment in finder.commitments:
             commitment.add(x)
-    return finder.path()
+    return finder.account(features)
 
 
-def book_of(features: FeatureReader, given: Path | None = None) -> Path:
+def book_of(features: FeatureReader, given: Path | None = None) -> Account:
     """`existing_book`, which makes the key of default books if there is none."""
-    path = existing_book(features, given, make=True)
-    assert path is not None  # noqa: S101
-    return path
+    account = existing_book(features, given, make=True)
+    assert account is not None  # noqa: S101
+    return account
 
 
 def book_with(run: str, given: Path | None = None) -> Path | None:
     """The budget book with an entry of the run: `given`, or the one among the default books; None if none has it."""
     if given is not None:
         return given
-    for path in sorted(books_folder().glob(f"*{SUFFIX}")):
+    for path in sorted(books_folder().glob(f"*{BOOK_SUFFIX}")):
         if run in book.read_book(path).entries:
             return path
     return None
@@ -138,7 +172,7 @@ def _key(folder: Path) -> bytes:
 def _make_key(path: Path) -> None:
     if path.exists():  # made by another process meanwhile
         return
-    if any(path.parent.glob(f"*{SUFFIX}")):
+    if any(path.parent.glob(f"*{BOOK_SUFFIX}")):
         raise DataError(
             f"{path.parent} holds budget books without their key; restore {path} from a copy, or give --book FILE with "
             "the book of these rows"
@@ -160,7 +194,7 @@ class RunCharge:
     As a context manager it states what the run had released, if the block fails.
 
     Args:
-        path: of the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
+        account: the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
         cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
             the book alone.
         progress: told in one line what this run and earlier ones cost together.
@@ -172,7 +206,7 @@ class RunCharge:
 
     def __init__(
         self,
-        path: Path | None,
+        account: Account | None,
         folder: Path,
         out: Path,
         ledger: Ledger,
@@ -180,7 +214,7 @@ class RunCharge:
         progress: Progress,
         group: Group = ALONE,
     ) -> None:
-        self._path, self._out, self._ledger, self._cap, self._progress = path, out, ledger, cap, progress
+        self._account, self._out, self._ledger, self._cap, self._progress = account, out, ledger, cap, progress
         self.run = "" if group.rank > 0 else run_folder.run_id(folder)
         self._charged: Plan | None = None
 
@@ -189,10 +223,10 @@ class RunCharge:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """If that cannot be written, the whole plan counts."""
-        if kind is not None and self._path is not None and self._charged is not None and self._charged.private:
+        if kind is not None and self._account is not None and self._charged is not None and self._charged.private:
             with suppress(LinprobeError, OSError):
                 made = grouped(self._ledger.events)
-                book.settle(self._path, self.run, made, started_from=_first(self._charged))
+                book.settle(self._account.path, self.run, made, started_from=_first(self._charged))
 
     def charge(self, plan: Plan) -> None:
         """Write what the run is going to release, before a private row is used; again if the plan changes.
@@ -201,15 +235,16 @@ class RunCharge:
             PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
                 written.
         """
-        if not self.run or self._path is None or (plan.budget is None and plan.method.private):
+        if not self.run or self._account is None or (plan.budget is None and plan.method.private):
             return  # another rank writes, or no private row is used
         again = self._charged is not None
-        entry = plan.entry(self.run, str(self._out.absolute()))
-        check = None if again else _check_caps(self._cap, plan.settings.delta)
-        others = book.charge(self._path, entry, check, started_from=_first(plan))
+        entry = replace(plan.entry(self.run, str(self._out.absolute())), cap=self._cap)
+        with _charging(self._account) as shared:
+            check = None if again else _check_caps(self._account, shared, self._cap, plan.settings.delta)
+            others = book.charge(self._account.path, entry, check, started_from=_first(plan))
         self._charged = plan
         if not again:
-            _note(self._progress, self._path, others, entry)
+            _note(self._progress, self._account.path, others, entry, shared)
 
 
 def _first(plan: Plan) -> str | None:
@@ -219,78 +254,125 @@ def _first(plan: Plan) -> str | None:
 
 @contextmanager
 def charged_selection(
-    path: Path | None, folder: Path, out: Path, entry: Entry, cap: float | None, progress: Progress
+    account: Account | None, folder: Path, out: Path, entry: Entry, cap: float | None, progress: Progress
 ) -> Iterator[str]:
-    """Charge a private selection to the budget book at `path`, before its first run. It counts in full however it ends.
+    """Charge a private selection to its budget book, before its first run. It counts in full however it ends.
 
     The line has no time, and the book gets the time of the end, as the files of the run do: the time between both would
     tell the number of runs.
 
     Args:
-        folder, out, cap, progress: as in `RunCharge`. entry: of the selection, without a name.
+        account, folder, out, cap, progress: as in `RunCharge`. entry: of the selection, without a name.
 
     Yields: id of the run.
 
     Raises:
         PrivacyError, DataError, LinprobeError: as `RunCharge.charge`.
     """
-    assert path is not None  # noqa: S101 - a selection spends, so its book was found
+    assert account is not None  # noqa: S101 - a selection spends, so its book was found
     run = run_folder.run_id(folder)
-    entry = replace(entry, run=run, name=str(out.absolute()), created=None)
-    others = book.charge(path, entry, _check_caps(cap, entry.delta or 0.0))
+    entry = replace(entry, run=run, name=str(out.absolute()), created=None, cap=cap)
+    with _charging(account) as shared:
+        others = book.charge(account.path, entry, _check_caps(account, shared, cap, entry.delta or 0.0))
     try:
-        _note(progress, path, others, entry)
+        _note(progress, account.path, others, entry, shared)
         yield run
     finally:
         with suppress(OSError):
-            os.utime(path)
+            os.utime(account.path)
 
 
-def preview(path: Path | None, entries: Sequence[Entry], cap: float | None = None) -> Spending:
-    """The cost of the runs in the book at `path` with these. Nothing is charged.
+@contextmanager
+def _charging(account: Account) -> Iterator[list[SharedBook]]:
+    """Hold the books of a folder; yields the books that count together with the one of the account."""
+    with account.charging():
+        yield account.shared()
+
+
+def preview(account: Account | None, entries: Sequence[Entry], cap: float | None = None) -> Spending:
+    """The cost of the runs in a book, and in those that count together with it, with these. Nothing is charged.
 
     Args:
-        path: None if there is no book yet.
+        account: None if there is no book yet.
 
     Raises:
         PrivacyError: the runs would exceed a cap. DataError: a damaged book.
     """
-    contents = Contents() if path is None else book.read_book(path)
+    contents = Contents() if account is None else book.read_book(account.path)
+    shared = [] if account is None else account.shared()
     for entry in entries:
-        _check_caps(cap, entry.delta or 0.0)(contents, entry)
+        _check_caps(account, shared, cap, entry.delta or 0.0)(contents, entry)
         contents = replace(contents, entries={**contents.entries, f"{len(contents.entries)} planned": entry})
-    return spending(contents.counted)
+    return spending(with_shared(contents, shared).counted)
 
 
-def _check_caps(cap: float | None, delta: float) -> Check:
-    """Refuses an entry above the cap of its book for any unit, or above `cap` at `delta` for its own unit."""
+def _check_caps(account: Account | None, shared: Sequence[SharedBook], cap: float | None, delta: float) -> Check:
+    """Refuses an entry above the cap of its book for any unit, or above `cap` at `delta` for its own unit.
+
+    The cap of a book that shares rows holds too, for its own rows.
+    """
 
     def check(others: Contents, entry: Entry) -> None:
+        together = with_shared(others, shared)
         if others.cap is not None:
-            refuse_above(others.cap, others, entry)
+            refuse_above(others.cap, together, entry)
         if cap is not None:
-            refuse_above(Cap(cap, delta), others, entry, unit=entry.unit)
+            refuse_above(Cap(cap, delta), together, entry, unit=entry.unit)
+        _check_others(account, shared, others, entry)
 
     return check
 
 
-def _check_histogram(others: Contents, entry: Entry) -> None:
-    """Refuse an entry whose last release, a histogram, takes it above the cap of its book."""
-    if others.cap is not None:
-        refuse_above(others.cap, others, entry, replace(entry, further=entry.further[:-1]))
+def _check_histogram(account: Account, shared: Sequence[SharedBook]) -> Check:
+    """As `_check_caps`, for an entry whose last release is a histogram."""
+
+    def check(others: Contents, entry: Entry) -> None:
+        finished = replace(entry, further=entry.further[:-1])
+        if others.cap is not None:
+            refuse_above(others.cap, with_shared(others, shared), entry, finished)
+        _check_others(account, shared, others, entry, finished)
+
+    return check
 
 
-def _note(progress: Progress, path: Path, others: Contents, entry: Entry) -> None:
+def _check_others(
+    account: Account | None,
+    shared: Sequence[SharedBook],
+    others: Contents,
+    entry: Entry,
+    finished: Entry | None = None,
+) -> None:
+    """Refuse an entry that takes the rows of another book above its cap.
+
+    Args:
+        shared: the books that count together with the book of the entry, whose other entries are `others`.
+    """
+    for other in shared:
+        if account is not None and other.contents.cap is not None:
+            own = keys_file(account.path)
+            theirs = [one for one in Account.at(other.path).shared() if keys_file(one.path) != own]
+            together = with_shared(other.contents, [*theirs, SharedBook(account.path, others, {})])
+            refuse_above(other.contents.cap, together, entry, finished, whose=f"the rows of {other.path}")
+
+
+def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared: Sequence[SharedBook]) -> None:
     """Say what a new entry and the earlier ones cost together."""
-    if not others.counted or not entry.private:
+    together = with_shared(others, shared).counted
+    if not together or not entry.private:
         return
-    spent = spending([*others.counted, entry])
-    runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on these rows together cost"
+    spent = spending([*together, entry])
+    where = "these rows" if len(together) == len(others.counted) else "these rows, or on files that share some of them,"
+    runs = "this run costs" if spent.runs == 1 else f"{spent.runs} runs on {where} together cost"
     text = f"{runs} {cost_in_words(spent.epsilon_by_unit, spent.delta)}"
     if spent.not_private_runs:
         noun = "run" if spent.not_private_runs == 1 else "runs"
         text += f", and no epsilon covers {spent.not_private_runs} {noun} without privacy on these rows"
     progress.note(f"{text} (budget book {path})")
+    if entry.cap is not None and others.cap is None and any(one.private and one.cap != entry.cap for one in together):
+        progress.note(
+            f"--cap {entry.cap:g} was not the cap of every earlier run, so it promises nothing for runs chosen after "
+            "results; a cap that is kept for all runs is set with linprobe budget --set-cap before the first"
+        )
 
 
 def charge_histogram(
@@ -306,7 +388,9 @@ def charge_histogram(
         PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
     path, entry = _book_with_entry(run, before, given)
-    book.add(path, entry, [histogram], _check_histogram)
+    account = Account.at(path)
+    with _charging(account) as shared:
+        book.add(path, entry, [histogram], _check_histogram(account, shared))
 
 
 def preview_histogram(
@@ -322,8 +406,11 @@ def preview_histogram(
     known = contents.entries.get(entry.run, entry)
     others = {name: other for name, other in contents.entries.items() if name != entry.run}
     after = replace(known, further=(*known.further, histogram))
-    _check_histogram(replace(contents, entries=others), after)
-    return path, spending(replace(contents, entries={**others, entry.run: after}).counted)
+    account = Account.at(path)
+    shared = account.shared()
+    _check_histogram(account, shared)(replace(contents, entries=others), after)
+    together = with_shared(replace(contents, entries={**others, entry.run: after}), shared)
+    return path, spending(together.counted)
 
 
 def _book_with_entry(run: run_folder.RunFolder, before: Sequence[Releases], given: Path | None) -> tuple[Path, Entry]:

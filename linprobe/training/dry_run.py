@@ -90,8 +90,8 @@ def _one_selection(ready: Ready, dataset: Dataset, tuning: Tuning, tuned: Select
     request, mean = ready.request, tuning.mean_repetitions
     previewed = preview_of_selection(request, tuning, tuned, dataset)
     warnings = warnings_of_selection(ready, tuned, dataset, mean)
-    book = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
-    spent = preview(book, [previewed.entry], request.cap)
+    account = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
+    book, spent = None if account is None else account.path, preview(account, [previewed.entry], request.cap)
     plans = [
         {"setting": chosen, **plan_facts(budget)}
         for chosen, several in zip(tuning.settings, previewed.budgets, strict=True)
@@ -122,9 +122,10 @@ def _one_run(ready: Ready, dataset: Dataset, plan: Plan, progress: Progress) -> 
     Runtime(request.precision, request.device).check(settings.options)
     warnings = ready.warnings(plan, dataset)
     previewed = preview_of_run(request, plan, dataset)
-    book, spent = checked_rows(ready, plan, dataset, warnings, progress, make=False), None
+    account, spent = checked_rows(ready, plan, dataset, warnings, progress, make=False), None
+    book = None if account is None else account.path
     if budgets and plan.private:
-        spent = preview(book, [previewed.entry], request.cap)
+        spent = preview(account, [previewed.entry], request.cap)
     facts = {
         **rows_facts(ready, dataset),
         "epsilon_target": settings.epsilon,

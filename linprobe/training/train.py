@@ -15,9 +15,11 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe.accounting.ledger import Ledger
+from linprobe.accounting.row_keys import Account
 from linprobe.data.dataset import (
     DIGITS,
     Dataset,
+    PublicRows,
     Split,
     check_unit,
     dataset_of,
@@ -28,6 +30,7 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import FeatureReader, extraction_of
+from linprobe.data.row_checks import GroupRows
 from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
@@ -252,7 +255,7 @@ def checked_rows(
     *,
     make: bool = True,
     rank: int = 0,
-) -> Path | None:
+) -> Account | None:
     """Read and check all rows, find their budget book on the way, and print the warnings of a run that may start.
 
     Args:
@@ -272,7 +275,11 @@ def checked_rows(
     refuse_training_rows(ready.features)
     for warning in warnings:
         progress.note(warning)
-    return None if finder is None else finder.path()
+    if finder is None:
+        return None
+    public = dataset.public.parts if dataset.joined and isinstance(dataset.public, PublicRows) else ()
+    held_out = [GroupRows(ready.features, "test")] if plan.settings.test_epsilon is not None else []
+    return finder.account(ready.features, [*public, *held_out])
 
 
 def train_on(

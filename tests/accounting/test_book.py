@@ -298,6 +298,8 @@ HOSTILE = {
     "an unknown unit": RUN.replace(b'"unit": "record"', b'"unit": "household"'),
     "a name that is a number": RUN.replace(b'"name": "/runs/a"', b'"name": 1'),
     "deep nesting": b'{"book": 1}\n' + b"[" * 100_000 + b"\n",
+    "a cap of words after runs": b'{"book": 1}\n{"entry": "cap", "epsilon": 1, "delta": 1e-5, "runs": "some"}\n',
+    "a run with a cap of words": RUN.replace(b'"private": true', b'"private": true, "cap": "5"'),
     "a negative cap": b'{"book": 1}\n{"entry": "cap", "epsilon": -1, "delta": 1e-5}\n',
 }
 

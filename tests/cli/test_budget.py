@@ -107,8 +107,35 @@ def test_a_cap_refuses_before_training_and_leaves_nothing(
         refused(cli("train", features_file, "--method", "non-private", "--out", "b"), 4, ["no epsilon covers"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
     assert cli("train", features_file, *FEW, "--cap", "9", "--out", "b").status == 4  # the smaller cap counts
-    spent(cli, features_file, "--set-cap", "4.5")
+    above = ["set-cap is epsilon 4.5", "at most the cap of epsilon 4.4", "1 runs were recorded", "--raise-cap"]
+    refused(cli("budget", features_file, "--set-cap", "4.5"), 4, above)
+    refused(cli("budget", features_file, "--raise-cap"), 2, ["without --set-cap"])
+    assert spent(cli, features_file)["cap"] == 4.4
+    raised = spent(cli, features_file, "--set-cap", "4.5", "--raise-cap")
+    assert (raised["cap"], raised["cap_raised_from"], raised["cap_runs"]) == (4.5, 4.4, 1)
+    assert "the first cap, epsilon 4.4, was raised after runs" in cli("budget", features_file).stderr
     assert cli("train", features_file, *FEW, "--out", "b").status == 0
+
+
+def test_a_cap_may_change_before_the_first_run_and_fall_after_it(cli: Cli, features_file: Path) -> None:
+    assert [spent(cli, features_file, "--set-cap", cap)["cap"] for cap in (3, 8, 4)] == [3, 8, 4]
+    assert cli("train", features_file, *FEW, "--cap", "3.5", "--out", "a").status == 0
+    found = spent(cli, features_file, "--set-cap", "3.5")
+    assert (found["cap"], found["cap_runs"], found["cap_raised_from"]) == (3.5, 1, None)
+    assert [entry["cap"] for entry in found["entries"]] == [3.5]
+
+
+def test_a_cap_that_earlier_runs_did_not_have_says_so(cli: Cli, features_file: Path) -> None:
+    assert cli("train", features_file, *FEW, "--cap", "5", "--out", "a").stderr.count("--cap") == 0
+    same = cli("train", features_file, *FEW, "--cap", "5", "--out", "b")
+    assert "promises nothing" not in same.stderr
+    other = cli("train", features_file, *FEW, "--cap", "9", "--out", "c")
+    assert other.status == 0
+    assert "--cap 9 was not the cap of every earlier run, so it promises nothing" in other.stderr
+    assert [entry["cap"] for entry in spent(cli, features_file)["entries"]] == [5, 5, 9]
+    found = spent(cli, features_file, "--set-cap", "9")
+    assert (found["cap_runs"], found["cap_raised_from"]) == (3, None)
+    assert "the cap was set after 3 runs" in cli("budget", features_file).stderr
 
 
 def test_compare_stops_at_the_cap(cli: Cli, refused: Cli, features_file: Path) -> None:

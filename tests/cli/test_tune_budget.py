@@ -68,7 +68,7 @@ def test_a_cap_refuses_a_selection_before_its_first_run(
         refused(cli("tune", features_file, *GRID, "--out", "a"), 4, ["cap is epsilon 1.9", "nothing was spent"])
     assert list(tmp_path.iterdir()) == []
     assert spent(cli, features_file)["runs"] == 0
-    spent(cli, features_file, "--set-cap", "2")
+    spent(cli, features_file, "--set-cap", "2", "--raise-cap")
     assert cli("tune", features_file, *GRID, "--cap", "2", "--out", "a").status == 0
     refused(cli("train", features_file, *FEW, "--out", "b"), 4, ["cap is epsilon 2 at", "in 1 run"])
 

@@ -1,0 +1,233 @@
+"""Runs on two files with a protected row, image or person in common count together; runs on other files do not."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linprobe.accounting.row_keys import keys_file, read_keys
+from linprobe.data.feature_reader import Description
+from linprobe.data.feature_writer import FeatureWriter
+from tests.cli.outcomes import NOISY, Cli, result_of
+from tests.conftest import CLASS_NAMES, gaussian_rows
+
+FEW = [*NOISY, "--centre", "none", "--steps", "3", "--delta", "1e-5"]
+N = 400
+ROWS, LABELS = gaussian_rows("train", N)
+NEW, _ = gaussian_rows("other", N)
+TEST_ROWS, TEST_LABELS = gaussian_rows("test", 40)
+ONE, TWO = 3.0, 4.46342  # epsilon of one run, and of two with a record in both
+
+
+def written(path: Path, rows: Any, owners: list[str] | None = None, test: Any = None, **facts: str) -> Path:
+    """A feature file with these training rows."""
+    with FeatureWriter(path, Description(CLASS_NAMES, backbone="test", **facts)) as writer:
+        names = [f"r{place:04d}" for place in range(len(rows))]
+        labels = np.arange(len(rows)) % 4
+        writer.write_group("train", len(rows), rows.shape[1], [rows], labels, names, owners=owners)
+        test = TEST_ROWS if test is None else test
+        names = [f"t{place:04d}" for place in range(len(test))]
+        writer.write_group("test", len(test), test.shape[1], [test], np.arange(len(test)) % 4, names)
+    return path
+
+
+@pytest.fixture
+def trained(cli: Cli) -> Any:
+    """Train on a file; returns the printed object and the notes."""
+
+    def run(source: Path, out: str, *words: object) -> Any:
+        outcome = cli("train", source, *FEW, "--out", out, "--json", *words)
+        return result_of(outcome), outcome.stderr
+
+    return run
+
+
+def spent(cli: Cli, source: Path, *words: object) -> dict[str, Any]:
+    return result_of(cli("budget", source, "--json", *words))
+
+
+SHARING = {
+    "one row": np.concatenate([NEW[1:], ROWS[7:8]]),
+    "another scale": 4 * ROWS,
+    "another scale for each row": np.ldexp(ROWS, np.arange(N)[:, None] % 9),
+    "another order": ROWS[::-1].copy(),
+    "half of the rows": ROWS[: N // 2],
+    "appended rows": np.concatenate([ROWS, NEW]),
+    "half precision": ROWS.astype(np.float16),
+}
+
+
+@pytest.mark.parametrize("case", SHARING)
+def test_a_file_with_common_rows_counts_together(
+    cli: Cli, refused: Cli, trained: Any, own_books: Path, tmp_path: Path, case: str
+) -> None:
+    first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", SHARING[case])
+    trained(first, "a")
+    above = ["cap is epsilon 4.4 at delta", "have spent is 3 in 1 run", "it would be 4.46"]
+    for words in ((), ("--dry-run",)):
+        refused(cli("train", second, *FEW, "--cap", "4.4", "--out", "b", *words), 4, above)
+    assert not (tmp_path / "b").exists()
+    _, told = trained(second, "b")
+    assert "2 runs on these rows" in told
+    for source in (first, second):
+        found = spent(cli, source)
+        assert (found["runs"], found["epsilon"]) == (2, pytest.approx(TWO, rel=1e-5))
+        assert [Path(entry["name"]).name for entry in sorted(found["entries"], key=lambda one: one["name"])] == [
+            "a",
+            "b",
+        ]
+        assert len(found["entries"]) == 2
+    assert len({keys_file(path) for path in own_books.glob("*.jsonl")}) == (1 if case in SAME_BOOK else 2)
+
+
+SAME_BOOK = {"another scale", "another scale for each row", "another order", "half precision"}
+
+
+def test_disjoint_halves_count_apart(cli: Cli, trained: Any, tmp_path: Path) -> None:
+    first, second = written(tmp_path / "a.h5", ROWS[: N // 2]), written(tmp_path / "b.h5", ROWS[N // 2 :])
+    trained(first, "a")
+    _, told = trained(second, "b", "--cap", "3")
+    assert told == ""
+    for source in (first, second):
+        found = spent(cli, source)
+        assert (found["runs"], found["shared"], found["not_compared"]) == (1, [], 0)
+        assert found["epsilon"] <= ONE
+    whole = spent(cli, written(tmp_path / "whole.h5", ROWS))
+    assert whole["runs"] == 2
+    assert sorted(other["rows"] for other in whole["shared"]) == [N // 2, N // 2]
+    assert whole["epsilon"] == pytest.approx(TWO, rel=1e-5)
+
+
+def test_a_cap_of_one_file_holds_for_runs_on_another(cli: Cli, refused: Cli, trained: Any, tmp_path: Path) -> None:
+    first = written(tmp_path / "a.h5", ROWS)
+    second = written(tmp_path / "b.h5", np.concatenate([NEW, ROWS[:1]]))
+    third = written(tmp_path / "c.h5", NEW[:-1])
+    assert spent(cli, first, "--set-cap", "3.5")["runs"] == 0
+    trained(third, "c")
+    trained(second, "b")  # shares a row with each; the first has no runs yet
+    book = Path(spent(cli, first)["book"]).name
+    refused(cli("train", second, *FEW, "--out", "d"), 4, ["cap is epsilon 3.5", "the rows of", book, "4.46"])
+    refused(cli("train", first, *FEW, "--out", "d"), 4, ["cap is epsilon 3.5", "these rows have spent is 3 in 1 run"])
+    trained(third, "d")  # shares no row with the file under the cap
+    assert spent(cli, first)["runs"] == 1
+    assert spent(cli, third)["runs"] == spent(cli, second)["runs"] == 3
+
+
+def test_a_histogram_counts_for_the_rows_of_other_files(cli: Cli, refused: Cli, trained: Any, tmp_path: Path) -> None:
+    first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", ROWS[:200])
+    trained(first, "a")
+    spent(cli, second, "--set-cap", "3.001")
+    for words in ((), ("--dry-run",)):
+        refused(
+            cli("pdp-report", "a", "--publish-epsilon", "0.5", *words), 4, ["3.001", "the rows of", "--publish-epsilon"]
+        )
+
+
+def test_the_same_owners_count_together(cli: Cli, refused: Cli, trained: Any, tmp_path: Path) -> None:
+    people = [f"person {place // 4:03d}" for place in range(N)]
+    others = ["person 042"] * 4 + [f"someone {place // 4:03d}" for place in range(4, N)]
+    first = written(tmp_path / "a.h5", ROWS, people)
+    second = written(tmp_path / "b.h5", NEW, others)
+    third = written(tmp_path / "c.h5", NEW[:, ::-1].copy(), others[4:] + others[-4:])
+    trained(first, "a", "--unit", "owner")
+    refused(cli("train", second, *FEW, "--unit", "owner", "--cap", "4.4", "--out", "b"), 4, ["4.46"])
+    trained(third, "c", "--unit", "owner", "--cap", "3")
+    assert spent(cli, first)["shared"] == []
+    found = spent(cli, second)
+    assert [other["owners"] for other in found["shared"]].count(1) == 1
+    assert found["runs"] == 2
+
+
+def test_private_test_rows_are_protected_rows(cli: Cli, trained: Any, tmp_path: Path) -> None:
+    held_out = 3 * NEW[:100] + 1
+    first = written(tmp_path / "a.h5", ROWS, test=held_out, test_rows="private")
+    second = written(tmp_path / "b.h5", NEW, test=held_out[::-1], test_rows="private")
+    trained(first, "a", "--test-epsilon", "0.5")
+    _, told = trained(second, "b", "--test-epsilon", "0.5", "--delta", "1e-5")
+    assert "2 runs on these rows, or on files that share some of them," in told
+    assert spent(cli, second)["runs"] == 2
+
+
+def test_keys_are_private_and_on_the_disk_before_the_run(
+    cli: Cli, own_books: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = written(tmp_path / "a.h5", ROWS)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("linprobe.accounting.book._append", killed)
+    cli("train", source, *FEW, "--out", "a")
+    (beside,) = own_books.glob("*.rows")
+    assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+    keys = read_keys(beside)
+    assert keys.sizes == (N, 0, 0)
+    assert np.all(np.diff(keys.rows.astype(object)) > 0)
+    assert beside.stat().st_size < 8 * N + 200
+
+
+def test_a_book_without_keys_gets_them_when_its_file_is_opened(cli: Cli, trained: Any, tmp_path: Path) -> None:
+    first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", ROWS[:200])
+    trained(first, "a")
+    keys_file(Path(spent(cli, first)["book"])).unlink()  # as a book of version 0.2
+    found = spent(cli, second)
+    assert (found["runs"], found["not_compared"]) == (0, 1)
+    assert "run linprobe budget on their files" in cli("budget", second).stderr
+    assert spent(cli, first)["runs"] == 1
+    found = spent(cli, second)
+    assert (found["runs"], found["not_compared"]) == (1, 0)
+
+
+DAMAGES = {
+    "cut": lambda content: content[:-8],
+    "a changed key": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    "no header": lambda content: content[content.index(b"\n") + 1 :],
+    "another format": lambda content: content.replace(b'"keys": 1', b'"keys": 2', 1),
+    "negative sizes": lambda content: content.replace(b'"images": 0', b'"images":-1', 1),
+    "empty": lambda content: b"",
+    "a list": lambda content: b"[1]\n",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_keys_are_refused(cli: Cli, refused: Cli, trained: Any, tmp_path: Path, damage: str) -> None:
+    source = written(tmp_path / "a.h5", ROWS)
+    trained(source, "a")
+    beside = keys_file(Path(spent(cli, source)["book"]))
+    beside.write_bytes(DAMAGES[damage](beside.read_bytes()))
+    other = written(tmp_path / "b.h5", NEW)
+    for words in (("train", source, *FEW, "--out", "b"), ("budget", source), ("train", other, *FEW, "--out", "b")):
+        refused(cli(*words), 3, ["row keys", beside.name, "restore"])
+
+
+def test_a_book_given_by_hand_counts_by_itself(cli: Cli, trained: Any, tmp_path: Path) -> None:
+    first, second = written(tmp_path / "a.h5", ROWS), written(tmp_path / "b.h5", ROWS[:200])
+    trained(first, "a")
+    trained(second, "b", "--book", "own.jsonl")
+    found = spent(cli, Path("own.jsonl"))
+    assert (found["runs"], found["compared"]) == (1, [])
+    assert spent(cli, first)["compared"] == ["rows"]
+    assert "counts by itself" in cli("budget", "own.jsonl").stderr
+    assert "features of the same images from another backbone" in cli("budget", first).stderr
+
+
+PIXELS = ["--backbone", "pixels", "--device", "cpu"]
+
+
+def test_the_same_images_through_two_backbones_count_together(cli: Cli, refused: Cli, images: Path) -> None:
+    sizes = {"a": ("8", "8"), "b": ("9", "7")}
+    for name, (resize, crop) in sizes.items():
+        words = ["extract", images, *PIXELS, "--resize", resize, "--crop", crop, "--out", f"{name}.h5"]
+        assert cli(*words).status == 0
+    few = [*FEW[: FEW.index("--delta")], "--delta", "0.004"]
+    assert cli("train", "a.h5", *few, "--out", "a").status == 0
+    refused(cli("train", "b.h5", *few, "--cap", "3.5", "--out", "b"), 4, ["have spent is 3 in 1 run"])
+    found = spent(cli, Path("b.h5"))
+    (other,) = found["shared"]
+    assert (found["runs"], other["rows"], other["owners"]) == (1, 0, 0)
+    assert other["images"] == 21
+    assert found["compared"] == ["rows", "images"]

@@ -28,7 +28,7 @@ from linprobe.errors import DataError, ParameterError, PrivacyError, UsageError
 from linprobe.methods import METHODS, Method, Schedule
 from linprobe.methods.class_counts import gives_log_odds
 from linprobe.methods.private_mean import MEAN
-from linprobe.options import MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, Centring, Intercept
+from linprobe.options import LARGE_STEP, MANY_ROWS, MANY_ROWS_FROM_TEXT, OWNER, RECORD, Centring, Intercept
 from linprobe.options.declaration import declared, refuse_idle
 from linprobe.plans.centring import settled
 from linprobe.plans.settings import INIT_WORDS, Settings, schedule_of
@@ -46,7 +46,6 @@ class Plan:
         first: the run with the initial weights, or None. first_weights: these weights in training space.
         text_weights: unit-norm class encodings in training space, (n_features, n_classes), or None.
         n_units, unit: what is protected. n_public: number of public rows that are not protected.
-        many_rows: number of units from which the default number of steps is larger.
     """
 
     settings: Settings
@@ -58,7 +57,6 @@ class Plan:
     n_units: int
     unit: str
     n_public: int
-    many_rows: float
 
     @property
     def method(self) -> Method:
@@ -86,7 +84,7 @@ class Plan:
         The rest of the budget stays the same; its division into steps may depend on a release.
         """
         settings = replace(self.settings, condition="none")
-        return replace(self, settings=settings, budget=_budget(settings, self.n_units, self.inherited, self.many_rows))
+        return replace(self, settings=settings, budget=settings.budget(self.n_units, self.inherited))
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
@@ -125,21 +123,23 @@ def plan_run(settings: Settings, dataset: Dataset) -> Plan:
         settings, dataset.n_units, dataset.private.n_features, known=_known(settings, dataset, from_text)
     )
     many_rows = math.inf
-    if preprocessing.centre is not None:
+    if settings.condition == MEAN:
+        large = dataset.trained.n_rows * dataset.private.n_features * dataset.n_classes > LARGE_STEP
+        many_rows = MANY_ROWS * dataset.n_classes if large else 0
+    elif preprocessing.centre is not None:
         many_rows = MANY_ROWS * dataset.n_classes
     elif from_text:
         many_rows = MANY_ROWS_FROM_TEXT * dataset.n_classes
     return Plan(
         settings,
         preprocessing,
-        _budget(settings, dataset.n_units, () if first is None else first.releases, many_rows),
+        settings.budget(dataset.n_units, () if first is None else first.releases, many_rows=many_rows),
         first,
         first_weights,
         _unit_text_weights(dataset, preprocessing),
         dataset.n_units,
         dataset.unit,
         0 if dataset.free_public is None else dataset.free_public.n_rows,
-        many_rows,
     )
 
 
@@ -186,10 +186,6 @@ def plan_facts(budget: Budget) -> dict[str, Any]:
         "sampling_rate": budget.sampling_rate,
         "releases": [asdict(release) for release in budget.releases],
     }
-
-
-def _budget(settings: Settings, n_units: int, inherited: tuple[Releases, ...], many_rows: float) -> Budget | None:
-    return settings.budget(n_units, inherited, many_rows=many_rows)
 
 
 def _known(settings: Settings, dataset: Dataset, from_text: bool) -> str | None:

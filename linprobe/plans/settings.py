@@ -142,7 +142,7 @@ class Settings:
         """The calibrated budget of a run on `n_private` private rows; None for a method that spends nothing.
 
         `inherited` are the releases of the first model. The target covers their cost too. `many_rows` is the number of
-        private rows from which the default is `CENTRED_STEPS`.
+        private units from which the default is `CENTRED_STEPS`.
         """
         if not self.method.spends:
             return None
@@ -175,7 +175,7 @@ class Settings:
 
     def _default_steps(self, many: bool) -> int:
         default = self.method.default_steps
-        return CENTRED_STEPS if (many or self.condition == "mean") and default == DEFAULT_STEPS else default
+        return CENTRED_STEPS if many and default == DEFAULT_STEPS else default
 
 
 _SHARED = {each.name for each in fields(Settings)} - {"method", "options", "first_run", "parameters"}

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from linprobe.data.dataset import Dataset
 from linprobe.data.preprocessing import Preprocessing, normalise_rows
+from linprobe.data.sources import ArraySource
 from linprobe.errors import ParameterError, UsageError
 from linprobe.estimators import ESTIMATORS, NoisyGD
 from linprobe.methods.private_mean import MEAN, shrunk_mean
 from linprobe.options import CENTRED_STEPS, DEFAULT_STEPS
+from linprobe.plans import plan as plan_module
 from linprobe.plans.centring import LARGEST_NOISE, SHARE, mean_release, settled
+from linprobe.plans.plan import plan_run
 from linprobe.plans.settings import Settings
 
 CLASSES, N, WIDTH = 3, 3000, 20
@@ -80,6 +84,24 @@ def test_descent_around_a_mean_is_longer_where_classes_have_many_rows() -> None:
     text = {"text_weights": np.random.default_rng(1).normal(size=(WIDTH, CLASSES))}
     assert NoisyGD(epsilon=1.0, classes=list(range(CLASSES))).fit(x[:450], y[:450], **text).n_iter_ == CENTRED_STEPS
     assert NoisyGD(epsilon=1.0, classes=list(range(CLASSES))).fit(x[:449], y[:449], **text).n_iter_ == DEFAULT_STEPS
+
+
+def test_large_steps_around_a_private_mean_are_few_where_classes_have_few_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, y = rows_with_a_mean()
+    size = len(x) * WIDTH * CLASSES
+
+    def steps(large: float, many: int) -> list[int]:
+        monkeypatch.setattr(plan_module, "LARGE_STEP", large)
+        monkeypatch.setattr(plan_module, "MANY_ROWS", many)
+        made = plan_run(settings(condition=MEAN), Dataset(ArraySource(x, y), CLASSES))
+        return [budget.n_steps for budget in made.budgets]
+
+    per_class = len(x) // CLASSES
+    assert steps(size, per_class + 1) == [CENTRED_STEPS, DEFAULT_STEPS]  # not above `LARGE_STEP`
+    assert steps(size - 1, per_class + 1) == [DEFAULT_STEPS, DEFAULT_STEPS]
+    assert steps(size - 1, per_class) == [CENTRED_STEPS, DEFAULT_STEPS]
 
 
 @pytest.mark.parametrize("condition", ["nonee", "Mean", ""])

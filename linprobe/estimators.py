@@ -102,10 +102,10 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights = np.swapaxes(self.coef_, -1, -2).astype(np.float64)
         return class_scores(X, weights, self.intercept_)
 
-    def _rows(self, X: ArrayLike) -> NDArray[np.floating]:
-        with naming_text(X, "X"):
+    def _rows(self, X: ArrayLike, name: str = "X") -> NDArray[np.floating]:
+        with naming_text(X, name):
             rows = np.asarray(validate_data(self, X, dtype=[np.float32, np.float64], reset=False))
-        check_range(rows, "X")
+        check_range(rows, name)
         return rows
 
 
@@ -213,20 +213,7 @@ class LinearProbe(LinearClassifier):
         if by_row is not None and bounds is not None:
             by_row = by_row[order]
         private = ArraySource(X, labels)
-        public, known = None, None
-        if (X_public is None) != (public_labels is None):
-            missing = "y_public" if public_labels is None else "X_public"
-            raise UsageError(f"{missing} is None, but X_public and y_public belong together; give both or neither")
-        if X_public is not None and public_labels is not None:
-            with naming_text(X_public, "X_public"):
-                rows = np.asarray(validate_data(self, X_public, dtype=[np.float32, np.float64], reset=False))
-            check_range(rows, "X_public")
-            if len(rows) != len(public_labels):
-                raise DataError(
-                    f"X_public has {len(rows)} rows and y_public {len(public_labels)}; allowed: equal numbers"
-                )
-            known = self._labels(public_labels, "y_public")
-            public = ArraySource(rows, known)
+        public, known = self._public(X_public, public_labels)
         text = None if text_weights is None else np.asarray(text_weights, dtype=np.float64)
         dataset = self._dataset(private, public, text, bounds, self._weights(known, by_row))
         hashes = None
@@ -281,6 +268,19 @@ class LinearProbe(LinearClassifier):
         if self.multilabel_:
             return label_matrix(given, len(self.classes_), name)
         return class_indices(given, self.classes_, name)
+
+    def _public(self, X: ArrayLike | None, y: NDArray[Any] | None) -> tuple[ArraySource | None, NDArray[Any] | None]:
+        """The public rows and their labels, if there are any."""
+        if (X is None) != (y is None):
+            missing = "y_public" if y is None else "X_public"
+            raise UsageError(f"{missing} is None, but X_public and y_public belong together; give both or neither")
+        if X is None or y is None:
+            return None, None
+        rows = self._rows(X, "X_public")
+        if len(rows) != len(y):
+            raise DataError(f"X_public has {len(rows)} rows and y_public {len(y)}; allowed: equal numbers")
+        labels = self._labels(y, "y_public")
+        return ArraySource(rows, labels), labels
 
     def _weights(
         self, public: NDArray[np.int64] | None, by_row: NDArray[np.float64] | None = None
@@ -376,10 +376,10 @@ class TrainedProbe(LinearClassifier):
         self.n_features_in_ = run.weights.shape[-2]
         return self
 
-    def _rows(self, X: ArrayLike) -> NDArray[np.floating]:
-        with naming_text(X, "X"):
+    def _rows(self, X: ArrayLike, name: str = "X") -> NDArray[np.floating]:
+        with naming_text(X, name):
             rows = np.asarray(check_array(X, dtype=[np.float32, np.float64]))  # a run knows no names of features
-        check_range(rows, "X")
+        check_range(rows, name)
         if rows.shape[1] != self.n_features_in_:
             raise DataError(f"X has {rows.shape[1]} features; allowed for run {self.folder}: {self.n_features_in_}")
         return rows

@@ -14,7 +14,7 @@ from linprobe.atomic_files import path_from
 from linprobe.cli._everywhere import EVERYWHERE
 from linprobe.cli._shared import numbers, words
 from linprobe.errors import require_for
-from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Budget, Choice, Confirmation, RunOptions
+from linprobe.options import GROUPS, METHOD_OPTIONS, TRAIN, Choice, Confirmation, RunOptions, Target
 from linprobe.options.declaration import REQUESTS, Option, Request, arguments_of, as_word, declared, methods_on_gpu
 
 FEW = 2  # largest number of methods that a help text lists
@@ -95,19 +95,23 @@ class Flag:
             default = as_word(option.default) if option.commas else option.default
         if default is None:
             kind |= None
-        marked: Any
+        annotation = Annotated[kind, self._marked]
+        return inspect.Parameter(
+            option.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+
+    @property
+    def _marked(self) -> Any:
+        """The argument or option of typer."""
+        option = self.option
         if option.argument is not None:
             parser = path_from if "-" in option.argument else None
-            marked = typer.Argument(metavar=option.argument, parser=parser, help=self.help)
-        else:
-            spellings = option.spellings
-            if option.kind is bool and not self.of_command:
-                spellings = (f"{spellings[0]}/--no-{spellings[0].removeprefix('--')}",)
-            group = METHOD_GROUP if self.is_of_a_method else option.group or None
-            marked = typer.Option(*spellings, help=self.help, metavar=option.metavar, rich_help_panel=group)
-        return inspect.Parameter(
-            option.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, marked]
-        )
+            return typer.Argument(metavar=option.argument, parser=parser, help=self.help)
+        spellings = option.spellings
+        if option.kind is bool and not self.of_command:
+            spellings = (f"{spellings[0]}/--no-{spellings[0].removeprefix('--')}",)
+        group = METHOD_GROUP if self.is_of_a_method else option.group or None
+        return typer.Option(*spellings, help=self.help, metavar=option.metavar, rich_help_panel=group)
 
 
 def flags_of(request: type[Any]) -> list[Flag]:
@@ -121,7 +125,7 @@ def train_flags() -> list[Flag]:
     flags: dict[str, Flag] = {}
     for group in TRAIN:
         for option in declared(group).values():
-            flags[option.parameter] = Flag(option, of_command=group in (Budget, Choice, RunOptions, Confirmation))
+            flags[option.parameter] = Flag(option, of_command=group in (Target, Choice, RunOptions, Confirmation))
     for method, options in METHOD_OPTIONS.items():
         for option in arguments_of(options).values():
             if option.name == "classes":

@@ -162,7 +162,7 @@ class Confirmation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Target:
     """The privacy budget."""
 
     epsilon: float = option(
@@ -272,9 +272,9 @@ class Seed:
     )
 
 
-TRAIN = (Choice, Budget, Noise, Samples, PerRecord, RunOptions, Centring, Conditioning, Intercept, Seed, Confirmation)
-PRIVATE = (Budget, Classes, Noise, PerRecord, Seed)
-ONE_STEP = (Budget, Classes, PerRecord, Seed)  # one release in place of steps; the budget alone fixes its noise
+TRAIN = (Choice, Target, Noise, Samples, PerRecord, RunOptions, Centring, Conditioning, Intercept, Seed, Confirmation)
+PRIVATE = (Target, Classes, Noise, PerRecord, Seed)
+ONE_STEP = (Target, Classes, PerRecord, Seed)  # one release in place of steps; the budget alone fixes its noise
 ROWS = (Centring, Intercept)
 COLD_ROWS = (Centring, Conditioning, Intercept)
 

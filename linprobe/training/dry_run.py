@@ -39,7 +39,7 @@ from linprobe.runs.guarantee import NOUNS
 from linprobe.training.charge import preview
 from linprobe.training.runtime import Runtime
 from linprobe.training.train import Ready, checked_rows, opened, with_method
-from linprobe.training.tune import candidates_of, tunable_rows, warnings_of_selection
+from linprobe.training.tune import candidates_of, selection_note, tunable_rows
 
 ON_HOST = "cpu"
 
@@ -89,9 +89,11 @@ def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -
 def _one_selection(ready: Ready, dataset: Dataset, tuning: Tuning, tuned: Selection, progress: Progress) -> DryRun:
     request, mean = ready.request, tuning.mean_repetitions
     previewed = preview_of_selection(request, tuning, tuned, dataset)
-    warnings = warnings_of_selection(ready, tuned, dataset, mean)
+    warnings = ready.warnings(tuned.plans[0], dataset, delta=tuned.delta)
     account = checked_rows(ready, tuned.plans[0], dataset, warnings, progress, make=False)
     book, spent = None if account is None else account.path, preview(account, [previewed.entry], request.cap)
+    warnings.append(selection_note(tuned, mean))  # not before a refusal
+    progress.note(warnings[-1])
     plans = [
         {"setting": chosen, **plan_facts(budget)}
         for chosen, several in zip(tuning.settings, previewed.budgets, strict=True)

@@ -122,13 +122,12 @@ def tunable_rows(ready: Ready, tuning: Tuning, candidates: Sequence[Settings]) -
     return dataset
 
 
-def warnings_of_selection(ready: Ready, selection: Selection, dataset: Dataset, mean: int) -> list[str]:
-    """What is noted before a private selection of `mean` runs on average."""
-    return [
-        *ready.warnings(selection.plans[0], dataset, delta=selection.delta),
-        f"choosing among {len(selection.plans)} settings by private selection, with {mean} runs on average. Their "
-        "number is secret: no progress is shown, and the time that this takes should not be published",
-    ]
+def selection_note(tuned: Selection, mean: int) -> str:
+    """What is noted before a private selection of `mean` runs on average begins."""
+    return (
+        f"choosing among {len(tuned.plans)} settings by private selection, with {mean} runs on average. Their "
+        "number is secret: no progress is shown, and the time that this takes should not be published"
+    )
 
 
 def _select(
@@ -141,7 +140,7 @@ def _select(
     runtime = Runtime(request.precision, request.device)
     for plan in selection.plans:
         runtime.check(plan.settings.options)
-    said = warnings_of_selection(ready, selection, dataset, mean)
+    said = ready.warnings(selection.plans[0], dataset, delta=selection.delta)
     book = checked_rows(ready, selection.plans[0], dataset, said, progress)
 
     def run(index: int) -> tuple[float, tuple[int, Trained | None]]:
@@ -156,6 +155,7 @@ def _select(
             run_folder.new_run_folder(out) as folder,
             charged_selection(book, folder, out, selection.entry(), request.cap, progress) as run_id,
         ):
+            progress.note(selection_note(selection, mean))
             ledger = folder / LEDGER
             record_selection(ledger, selection.event)
             with warnings.catch_warnings():

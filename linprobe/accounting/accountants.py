@@ -236,7 +236,9 @@ class _PrivacyLossDistribution(Accountant):
         return RENYI
 
     def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
-        return _distribution_epsilon(_kinds(releases), delta, ROUGH_FINENESS if rough else FINENESS)
+        # sums over all rows are a few releases, and lose less on a coarser grid
+        fineness = ROUGH_FINENESS if rough else 2 * FINENESS if _all_full(releases) else FINENESS
+        return _distribution_epsilon(_kinds(releases), delta, fineness)
 
     def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
         kinds = _kinds(releases)
@@ -287,7 +289,7 @@ class _GooglePLD(_DPAccounting):
     def agrees(self, record: float, cross_check: float) -> bool:
         """Whether `cross_check`, dp-accounting's epsilon, confirms the epsilon of record, or is NaN: no opinion.
 
-        Measured at 300 random settings (q 10^-4 to 1, 1 to 10^5 steps): the two differ by at most 0.2 %.
+        Measured at 300 random settings (q 10^-4 to 1, 1 to 10^5 steps): the two differ by at most 0.2 % or 0.0005.
         """
         return math.isnan(cross_check) or abs(record - cross_check) <= GOOGLE_AGREEMENT * record + AGREEMENT_ABSOLUTE
 

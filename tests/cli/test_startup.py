@@ -73,6 +73,12 @@ def test_training_on_digits_loads_only_what_it_needs(tmp_path: Path) -> None:
     assert not loaded & (UNUSED_BY_TRAIN | {"sklearn", "scipy.stats"})
 
 
+def test_a_sampled_run_is_planned_and_trained_without_the_libraries_that_verify_asks(tmp_path: Path) -> None:
+    loaded = loaded_by("train", "--method", "dp-sgd", "--eps", "3", "--steps", "2", "--out", tmp_path / "run")
+    assert "linprobe.accounting.loss_distribution" in loaded
+    assert not loaded & (UNUSED_BY_TRAIN | {"sklearn", "scipy.stats"})
+
+
 def test_an_unknown_backbone_is_refused_before_torch_is_loaded(tmp_path: Path) -> None:
     program = "import sys; from linprobe import cli; cli.run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     command = [sys.executable, "-c", program, "extract", str(tmp_path), "--backbone", "magic"]

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -44,13 +45,11 @@ def build(source: Path, library: Path) -> str | None:
     compilers = [command for command in (named, ["cc"], ["gcc"], ["clang"]) if command and shutil.which(command[0])]
     if not compilers:
         return "no C compiler found"
-    partial = library.with_name(f"{library.name}.{os.getpid()}.partial")
-    try:
+    # linkers write the name of the output into it, which must be the same for every build
+    with TemporaryDirectory(dir=library.parent) as folder:
         for compiler in compilers:
-            command = [*compiler, *FLAGS, str(source), "-o", str(partial), "-lm"]
-            if subprocess.run(command, capture_output=True).returncode == 0:
-                partial.replace(library)
+            command = [*compiler, *FLAGS, str(source.resolve()), "-o", library.name, "-lm"]
+            if subprocess.run(command, capture_output=True, cwd=folder).returncode == 0:
+                (Path(folder) / library.name).replace(library)
                 return None
-    finally:
-        partial.unlink(missing_ok=True)
     return f"{compilers[-1][0]} could not compile {source.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.docs.scripts import load_script
+from tests.narrow_kernel import SOURCE, needs_compiler
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -56,6 +58,20 @@ def test_a_kernel_that_is_asked_for_and_cannot_be_built_fails_the_installation(
     monkeypatch.setenv("LINPROBE_REQUIRE_KERNEL", "1")
     with pytest.raises(RuntimeError, match="no C compiler found"):
         builder.initialize("standard", data)
+
+
+@needs_compiler
+def test_two_builds_in_different_folders_have_the_same_bytes(hook: ModuleType, tmp_path: Path) -> None:
+    found = []
+    for folder in (tmp_path / "here", tmp_path / "elsewhere" / "with a longer name"):
+        shutil.copytree(SOURCE.parent, folder, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        before = set(folder.iterdir())
+        library = folder / f"clipped_sum{hook.SUFFIX}"
+        assert hook.build(folder / SOURCE.name, library) is None
+        assert set(folder.iterdir()) == {*before, library}
+        found.append(library.read_bytes())
+    assert found[0] == found[1]
+    assert str(tmp_path).encode() not in found[0]
 
 
 def test_release_wheels_hold_the_kernel_for_every_python_that_the_package_takes() -> None:

@@ -31,7 +31,7 @@ from linprobe.data.array_files import (
     tensor_fits,
     too_large,
 )
-from linprobe.data.feature_file import GROUPS, check_class_names
+from linprobe.data.feature_file import GROUPS, NO_LABEL, UNLABELLED, check_class_names
 from linprobe.data.feature_reader import PRIVATE, Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import (
@@ -49,6 +49,7 @@ from linprobe.errors import DataError, UsageError, reading
 from linprobe.progress import Progress, Silent
 
 KINDS = ("X", "y", "id")
+ALONE = {"X": f"X_{UNLABELLED}", "id": f"id_{UNLABELLED}"}  # arrays of a file of rows without labels, and their keys
 ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OWNER))
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 SUFFIXES = (".npz", ".npy", ".pt", ".csv", *ARROW_SUFFIXES)
@@ -106,7 +107,7 @@ _COLUMNS, _SILENT = Columns(), Silent()
 
 def read_arrays(sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT) -> Arrays:
     """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
-    class_names.
+    class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows.
 
     A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
     stem of the file name (`X_train.npy`). A folder is a data set of `datasets`, or means all array files in it.
@@ -170,6 +171,7 @@ def _read_one(source: Path, columns: Columns, progress: Progress) -> Arrays:
     if source.suffix == ".pt":
         loaded = _to_numpy(loaded, source)
     key = _known_key(source.stem, owner)
+    key = ALONE.get(source.stem, key) if source.stem == "X" else key
     if key is None or key == "class_names":
         raise UsageError(f"{source} is named {source.stem!r}; allowed: {', '.join(ARRAY_KEYS)}; rename it")
     return {key: loaded}
@@ -186,6 +188,8 @@ def _known_key(key: str, owner: str) -> str | None:
 def _selected(source: Path, keys: Iterable[str], owner: str, progress: Progress) -> dict[str, str]:
     """The arrays to read from a file, by their known key; notes the others."""
     known = {key: _known_key(key, owner) for key in keys}
+    if "X" in known and known.keys() <= ALONE.keys():
+        known = {key: ALONE[key] for key in known}
     others = [key for key, name in known.items() if name is None]
     if others:
         named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
@@ -491,6 +495,8 @@ def described(
         UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays.
     """
     arrays = read_arrays(sources, columns, progress)
+    if f"X_{UNLABELLED}" in arrays:
+        return _described_unlabelled(sources, classes, arrays, private_test=private_test), arrays
     _check_present(arrays, columns, _shown(sources))
     if classes is None and "class_names" in arrays:
         classes = [str(name) for name in arrays["class_names"]]
@@ -511,18 +517,36 @@ def described(
     check_class_names(names, where)
     if "" in names:
         raise DataError(f"{where} has an empty name, ''; allowed: text; fill empty labels, or rename the class")
-    images = arrays["X_train"].ndim > 2
-    description = Description(
+    kind = {"test_rows": PRIVATE if private_test else "public", "task": MULTILABEL if several else MULTICLASS}
+    return _description(sources, arrays, "train", names, names_from, **kind), arrays
+
+
+def _described_unlabelled(
+    sources: Sequence[Path], classes: Sequence[str] | None, arrays: Arrays, *, private_test: bool
+) -> Description:
+    """The description of rows without labels; no classes are needed. UsageError beside other arrays or options."""
+    others = [key for key in arrays if key not in ALONE.values()]
+    if others or private_test:
+        raise UsageError(
+            f"{_shown(sources)} hold X, rows without labels, beside {others[0] if others else '--private-test'}; "
+            "allowed: X alone, with id; import the other rows into a file of their own"
+        )
+    return _description(sources, arrays, UNLABELLED, tuple(classes or ()), "declared")
+
+
+def _description(
+    sources: Sequence[Path], arrays: Arrays, group: str, names: tuple[str, ...], names_from: str, **others: str
+) -> Description:
+    images = arrays[f"X_{group}"].ndim > 2
+    return Description(
         class_names=names,
         class_names_from=names_from,
         backbone="pixels" if images else "",
         preprocessing="flattened pixels" if images else "as imported",
         source=", ".join(source.name for source in sources),
-        ids_from=GIVEN if "id_train" in arrays else CONTENT,
-        test_rows=PRIVATE if private_test else "public",
-        task=MULTILABEL if several else MULTICLASS,
+        ids_from=GIVEN if f"id_{group}" in arrays else CONTENT,
+        **others,
     )
-    return description, arrays
 
 
 def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
@@ -537,7 +561,7 @@ def _check_present(arrays: Arrays, columns: Columns, where: str) -> None:
         if key not in arrays:
             raise DataError(
                 f"{where} holds no {key}; needed: X_train, y_train, X_test, y_test, the last two only to measure "
-                "accuracy"
+                "accuracy; or X without y, for rows without labels"
             )
 
 
@@ -552,7 +576,7 @@ def groups_of(arrays: Arrays) -> dict[str, tuple[int, int, np.dtype[np.floating]
     The type is float16 if it represents every value exactly (float16, 8-bit integers, booleans), else float32.
     """
     found = {}
-    for group in GROUPS:
+    for group in (*GROUPS, UNLABELLED):
         if f"X_{group}" in arrays:
             x = arrays[f"X_{group}"]
             small = x.dtype == np.float16 or (x.dtype.kind in "bu" and x.dtype.itemsize == 1)
@@ -563,6 +587,8 @@ def groups_of(arrays: Arrays) -> dict[str, tuple[int, int, np.dtype[np.floating]
 
 def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Sequence[str], where: str) -> None:
     x, y, ids = (arrays.get(f"{kind}_{group}") for kind in KINDS)
+    if x is not None and group == UNLABELLED:
+        y = np.full(len(x), NO_LABEL)
     if x is None or y is None or y.shape[:1] != (len(x),):
         raise DataError(
             f"X_{group} has shape {None if x is None else x.shape} and y_{group} {None if y is None else y.shape}; "
@@ -570,7 +596,8 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
         )
     if ids is not None and len(ids) != len(x):
         raise DataError(f"id_{group} has {len(ids)} entries for {len(x)} rows; allowed: one per row")
-    labels, made = y if y.ndim == 2 else label_indices(y, names, f"y_{group}"), ContentIds(group)
+    labelled = y.ndim == 1 and group != UNLABELLED
+    labels, made = label_indices(y, names, f"y_{group}") if labelled else y, ContentIds(group)
     owners = _owners(arrays, group, len(x))
     order = None
     if owners is not None:
@@ -587,7 +614,8 @@ def _write_group(writer: FeatureWriter, group: str, arrays: Arrays, names: Seque
     n_rows, width, dtype = groups_of(arrays)[group]
     names_of_rows = (str(name) for name in (made.names if ids is None else ids))
     people = None if owners is None else owners.tolist()
-    writer.write_group(group, n_rows, width, blocks(), labels, names_of_rows, dtype.type, people)
+    stored = None if group == UNLABELLED else labels
+    writer.write_group(group, n_rows, width, blocks(), stored, names_of_rows, dtype.type, people)
 
 
 def _blocks(

@@ -63,7 +63,7 @@ def dry_run_of_import(request: ImportRequest, progress: Progress) -> DryRun:
         description, arrays = described(**_arguments(request), progress=progress)
     groups = groups_of(arrays)
     owners = {group: len(np.unique(arrays[key])) for group in groups if (key := f"owner_{group}") in arrays}
-    n_features, dtype = groups["train"][1], groups["train"][2]
+    _, n_features, dtype = next(iter(groups.values()))
     facts: dict[str, Any] = {
         "sources": [str(source) for source in request.sources],
         "out": str(request.out),

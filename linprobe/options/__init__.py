@@ -73,6 +73,13 @@ class RunOptions:
     public: Path | None = option(
         None, "Feature file of public rows from the same backbone, added to any public shots.", group="Data"
     )
+    unlabelled: Path | None = option(
+        None,
+        "Feature file of public rows without labels, from the same backbone; they refine the weights after training, "
+        "at no cost.",
+        metavar="FILE",
+        group="Data",
+    )
     public_shots: int | None = option(None, "Public rows per class, taken out of the training rows.", group="Data")
     split_seed: int = option(0, "Seed that chooses the public shots.", group="Data")
     unit: Literal["record", "owner"] | None = option(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.per_instance import RecordLosses, record_losses
 from linprobe.data.dataset import Dataset
@@ -32,6 +33,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.mechanisms.sampling import PoissonSampler
 from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods.private_mean import MEAN, released_mean
+from linprobe.metrics.refinement import Known, gathered, refine
 from linprobe.metrics.scores import count_private, right_and_wrong
 from linprobe.parallel.array_api import on_host
 from linprobe.parallel.process_group import Group
@@ -81,6 +83,7 @@ class Trained:
         centre: `public` or `private` if rows were centred on such a mean, else `none`.
         privacy: the guarantee and how it was reached.
         losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
+        unrefined: weights and bias before refinement, and strength: of it; None without unlabelled rows.
         tested: noisy numbers of correct and wrong predictions on private test rows; None if not released.
         selected: the shrinkage that noisy counts of correct predictions chose; None without such counts.
     """
@@ -94,6 +97,8 @@ class Trained:
     losses: RecordLosses | None
     tested: NoisyTest | None = None
     selected: Selected | None = None
+    unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+    strength: float | None = None
 
 
 @dataclass(frozen=True)
@@ -240,7 +245,12 @@ def _finish(
         selected = _select(prepared, fitted, dataset, group, backend)
         fitted = fitted.shrunk(selected.shrink)
     weights, bias = _folded(preprocessing, fitted)
-    tested = None
+    tested, unrefined, strength = None, None, None
+    if dataset.unlabelled is not None and group.rank == 0:
+        rows, _ = gathered((x for x, _ in dataset.unlabelled.blocks()), dataset.unlabelled.n_rows, *weights.shape)
+        refined = refine(rows, weights, bias, Known.of(plan.n_units, grouped(ledger.events)))
+        unrefined, strength = (weights, bias), refined.strength
+        weights, bias = refined.weights, refined.bias
     if settings.test_epsilon is not None:
         tested = _test(weights, bias, dataset, mechanism, plan.schedule.others[TEST_ACCURACY], group, backend)
     ledger.close()
@@ -263,6 +273,8 @@ def _finish(
         losses,
         tested,
         selected,
+        unrefined,
+        strength,
     )
 
 

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import (
     DIGITS,
+    ONE_CLASS,
     Dataset,
     Split,
     check_unit,
@@ -45,6 +46,7 @@ from linprobe.runs.claim import claimed
 from linprobe.runs.manifest import LEDGER, Manifest
 from linprobe.runs.output import run_folder_of_group
 from linprobe.runs.per_record_file import PrivateRecords
+from linprobe.runs.refinement import refinement
 from linprobe.runs.test_rows import PRINTED, PRINTED_OF_LABELS, accuracy_of, figures_of, test_epsilon_of
 from linprobe.training.charge import BookFinder, RunCharge
 from linprobe.training.checkpoint import Keeping, run_identity
@@ -83,12 +85,14 @@ class Ready:
 
     Attributes:
         request: with its method, run folder and shots. features, other: feature file, and file of public rows.
+        unlabelled: file of public rows without labels.
         choice: why the method was chosen, if the request named none.
     """
 
     request: TrainRequest
     features: FeatureReader
     other: FeatureReader | None = None
+    unlabelled: FeatureReader | None = None
     choice: ChosenMethod | None = None
 
     @property
@@ -108,7 +112,7 @@ class Ready:
         split = Split(
             request.public_shots, request.split_seed, request.unit, request.per_owner_rows, self.method.joins_public
         )
-        return dataset_of(self.features, self.other, split, request.class_weight)
+        return dataset_of(self.features, self.other, split, request.class_weight, self.unlabelled)
 
     def with_test(self, settings: Settings) -> Settings:
         """The settings with the part of epsilon that pays for a noisy accuracy on private test rows.
@@ -216,7 +220,24 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
             _claim(request, stack, progress)
         features = stack.enter_context(open_features(request.features, whole=False))
         other = None if request.public is None else stack.enter_context(open_features(request.public))
-        yield Ready(request, features, other)
+        unlabelled = None
+        if request.unlabelled is not None:
+            _refuse_unlabelled(request, method, features)
+            unlabelled = stack.enter_context(open_features(request.unlabelled, labelled=False))
+        yield Ready(request, features, other, unlabelled)
+
+
+def _refuse_unlabelled(request: TrainRequest, method: Method, features: FeatureReader) -> None:
+    """UsageError if rows without labels cannot refine the weights of a run."""
+    reason = None
+    if not method.private:
+        reason = f"method {method.name} adds no noise, which is what they correct"
+    elif features.description.several_labels:
+        reason = ONE_CLASS.format(features.path)
+    elif (request.options or {}).get("output") == "vote":
+        reason = "a run that votes has several weights; give another --output"
+    if reason is not None:
+        raise UsageError(f"option --unlabelled cannot refine this run: {reason}; or leave it out")
 
 
 def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
@@ -329,6 +350,7 @@ def train_on(
                 measured,
                 config,
                 pages_to_sign(out, signing_key),
+                trained.unrefined,
             )
     except BaseException as error:
         if keep is not None and keep.can_resume:
@@ -381,7 +403,7 @@ def manifest_of(
 ) -> Manifest:
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
-    description, weights = features.description, dataset.weights
+    description, weights, unlabelled = features.description, dataset.weights, ready.unlabelled
     names = description.class_names
     return Manifest.of(
         trained.privacy,
@@ -409,4 +431,5 @@ def manifest_of(
         class_weights=None if weights is None else dict(zip(names, weights.by_class.tolist(), strict=True)),
         public_digest=dataset.public_digest(),
         tuning=None if selected is None else {"factors": list(settings.shrink), **asdict(selected)},
+        refined=None if unlabelled is None else refinement(unlabelled, trained.strength or 0.0),
     )

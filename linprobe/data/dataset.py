@@ -223,7 +223,8 @@ def open_features(
     with FeatureFile(path) as features:
         if labelled and "train" not in features.sizes:
             raise DataError(
-                f"{path} holds rows without labels, for predict, refine and --unlabelled; give a file with the group train"
+                f"{path} holds rows without labels, for predict, refine or --unlabelled; give a file with the group "
+                "train"
             )
         if whole:
             check_rows(features)

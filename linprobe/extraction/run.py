@@ -84,7 +84,7 @@ def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE
     # rank 0 chooses the backbone; the others wait until it has downloaded the data set and weights
     named = request.backbone if group.rank == 0 else group.broadcast_text("")
     owners = owners_from(request.owners, request.owner_regex)
-    if recipe is None:
+    if recipe is None and not request.unlabelled:
         classes = None if request.classes is None else read_lines(request.classes, "class list", "one class name")
         source = open_source(
             request.source,
@@ -96,7 +96,7 @@ def planned(request: ExtractRequest, recipe: Recipe | None, group: Group = ALONE
             public=request.public,
         )
     else:
-        source = unlabelled_source(Path(request.source), recipe.class_names)
+        source = unlabelled_source(Path(request.source), () if recipe is None else recipe.class_names)
     source = with_owners(source, owners)
     if request.augment_views and "public" not in source.groups:
         raise PrivacyError(

@@ -16,8 +16,9 @@ class mass (Zhu, Ghahramani, Lafferty 2003), balanced by the iteration of Sinkho
 linear head on soft labels. The strength follows from public facts:
 
     r = n_classes / (N mu): noise over signal of the sum of a class, N private units, mu = signal over noise of the run
-    strength = min(1, r / 0.02)
-    strength *= 2 - s / min(0.2, 0.05 + 1.5 r), between 0 and 1        s: part of the scores that all rows of U share
+    strength = min(1, r / 0.03)
+    strength *= 2 - s / a, between 0 and 1        s: part of the scores that all rows of U share
+    a = min(0.23, 0.05 + 1.6 r); 0.5 for a run on rows that were not centred
 
 so a run with little noise, which unlabelled rows could only blur, stays as it is. Scores of rows like those of training
 differ from row to row; where most rows of U get the same scores, they are of another kind, and change little.
@@ -36,6 +37,7 @@ from numpy.typing import NDArray
 from linprobe.accounting.events import Releases
 from linprobe.data.preprocessing import normalise_rows
 from linprobe.errors import UsageError
+from linprobe.methods import Method
 from linprobe.metrics.scores import class_scores, softmax
 from linprobe.parallel.threads import blas_held_to_one_thread, blas_module
 
@@ -43,10 +45,10 @@ NEIGHBOURS, POWER = 10, 3
 SPREAD_ROUNDS, SPREAD, MASS_ROUNDS, OUTER_ROUNDS = 20, 0.9, 5, 4
 FIRST_SHARPNESS, NEXT_SHARPNESS = 2.0, 1.5
 LEAST_RIDGE, PRIOR_ROWS = 1e-4, 0.2  # the ridge is PRIOR_ROWS / n for few rows
-FULL_NOISE = 0.02  # r from which refinement has its full strength
-SHARE_ERROR = 9.0  # error of a class share in units of 1 / (N mu): twice that of counts that cost 5 % of mu^2
+FULL_NOISE = 0.03  # r from which refinement has its full strength
+SHARE_ERROR = 11.0  # error of a class share in units of 1 / (N mu): of counts that cost 1 % of mu^2 or so
 MOST_UNIFORM = 0.5
-SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES = 0.05, 1.5, 0.2
+SAME_SCORES, SAME_SCORES_PER_NOISE, MOST_SAME_SCORES, SAME_UNCENTRED = 0.05, 1.6, 0.23, 0.5
 MOST_ROWS, MOST_SCORES, BLOCK_SCORES = 20_000, 20_000_000, 1 << 23
 ITERATIONS = 60
 LEAST_ROWS = 2
@@ -62,21 +64,23 @@ class Known:
 
     Attributes:
         n_units: number of private rows or people. mu: signal over noise of all releases that the weights depend on; 0
-            for a run without private rows, infinite for one without noise.
+            for a run without private rows.
+        centred: whether the rows of training were centred on their mean.
     """
 
     n_units: int
     mu: float
+    centred: bool = True
 
     @classmethod
-    def of(cls, n_units: int, releases: Iterable[Releases]) -> Known:
+    def of(cls, n_units: int, releases: Iterable[Releases], *, centred: bool) -> Known:
         """The facts of a ledger; releases that the weights do not depend on are left out."""
         squared = sum(
             one.count * (one.sampling_rate / one.noise_multiplier) ** 2
             for one in releases
             if one.purpose not in NOT_OF_WEIGHTS
         )
-        return cls(n_units, math.sqrt(squared))
+        return cls(n_units, math.sqrt(squared), centred)
 
     def noise(self, n_classes: int) -> float:
         """r: noise over signal of the sum of a class."""
@@ -97,6 +101,15 @@ class Refined:
     bias: NDArray[np.float32]
     scores: Matrix
     strength: float
+
+
+def unrefinable(method: Method, *, votes: bool, several_labels: bool) -> str | None:
+    """Why rows without labels cannot refine a probe; None if they can."""
+    if not method.private:
+        return f"method {method.name} adds no noise, which is what they correct"
+    if several_labels:
+        return "its rows have several labels each, and the rule needs one class a row"
+    return "it votes, and the rule needs one set of weights" if votes else None
 
 
 @blas_held_to_one_thread()
@@ -171,7 +184,7 @@ def _strength(scores: Matrix, known: Known) -> float:
     noise = known.noise(scores.shape[1])
     centred = scores - scores.mean(axis=1, keepdims=True)
     same = float((centred.mean(axis=0) ** 2).sum() / max((centred**2).sum(axis=1).mean(), TINY))
-    allowed = min(MOST_SAME_SCORES, SAME_SCORES + SAME_SCORES_PER_NOISE * noise)
+    allowed = min(MOST_SAME_SCORES, SAME_SCORES + SAME_SCORES_PER_NOISE * noise) if known.centred else SAME_UNCENTRED
     return min(1.0, noise / FULL_NOISE) * min(1.0, max(0.0, 2 - same / allowed))
 
 

@@ -39,6 +39,7 @@ Centre = Literal["auto", "none", "public"]
 Init = Literal["auto", "zero", "public", "text", "run"]
 Loss = Literal["softmax", "squared", "sigmoid"]  # sigmoid: multilabel rows
 Output = Literal["last", "average", "weighted", "ema", "vote"]
+VOTE = "vote"
 Precision = Literal["float32", "bfloat16", "float16"]
 Reference = Literal["init", "zero"]
 Tracker = Literal["mlflow", "tensorboard", "wandb"]

@@ -164,6 +164,7 @@ class ExtractRequest(
         metavar="RUN|FILE",
         group=NETWORK,
     )
+    unlabelled: bool = option(False, "SOURCE is any folder of images; make rows without labels.", group=IMAGES)
     out: Path | None = option(None, "Feature file to write.", unset="features/SOURCE-BACKBONE.h5")
     classes: Path | None = option(None, "File of class names in label order, one per line.", group=IMAGES)
     test_fraction: float | None = option(
@@ -740,6 +741,9 @@ class CompareRequest(
         (),
         "Feature file of public rows; repeat for more; the word none adds a comparison without public rows.",
         metavar="FILE|none",
+    )
+    unlabelled: Path | None = option(
+        None, "Feature file of public rows without labels, which refine every private run of train.", metavar="FILE"
     )
     baselines: bool = option(True, "Also train only-public and non-private.", flags=("--baselines/--no-baselines",))
     attack: bool = option(False, "Also run the threshold membership attack on every run; the results are private.")

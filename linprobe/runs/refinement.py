@@ -11,7 +11,8 @@ from linprobe.data.dataset import open_features, unlabelled_group
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.errors import PrivacyError, UsageError
-from linprobe.metrics.refinement import Known, Refined, gathered, refine
+from linprobe.methods import find_method
+from linprobe.metrics.refinement import Known, Refined, gathered, refine, unrefinable
 from linprobe.runs.check import verified
 from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import MODEL, UNREFINED, Manifest, Refinement
@@ -46,21 +47,15 @@ def refined_by(
 
 def known_of(manifest: Manifest) -> Known:
     """The public facts about the noise of a run."""
-    if not manifest.private and manifest.accountant is None:
-        return Known(manifest.n_private, np.inf)
-    return Known.of(manifest.n_private, claimed_releases(manifest))
+    return Known.of(manifest.n_private, claimed_releases(manifest), centred=manifest.centre != "none")
 
 
 def refuse_unrefinable(run: RunFolder) -> None:
     """UsageError for a run that rows without labels cannot refine."""
-    manifest, reason = run.manifest, None
-    if run.weights.ndim == 3:
-        reason = "it votes, and has no single set of weights"
-    elif manifest.several_labels:
-        reason = "its rows have several labels each"
-    elif known_of(manifest).mu == np.inf:
-        reason = f"method {manifest.method} adds no noise, which is what they correct"
-    elif manifest.refined is not None:
+    manifest = run.manifest
+    votes = run.weights.ndim == 3
+    reason = unrefinable(find_method(manifest.method), votes=votes, several_labels=manifest.several_labels)
+    if manifest.refined is not None:
         reason = f"it is refined already, by {manifest.refined.file}; refine the run before"
     if reason is not None:
         raise UsageError(f"rows without labels cannot refine run {run.folder}: {reason}")

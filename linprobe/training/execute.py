@@ -247,8 +247,9 @@ def _finish(
     weights, bias = _folded(preprocessing, fitted)
     tested, unrefined, strength = None, None, None
     if dataset.unlabelled is not None and group.rank == 0:
+        centred = preprocessing.centre is not None
         rows, _ = gathered((x for x, _ in dataset.unlabelled.blocks()), dataset.unlabelled.n_rows, *weights.shape)
-        refined = refine(rows, weights, bias, Known.of(plan.n_units, grouped(ledger.events)))
+        refined = refine(rows, weights, bias, Known.of(plan.n_units, grouped(ledger.events), centred=centred))
         unrefined, strength = (weights, bias), refined.strength
         weights, bias = refined.weights, refined.bias
     if settings.test_epsilon is not None:

@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from linprobe.accounting.ledger import Ledger
 from linprobe.data.dataset import (
     DIGITS,
-    ONE_CLASS,
     Dataset,
     Split,
     check_unit,
@@ -33,7 +32,8 @@ from linprobe.errors import LinprobeError, UsageError, advice
 from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.metrics.figures import no_better_than_guessing
-from linprobe.options import RunOptions
+from linprobe.metrics.refinement import unrefinable
+from linprobe.options import VOTE, RunOptions
 from linprobe.options.declaration import declared
 from linprobe.options.requests import TrainRequest
 from linprobe.parallel.process_group import ALONE, Group
@@ -229,15 +229,10 @@ def opened(request: TrainRequest, method: Method, progress: Progress, group: Gro
 
 def _refuse_unlabelled(request: TrainRequest, method: Method, features: FeatureReader) -> None:
     """UsageError if rows without labels cannot refine the weights of a run."""
-    reason = None
-    if not method.private:
-        reason = f"method {method.name} adds no noise, which is what they correct"
-    elif features.description.several_labels:
-        reason = ONE_CLASS.format(features.path)
-    elif (request.options or {}).get("output") == "vote":
-        reason = "a run that votes has several weights; give another --output"
+    votes = (request.options or {}).get("output") == VOTE
+    reason = unrefinable(method, votes=votes, several_labels=features.description.several_labels)
     if reason is not None:
-        raise UsageError(f"option --unlabelled cannot refine this run: {reason}; or leave it out")
+        raise UsageError(f"option --unlabelled cannot refine this run: {reason}; leave it out")
 
 
 def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:

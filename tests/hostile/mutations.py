@@ -27,6 +27,7 @@ from tests.hostile.runs import sealed
 KINDS = (
     "plain", "sampled", "people", "shrunk", "selected", "private test rows", "private mean", "inherited",
     "several labels", "covariance", "released clip norm", "public rows only", "histogram", "signed", "release",
+    "refined", "refined later",
 )  # fmt: skip
 RANGES = 24  # ranges of bytes of each binary file
 

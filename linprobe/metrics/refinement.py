@@ -4,7 +4,8 @@ The rows U lie in groups that the noise in the weights does not see. Labels spre
 each class keeps its share of the rows, and one linear correction V learns the result:
 
     x = (u - mean) / mean norm, L = class scores of the probe on U, P = softmax(2 L)
-    pi = class shares: (1 - h) mean of P + h / n_classes, h the part of their spread that noise explains, at most half
+    pi = class shares: (1 - h) mean of P + h / n_classes, h the part of their spread that noise explains,
+         at most half, and at most the part of the rows that has no clear class
     A  = cubed cosines of the 10 nearest neighbours in U, symmetric, A_ij / sqrt(d_i d_j)
     Z  = mass(P);  4 times:  Y = spread(Z),  Z = mass(softmax(1.5 log Y + L))
     V  = argmin mean cross-entropy of L + x V against Z, + ridge / 2 |V|^2;  scores become L + strength x V
@@ -192,9 +193,11 @@ def _shares(scores: Matrix, known: Known) -> NDArray[np.float64]:
     """Shares of the classes: the probe's own, drawn towards equal ones by the share of their spread that is noise."""
     n_classes = scores.shape[1]
     own = softmax(FIRST_SHARPNESS * scores).mean(axis=0)
-    spread = float(((softmax(scores).mean(axis=0) - 1 / n_classes) ** 2).mean())
+    likely = softmax(scores)
+    most = min(MOST_UNIFORM, 1 - float(likely.max(axis=1).mean()))  # rows of a clear class need no help
+    spread = float(((likely.mean(axis=0) - 1 / n_classes) ** 2).mean())
     noise = (SHARE_ERROR * known.noise(n_classes) / n_classes) ** 2 * (1 - 1 / n_classes)  # of shares with sum 1
-    equal = MOST_UNIFORM if noise >= MOST_UNIFORM * spread else noise / spread
+    equal = most if noise >= most * spread else noise / spread
     return np.asarray(equal / n_classes + (1 - equal) * own)
 
 
